@@ -1,0 +1,49 @@
+# `make grade` and `make test` set everything up by themselves: a .venv, built with uv, which pip installs into it.
+# Needs Python >= 3.11, make and git. Another interpreter: `make PYTHON=python3.12 …`.
+
+PYTHON ?= python3
+SUBMISSION ?= labs
+LAB ?=
+DEVICE ?= auto
+REPORT ?= grade-report
+SEED ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help grade test lint labs bench clean
+
+help: ## show what can be made
+	@echo "make grade [SUBMISSION=labs] [LAB=1,3] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpu-computing-labs needs Python 3.11 or newer; name one with PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "installing the course into .venv (PyTorch is large; once only) ..."
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev]"
+	@touch $@
+
+grade: $(READY) ## grade a folder (default: labs)
+	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
+
+test: $(READY) lint ## run the project's own tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/gpulabs release --check
+
+labs: $(READY) ## make labs/ from solutions/
+	@$(BIN)/gpulabs release
+
+bench: $(READY) ## measure; writes JSON under benchmarks/results/
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and caches, never your work
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

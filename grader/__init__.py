@@ -1,0 +1,1 @@
+"""The autograder: plugin, rubric, sandbox, probes, checks and reports."""

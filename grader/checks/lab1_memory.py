@@ -1,0 +1,56 @@
+"""The truth about one training step's memory: measured by a run of our own, in a child without the student's code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grader.fresh import Fresh
+from grader.judge import mebibytes, require_between
+from grader.submission import Submission
+
+TOLERANCE = 0.03
+"""Share of the step's peak: room for a library workspace that one method allocates earlier than another."""
+
+_ALIGNMENT_BYTES = 512  # the caching allocator rounds every block up to this
+
+
+def network(fresh: Fresh) -> dict[str, Any]:
+    """A fully connected network large enough that library workspaces do not matter, of odd and random widths."""
+    return {"widths": [fresh.odd(1501, 2101) for _ in range(4)] + [fresh.odd(11, 99)], "batch": fresh.odd(901, 1401)}
+
+
+def parameter_bytes(widths: list[int], bytes_per_element: int = 4) -> int:
+    """Bytes of weights and biases, each tensor rounded up as the caching allocator does."""
+    elements = [count for before, after in itertools.pairwise(widths) for count in (before * after, after)]
+    return sum(-(-count * bytes_per_element // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for count in elements)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a reference run held at the end of each stage."""
+
+    stages: Mapping[str, Mapping[str, int]]
+
+    def compare(self, profile: Mapping[str, Any], field: str, hint: str) -> None:
+        """Fail unless `field` agrees in every stage, within TOLERANCE of the step's peak."""
+        slack = TOLERANCE * max(stage["peak_bytes"] for stage in self.stages.values())
+        for stage in profile["stages"]:
+            real = self.stages[stage["stage"]][field]
+            require_between(
+                stage[field],
+                real - slack,
+                real + slack,
+                what=f"{field} of stage {stage['stage']!r}",
+                show=mebibytes,
+                expected=f"{mebibytes(real)}, give or take {mebibytes(slack)}",
+                hint=hint,
+            )
+
+
+def truth(submission: Submission, case: Mapping[str, Any]) -> Truth:
+    """Run the step of `case` by ourselves on the same device."""
+    seen = submission.probe("lab1.memory_truth", values=False, student=False, **case)
+    return Truth({stage["stage"]: stage for stage in seen.stages})

@@ -1,0 +1,88 @@
+"""What a measured time must be: exact on the virtual GPU, whose cost model is known, and bracketed on a real one.
+
+On the virtual GPU a time may exceed the kernel's by what an honest method adds to each product, one launch and one
+synchronisation, and by 2 %. On a real GPU the truth is a measurement by events before and after the student's, 10 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import vgpu
+from grader.devices import GradingDevice
+from grader.fresh import Fresh
+from grader.judge import require_between, seconds
+from grader.submission import Seen, Submission
+
+Call = dict[str, Any]
+"""Arguments of one call of `benchmark_matmul`."""
+
+KERNEL_LAUNCHES = 500
+"""A product is "long" when its kernel lasts this many launches: then 2 % is far above what any method adds."""
+
+_CLOCK_SECONDS = 2e-6
+_REAL_TOLERANCE = 0.10
+_REAL_OVERHEAD_SECONDS = 30e-6
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The seconds per product that an honest measurement can give."""
+
+    low: float
+    high: float
+
+    def require(self, observed: Any, what: str, hint: str) -> None:
+        require_between(observed, self.low, self.high, what=what, show=seconds, hint=hint)
+
+
+def devices(device: GradingDevice) -> list[str]:
+    """The GPUs to measure on: the real one, or the chosen virtual one and two of other generations."""
+    if not device.simulated:
+        return [device.name]
+    return list(dict.fromkeys([device.name, "vgpu:A100-80GB", "vgpu:H200"]))
+
+
+def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int = KERNEL_LAUNCHES) -> int:
+    """An odd size whose product lasts at least `launches` launches on this device; random on every grading."""
+    if device == "cuda":
+        return fresh.odd(3500, 4500)
+    spec = _spec(device)
+    size = fresh.odd(1201, 1501)
+    while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * vgpu.cost.launch_seconds(spec):
+        size += fresh.integer(50, 99) * 2
+    return size
+
+
+def measure(submission: Submission, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:
+    """Run `benchmark_matmul` on `device` once per entry of `calls`; returns the probe's observation of each.
+
+    Shapes only: times do not depend on values, and a large product costs nothing then.
+    """
+    seen: Seen = submission.probe(
+        "lab1.matmul", device=device, values=device == "cuda", calls=list(calls), truth=device == "cuda", **how
+    )
+    observed: list[Any] = seen.calls
+    return observed
+
+
+def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
+    """The interval for one observed call."""
+    if device == "cuda":
+        truth = observed["truth"]
+        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + _REAL_OVERHEAD_SECONDS)
+    spec, size = _spec(device), call["size"]
+    kernel = vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
+    overhead = vgpu.cost.launch_seconds(spec) + vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def peak_tflops(device: str, dtype: str) -> float | None:
+    """The data sheet's peak for this dtype; None on a real GPU, whose sheet we may not have."""
+    return None if device == "cuda" else vgpu.cost.peak_flops(_spec(device), dtype) / 1e12
+
+
+def _spec(device: str) -> vgpu.Spec:
+    return vgpu.get_spec(device.partition(":")[2])

@@ -1,0 +1,83 @@
+"""What a grade runs on: parses `--device` and finds out whether there is an NVIDIA GPU.
+
+Runs in the judge, so it asks NVML and not torch; the sandbox child attaches what is named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_MODEL = "T4"
+
+
+class DeviceError(Exception):
+    """`--device` names something that is not there; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class GradingDevice:
+    """Where submissions run."""
+
+    name: str
+    """`cuda`, or `vgpu:MODEL`: what the sandbox is asked for."""
+
+    label: str
+    """The device's name for people."""
+
+    @property
+    def simulated(self) -> bool:
+        return self.name != "cuda"
+
+    @property
+    def model(self) -> str | None:
+        """The virtual GPU's model; None on a real one."""
+        return self.name.partition(":")[2] or None
+
+
+def parse(option: str) -> GradingDevice:
+    """Resolve `auto`, `cuda`, `vgpu` or `vgpu:MODEL`.
+
+    Raises:
+        DeviceError: for an unknown word, an unknown model, or `cuda` where NVML finds no GPU.
+    """
+    if option in ("auto", "cuda"):
+        name = _nvidia_gpu()
+        if name is not None:
+            return GradingDevice("cuda", name)
+        if option == "cuda":
+            raise DeviceError(
+                "--device cuda: no NVIDIA GPU answers here (`nvidia-smi` would say why). "
+                "Use --device vgpu to grade on the virtual GPU."
+            )
+        return _virtual(DEFAULT_MODEL)
+    kind, _, model = option.partition(":")
+    if kind == "vgpu":
+        return _virtual(model or DEFAULT_MODEL)
+    raise DeviceError(f"--device {option}: expected auto, cuda, vgpu or vgpu:MODEL")
+
+
+def _virtual(model: str) -> GradingDevice:
+    import vgpu
+
+    try:
+        spec = vgpu.get_spec(model)
+    except (ValueError, KeyError, OSError) as error:
+        raise DeviceError(f"--device vgpu:{model}: {error}") from None
+    return GradingDevice(f"vgpu:{model}", f"virtual {spec.name} (simulated)")
+
+
+def _nvidia_gpu() -> str | None:
+    """The first GPU's name by NVML, or None without a driver or a GPU."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        if pynvml.nvmlDeviceGetCount() == 0:
+            return None
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return name.decode() if isinstance(name, bytes) else str(name)
+    finally:
+        pynvml.nvmlShutdown()

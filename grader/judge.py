@@ -1,0 +1,135 @@
+"""What a check says: numeric comparisons against the truth, and the ways a check can end.
+
+Used by `grader/checks/`. Works on what a probe reported, with NumPy only; it never sees the submission's objects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class CheckFailed(AssertionError):
+    """The submission does something wrong: says what was seen, what was expected, and where to look."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class NeedsReview(Exception):
+    """We could not decide. Scores as failed for now, and asks a person to look."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def require(condition: bool, message: str, hint: str = "") -> None:
+    """Fail the check with `message` unless `condition` holds."""
+    if not condition:
+        raise CheckFailed(message, hint)
+
+
+def number(value: Any, what: str, hint: str = "") -> float:
+    """`value` as a finite float; fails the check, naming `what`, for anything else."""
+    require(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+        f"{what} must be a finite number, but it is {value!r}",
+        hint,
+    )
+    return float(value)
+
+
+def require_close(
+    observed: float, expected: float, *, relative: float, what: str, show: Callable[[float], str] = str, hint: str = ""
+) -> None:
+    """Fail unless `observed` lies within `relative` (a ratio) of `expected`; `show` renders a value with its unit."""
+    require_between(
+        observed,
+        expected * (1 - relative),
+        expected * (1 + relative),
+        what=what,
+        show=show,
+        expected=f"{show(expected)} within {relative:.0%}",
+        hint=hint,
+    )
+
+
+def require_between(
+    observed: float,
+    low: float,
+    high: float,
+    *,
+    what: str,
+    show: Callable[[float], str] = str,
+    expected: str | None = None,
+    hint: str = "",
+) -> None:
+    """Fail unless `low <= observed <= high`."""
+    observed = number(observed, what, hint)
+    if low <= observed <= high:
+        return
+    wanted = expected or f"between {show(low)} and {show(high)}"
+    raise CheckFailed(f"{what}: saw {show(observed)}, expected {wanted}{_factor(observed, low, high)}", hint)
+
+
+def _factor(observed: float, low: float, high: float) -> str:
+    """How far off, where a factor says more than two numbers do."""
+    if observed > 0 and low > 0:
+        ratio = observed / high if observed > high else low / observed
+        if ratio >= 1.5:
+            return f" ({ratio:.3g} times too {'large' if observed > high else 'small'})"
+    return ""
+
+
+def require_arrays_close(
+    observed: ArrayLike, expected: ArrayLike, *, rtol: float, atol: float = 0.0, what: str, hint: str = ""
+) -> None:
+    """Fail unless two arrays agree in shape and, element by element, within `atol + rtol * |expected|` in float64.
+
+    NaN never agrees with anything: no expected value of this course is NaN.
+    """
+    seen = np.asarray(observed, dtype=np.float64)
+    truth = np.asarray(expected, dtype=np.float64)
+    require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
+    wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))
+    if wrong.any():
+        first = tuple(int(index) for index in np.argwhere(wrong)[0])
+        raise CheckFailed(
+            f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
+            f"saw {seen[first]:.6g}, expected {truth[first]:.6g}",
+            hint,
+        )
+
+
+def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:
+    """Fail unless `observed == expected`, of JSON values."""
+    require(
+        type(observed) is type(expected) and observed == expected,
+        f"{what}: saw {observed!r}, expected {expected!r}",
+        hint,
+    )
+
+
+def seconds(value: float) -> str:
+    """A duration for people: `3.21 ms`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns"
+
+
+def mebibytes(value: float) -> str:
+    """An amount of memory for people: `1,048,576 bytes (1 MiB)`."""
+    return f"{value:,.0f} bytes ({value / 2**20:.4g} MiB)"
+
+
+def median(values: Sequence[float]) -> float:
+    return float(np.median(np.asarray(values, dtype=np.float64)))

@@ -1,0 +1,178 @@
+"""The pytest plugin: `pytest --grade` grades a submission; without the option it does nothing.
+
+Only hooks and their order live here. Scoring is `grade.py`, running students' code `submission.py`, showing the result
+`report/`. The judging process never collects, imports or reads configuration from a submission.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader import rubric as rubrics
+from grader.devices import DeviceError
+from grader.devices import parse as parse_device
+from grader.fresh import Fresh, new_seed
+from grader.grade import ExitCode
+from grader.session import COULD_NOT_GRADE, GradingError, GradingSession
+from grader.submission import Submission
+
+CHECKS = Path(__file__).with_name("checks")
+ROOT = Path(__file__).parent.parent
+
+_session = pytest.StashKey[GradingSession]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("grade", "grading labs")
+    group.addoption("--grade", action="store_true", help="grade a submission against the 100-point rubric")
+    group.addoption("--submission", metavar="DIR", default="labs", help="folder to grade (default: labs)")
+    group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3")
+    group.addoption(
+        "--device",
+        default="auto",
+        metavar="DEVICE",
+        help="auto (a real GPU, else the virtual one), cuda, vgpu or vgpu:MODEL",
+    )
+    group.addoption("--grade-seed", type=int, default=None, metavar="N", help="repeat a grading with its printed seed")
+    group.addoption(
+        "--grade-report",
+        metavar="DIR",
+        default="grade-report",
+        help="where grade.json and grade.html go (default: grade-report)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Start over with our own configuration when pytest has found another one, such as a submission's `pytest.ini`."""
+    if not early_config.known_args_namespace.grade:
+        return
+    ours = ROOT / "pyproject.toml"
+    wanted = ours if ours.is_file() else Path(os.devnull)
+    if early_config.inipath == wanted and early_config.rootpath == (ROOT if wanted == ours else Path.cwd()):
+        return
+    invocation = [str(argument) for argument in early_config.invocation_params.args]
+    own = ["-c", str(wanted), "--rootdir", str(ROOT if wanted == ours else Path.cwd()), "-p", "grader.plugin"]
+    if own[1] in invocation:
+        raise pytest.UsageError("--grade needs the course's own configuration: leave out -c and --rootdir")
+    sys.stdout.flush()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_inherited_path()])}
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *own, *invocation], environment)
+
+
+def _inherited_path() -> list[str]:
+    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Refuse what cannot be graded, with one clear line and exit code 2, before anything runs."""
+    if not config.option.grade:
+        return None
+    try:
+        config.stash[_session] = _open_session(config)
+    except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:
+        print(f"could not grade: {error}", file=sys.stderr)
+        return int(ExitCode.COULD_NOT_GRADE)
+    return None
+
+
+def _open_session(config: pytest.Config) -> GradingSession:
+    option = config.option
+    if option.file_or_dir:
+        raise GradingError(
+            f"--grade takes no test paths, but got {option.file_or_dir[0]}; name the folder as --submission=DIR"
+        )
+    rubric = rubrics.load()
+    folder = Path(option.submission)
+    if not folder.is_absolute():
+        folder = Path(config.invocation_params.dir, folder)
+    return GradingSession.open(
+        rubric=rubric,
+        labs=rubric.select(_lab_numbers(option.lab)),
+        folder=folder,
+        device=parse_device(option.device),
+        seed=option.grade_seed if option.grade_seed is not None else new_seed(),
+        report_folder=Path(config.invocation_params.dir, option.grade_report),
+    )
+
+
+def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
+    if option is None:
+        return None
+    try:
+        return tuple(int(part) for part in option.split(","))
+    except ValueError:
+        raise GradingError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (session := config.stash.get(_session, None)) is None:
+        return
+    config.args = [str(CHECKS)]
+    config.option.tbstyle = "no"
+    config.option.no_header = config.option.no_summary = True
+    config.option.verbose = -2
+    config.pluginmanager.register(_Grading(session), "grading")
+
+
+class _Grading:
+    """The hooks of a run with `--grade`."""
+
+    def __init__(self, session: GradingSession) -> None:
+        self.session = session
+
+    @pytest.fixture
+    def submission(self, request: pytest.FixtureRequest) -> Submission:
+        """The submission under judgement."""
+        return self.session.submission
+
+    @pytest.fixture
+    def fresh(self, request: pytest.FixtureRequest) -> Fresh:
+        """Random inputs of this check."""
+        return Fresh(self.session.seed, self.session.check_id(request.node))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        try:
+            self.session.arrange(items)
+        except GradingError as error:
+            pytest.exit(f"could not grade: {error}", returncode=int(ExitCode.COULD_NOT_GRADE))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Iterator[None]:
+        with self.session:
+            return (yield)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.session.progress.starting(self.session.ids[nodeid])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        check_id = self.session.check_id(item)
+        started = time.monotonic()
+        try:
+            self.session.stop_if_blocked(item)
+            self.session.submission.begin(check_id)
+            yield
+        except BaseException as error:
+            self.session.record_problem(check_id, error, time.monotonic() - started)
+            raise
+        self.session.record_pass(check_id, time.monotonic() - started)
+
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str]:
+        return report.outcome, "", ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus in COULD_NOT_GRADE:
+            session.exitstatus = int(ExitCode.COULD_NOT_GRADE)
+            return
+        session.exitstatus = int(self.session.finish())

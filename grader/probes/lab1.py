@@ -1,0 +1,307 @@
+"""Probes of Lab 1: what the student's benchmark, memory profile and analysis report, beside what the GPU really did."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from grader.probes.support import WrongReturn, fields, plain, run_program, sequence, watch_products
+from labkit.results import (
+    STAGES,
+    Comparison,
+    Environment,
+    MatmulResult,
+    MemoryProfile,
+    OperationTime,
+    StageMemory,
+)
+
+BENCHMARK = "lab1_gpu_basics.benchmark"
+MEMORY = "lab1_gpu_basics.memory_profiling"
+
+
+def environment(student: Any) -> dict[str, Any]:
+    """What `check_environment()` says, beside what this process finds."""
+    told = student.module("lab1_gpu_basics.environment").check_environment()
+    on_gpu = torch.cuda.is_available()
+    return {
+        "told": fields(told, Environment, "check_environment()"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "device_name": torch.cuda.get_device_name(0) if on_gpu else None,
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
+        "capability": list(torch.cuda.get_device_capability(0)) if on_gpu else None,
+    }
+
+
+def matmul(
+    student: Any,
+    *,
+    calls: Sequence[dict[str, Any]],
+    warm: bool = False,
+    busy_products: int = 0,
+    slow_factor: float | None = None,
+    truth: bool = False,
+) -> dict[str, Any]:
+    """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
+
+    Args:
+        warm: use the device before the first call, so that only the student's own mistakes cost time.
+        busy_products: before each call, queue this many products of the call's size without waiting for them.
+        slow_factor: one product in the middle of each timed call takes this many times as long (virtual GPU only).
+        truth: also measure each product independently, before and after the student's call (real GPU only).
+    """
+    module = student.module(BENCHMARK)
+    observed = []
+    for call in calls:
+        arguments = {"device": student.device, **call}
+        if "dtype" in arguments:
+            arguments["dtype"] = getattr(torch, arguments["dtype"])
+        size, dtype = arguments["size"], arguments.get("dtype", torch.float32)
+        if warm:
+            _queue_products(arguments["device"], size, dtype, 3)
+            _synchronize()
+        before = _event_seconds(size, dtype) if truth else None
+        if slow_factor is not None:
+            skipped = arguments.get("warmup", 10) + arguments["iterations"] // 2
+            student.gpu.inject_slowdown(factor=slow_factor, after_kernels=skipped, min_flops=2 * size**3)
+        if busy_products:
+            _queue_products(arguments["device"], size, dtype, busy_products)
+        with watch_products(student.gpu) as products:
+            result = module.benchmark_matmul(**arguments)
+            seen = products()
+        observed.append(
+            {
+                "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
+                "products": _counted(seen),
+                "truth": None if before is None else [before, _event_seconds(size, dtype)],
+            }
+        )
+    return {"calls": observed}
+
+
+def _counted(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    counts: dict[tuple[Any, ...], int] = {}
+    for product in products:
+        key = (product["device"], product["dtype"], product["flops"])
+        counts[key] = counts.get(key, 0) + 1
+    return [{"device": d, "dtype": t, "flops": f, "count": count} for (d, t, f), count in counts.items()]
+
+
+def _queue_products(device: str, size: int, dtype: torch.dtype, count: int) -> None:
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    for _ in range(count):
+        torch.mm(left, left)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
+    """Median seconds per product on a real GPU, by CUDA events around blocks of ten."""
+    left = torch.randn(size, size, device="cuda").to(dtype)
+    right = torch.randn(size, size, device="cuda").to(dtype)
+    out = torch.empty_like(left)
+    for _ in range(10):
+        torch.mm(left, right, out=out)
+    blocks: list[float] = []
+    for _ in range(repeats):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(10):
+            torch.mm(left, right, out=out)
+        stop.record()
+        torch.cuda.synchronize()
+        blocks.append(start.elapsed_time(stop) / 1e3 / 10)
+    return statistics.median(blocks)
+
+
+def compare(student: Any, *, arguments: dict[str, Any]) -> dict[str, Any]:
+    """`compare_cpu_gpu` with these arguments."""
+    rows = sequence(student.module(BENCHMARK).compare_cpu_gpu(device=student.device, **arguments), "compare_cpu_gpu()")
+    return {"rows": [fields(row, Comparison, f"compare_cpu_gpu()[{index}]") for index, row in enumerate(rows)]}
+
+
+def _comparison(size: int, cpu_seconds: float, gpu_seconds: float) -> Comparison:
+    def result(device: str, seconds: float) -> MatmulResult:
+        tflops = 2 * size**3 / seconds / 1e12
+        return MatmulResult(device=device, dtype="float32", size=size, iterations=100, seconds=seconds, tflops=tflops)
+
+    cpu, gpu = result("cpu", cpu_seconds), result("cuda", gpu_seconds)
+    return Comparison(size=size, cpu=cpu, gpu=gpu, speedup=cpu_seconds / gpu_seconds)
+
+
+def crossover(student: Any, *, cases: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """`find_crossover` on each case: rows of (size, CPU seconds, GPU seconds)."""
+    find = student.module(BENCHMARK).find_crossover
+    return {
+        "sizes": [
+            plain(find([_comparison(int(size), cpu, gpu) for size, cpu, gpu in case]), "find_crossover()")
+            for case in cases
+        ]
+    }
+
+
+def bounds(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`classify_bound` with each case's arguments."""
+    classify = student.module(BENCHMARK).classify_bound
+    return {"bounds": [plain(classify(**case), "classify_bound()") for case in cases]}
+
+
+def peak_share(student: Any, *, cases: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """`peak_share` of results that took these seconds."""
+    share = student.module(BENCHMARK).peak_share
+    return {
+        "shares": [
+            plain(share(_comparison(int(case["size"]), 1.0, case["seconds"]).gpu, case["peak_tflops"]), "peak_share()")
+            for case in cases
+        ]
+    }
+
+
+def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
+    def create_model() -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    def create_batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
+
+    return create_model, create_batch
+
+
+def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
+    """`profile_training_memory` of a fully connected network with these layer widths."""
+    create_model, create_batch = _network(widths, batch)
+    profile = student.module(MEMORY).profile_training_memory(
+        create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
+    )
+    return {"profile": _profile(profile, "profile_training_memory()")}
+
+
+def memory_precisions(student: Any, *, widths: Sequence[int], batch: int) -> dict[str, Any]:
+    """`compare_precisions` of the same kind of network."""
+    create_model, create_batch = _network(widths, batch)
+    profiles = sequence(
+        student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
+        "compare_precisions()",
+    )
+    return {"profiles": [_profile(profile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]}
+
+
+def _profile(profile: object, what: str) -> dict[str, Any]:
+    told = fields(profile, MemoryProfile, what)
+    for index, stage in enumerate(told["stages"]):
+        if not isinstance(stage, dict) or set(stage) != {"stage", "allocated_bytes", "reserved_bytes", "peak_bytes"}:
+            raise WrongReturn(f"{what}.stages[{index}] is not a labkit.results.StageMemory")
+    return told
+
+
+def memory_truth(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
+    """The same training step, measured by the course: runs in a child of its own, without any student's code."""
+    create_model, create_batch = _network(widths, batch)
+    stages: list[dict[str, Any]] = []
+
+    def end(stage: str) -> None:
+        torch.cuda.synchronize()
+        stages.append(
+            {
+                "stage": stage,
+                "allocated_bytes": torch.cuda.memory_allocated(),
+                "reserved_bytes": torch.cuda.memory_reserved(),
+                "peak_bytes": torch.cuda.max_memory_allocated(),
+            }
+        )
+        torch.cuda.reset_peak_memory_stats()
+
+    kind = getattr(torch, dtype)
+    inputs, targets = create_batch()
+    model = create_model()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    end("baseline")
+    model = model.to("cuda", kind)
+    optimizer = torch.optim.Adam(model.parameters())
+    end("model")
+    inputs, targets = inputs.to("cuda", kind), targets.to("cuda")
+    output = model(inputs)
+    end("forward")
+    loss = nn.functional.cross_entropy(output, targets)
+    end("loss")
+    loss.backward()  # type: ignore[no-untyped-call]
+    end("backward")
+    optimizer.step()
+    end("step")
+    optimizer.zero_grad()
+    end("zero_grad")
+    return {"stages": stages}
+
+
+def bottleneck(student: Any, *, peaks: Sequence[Sequence[int]], allocated: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """`find_bottleneck` and `stage_increases` on made-up profiles, one per row of `peaks` and `allocated`."""
+    module = student.module(MEMORY)
+    profiles = [
+        MemoryProfile(
+            device="cuda",
+            dtype="float32",
+            stages=tuple(
+                StageMemory(stage=stage, allocated_bytes=held, reserved_bytes=2 * peak, peak_bytes=peak)
+                for stage, peak, held in zip(STAGES, row, held_row, strict=True)
+            ),
+        )
+        for row, held_row in zip(peaks, allocated, strict=True)
+    ]
+    return {
+        "stages": [plain(module.find_bottleneck(profile), "find_bottleneck()") for profile in profiles],
+        "increases": [plain(module.stage_increases(profile), "stage_increases()") for profile in profiles],
+    }
+
+
+def operations(student: Any, *, size: int, repeats: dict[str, int], steps: int, warmup: int) -> dict[str, Any]:
+    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often."""
+    left = torch.rand(size, size, device=student.device)
+    run: dict[str, Callable[[], object]] = {
+        "mm": lambda: torch.mm(left, left),
+        "exp": lambda: torch.exp(left),
+        "softmax": lambda: torch.softmax(left, dim=-1),
+        "sort": lambda: torch.sort(left, dim=-1),
+    }
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        for name, count in repeats.items():
+            for _ in range(count):
+                run[name]()
+
+    told = sequence(
+        student.module("lab1_gpu_basics.profiler").profile_operations(
+            step, device=student.device, steps=steps, warmup=warmup
+        ),
+        "profile_operations()",
+    )
+    rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
+    truth: dict[str, float] = {}
+    for kernel in student.gpu.timeline if student.gpu is not None else ():
+        truth[kernel.name] = truth.get(kernel.name, 0.0) + kernel.seconds
+    return {"operations": rows, "steps_run": calls, "device_seconds": truth}
+
+
+def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run one of the lab's programs and describe what it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_program(student, f"lab1_gpu_basics.{module}", arguments, Path(folder, "results"))

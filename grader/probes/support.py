@@ -1,0 +1,169 @@
+"""What probes share: reading a student's return values, running lab programs, and watching which products ran.
+
+Runs in the sandboxed child beside the student's code. Values are copied into plain JSON types at once, so a class that
+claims to be a number is read as the number it converts to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class WrongReturn(Exception):
+    """A student's function returned something its docstring does not promise; the sandbox reports it as such."""
+
+    sandbox_kind = "wrong_return"
+
+
+def fields(value: object, kind: type, what: str) -> dict[str, Any]:
+    """The fields of a returned dataclass as plain JSON values.
+
+    Args:
+        value: what the student's function returned.
+        kind: the labkit dataclass that its docstring promises.
+        what: the call, for the message.
+
+    Raises:
+        WrongReturn: `value` is not a `kind`, or a field has no plain value.
+    """
+    if not isinstance(value, kind):
+        raise WrongReturn(f"{what} returned {_describe(value)}, expected a labkit.results.{kind.__name__}")
+    return {
+        field.name: plain(getattr(value, field.name), f"{what}.{field.name}")
+        for field in dataclasses.fields(value)  # type: ignore[arg-type]
+    }
+
+
+def plain(value: object, what: str) -> Any:
+    """`value` as JSON: numbers of NumPy and 0-d tensors become Python's, tuples become lists, dataclasses objects.
+
+    Raises:
+        WrongReturn: for anything else.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{what}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{what}[{index}]") for index, item in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: plain(getattr(value, field.name), f"{what}.{field.name}") for field in dataclasses.fields(value)
+        }
+    for base in (bool, int, float, str):
+        if isinstance(value, base):
+            return base(value)
+    if callable(getattr(value, "item", None)):
+        number = value.item()  # type: ignore[attr-defined]
+        if type(number) in (bool, int, float):
+            return number
+    raise WrongReturn(f"{what} is {_describe(value)}, expected a number, a string or a sequence of them")
+
+
+def sequence(value: object, what: str) -> list[Any]:
+    """A returned list or tuple.
+
+    Raises:
+        WrongReturn: for anything else.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise WrongReturn(f"{what} returned {_describe(value)}, expected a list")
+    return list(value)
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{type(value).__name__} ({text if len(text) <= 60 else text[:57] + '...'})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A matrix product that really ran: where, in which dtype, and how much work it was."""
+
+    device: str
+    dtype: str
+    flops: int
+
+
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
+
+
+class _ProductSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every matrix product that reaches PyTorch's dispatcher; used where there is no virtual GPU to ask."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.products: list[Product] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in _PRODUCTS:
+            left, right = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]
+            flops = 2 * left.numel() * right.shape[-1]
+            self.products.append(Product(left.device.type, str(left.dtype).removeprefix("torch."), flops))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watch_products(gpu: Any) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Yield a function that lists the matrix products run since the block began.
+
+    Args:
+        gpu: the virtual GPU, or None: then PyTorch's dispatcher is watched.
+    """
+    if gpu is not None:
+        start = len(gpu.timeline)
+
+        def on_virtual_gpu() -> list[dict[str, Any]]:
+            return [
+                dataclasses.asdict(Product("cuda", kernel.dtype, int(kernel.flops)))
+                for kernel in gpu.timeline[start:]
+                if kernel.name.removeprefix("aten::").partition(".")[0] in _PRODUCTS
+            ]
+
+        yield on_virtual_gpu
+        return
+    with _ProductSpy() as spy:
+        yield lambda: [dataclasses.asdict(product) for product in spy.products]
+
+
+def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) -> dict[str, Any]:
+    """Run a lab program in-process with `--out`, and describe the files it wrote.
+
+    Returns:
+        `exit_code`, `json` ({name: text}) and `pictures` ({name: {width, height, colours}}).
+    """
+    program = student.module(module)
+    try:
+        code = program.main([*arguments, "--out", str(out)])
+    except SystemExit as stop:  # argparse's way of refusing arguments, and some students' way of ending
+        code = stop.code
+    files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
+    return {
+        "exit_code": plain(code, f"{module}.main()"),
+        "json": {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix == ".json"},
+        "pictures": {path.name: _picture(path) for path in files if path.suffix == ".png"},
+    }
+
+
+def _picture(path: Path) -> dict[str, int]:
+    """Size and number of colours of a picture: a blank one has one colour."""
+    from matplotlib.image import imread
+
+    pixels = imread(path)
+    colours = {
+        tuple(pixel) for pixel in pixels[:: max(1, len(pixels) // 200)].reshape(-1, pixels.shape[-1]).round(2).tolist()
+    }
+    return {"width": int(pixels.shape[1]), "height": int(pixels.shape[0]), "colours": len(colours)}

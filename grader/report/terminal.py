@@ -1,0 +1,146 @@
+"""The grade in the terminal (rich), and the progress line while it is being earned."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
+
+from grader.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from grader.report.document import points
+
+_MARK = {
+    Outcome.PASSED: ("✓", "green"),
+    Outcome.FAILED: ("✗", "red"),
+    Outcome.BLOCKED: ("·", "yellow"),
+    Outcome.NEEDS_REVIEW: ("?", "magenta"),
+}
+_WIDTH = 100
+
+
+class Progress:
+    """A bar on terminals, silence elsewhere; drawn between checks only, so that it needs no thread."""
+
+    def __init__(self) -> None:
+        self._bar: RichProgress | None = None
+        self._task = TaskID(0)
+
+    def open(self, total: int) -> None:
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return
+        self._bar = RichProgress(
+            TextColumn("grading"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting the sandbox", total=total)
+        self._bar.start()
+        self._bar.refresh()
+
+    def starting(self, check: str) -> None:
+        if self._bar:
+            self._bar.update(self._task, description=check, refresh=True)
+
+    def finished(self, report: CheckReport) -> None:
+        if self._bar:
+            self._bar.advance(self._task)
+            self._bar.refresh()
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+
+def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path]) -> None:
+    """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result."""
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=_WIDTH)
+    console.print()
+    console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
+    for lab in grade.labs:
+        _show_lab(console, lab)
+    _show_notes(console, grade.integrity)
+    for line in isolation:
+        console.print(f"[yellow]{escape(line)}[/]")
+    _show_result(console, grade)
+    for path in paths:
+        console.print(f"[dim]report[/] {escape(str(path))}", soft_wrap=True)
+    console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
+
+
+def _show_lab(console: Console, lab: LabResult) -> None:
+    number = lab.id.removeprefix("lab")
+    if not lab.available:
+        console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
+        return
+    console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
+    for criterion in lab.criteria:
+        _show_criterion(console, criterion)
+
+
+def _show_criterion(console: Console, criterion: CriterionResult) -> None:
+    if not criterion.available:
+        console.print(f"  [dim]- {criterion.title}: not available yet[/]")
+        return
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=5, justify="right")
+    row.add_column(width=3)
+    row.add_column(width=32)
+    row.add_column()
+    marks = Text.assemble(*(_MARK[check.outcome] for check in criterion.checks))
+    full = criterion.points == criterion.max_points
+    row.add_row(
+        Text(points(criterion.points), style="green" if full else "bold red"),
+        f"/ {points(criterion.max_points)}",
+        criterion.title,
+        marks,
+    )
+    console.print(row)
+    problem = criterion.first_problem
+    if problem is None:
+        return
+    mark, style = _MARK[problem.outcome]
+    text = Text.assemble((f"{mark} {problem.id}", style), ("  needs review" if mark == "?" else "", style))
+    console.print(Padding(text, (0, 0, 0, 10)))
+    console.print(Padding(Text(problem.message), (0, 0, 0, 12)))
+    if problem.hint:
+        console.print(Padding(Text.assemble(("→ ", "cyan"), problem.hint), (0, 0, 0, 12)))
+
+
+def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
+    if not notes:
+        return
+    console.print("\n[bold]For the instructor's eyes[/] (notes never cost points by themselves)")
+    for note in notes:
+        where = f" at {note.where}" if note.where else ""
+        console.print(Padding(Text(f"{note.kind}: {note.detail}{where}  [{note.check}]"), (0, 0, 0, 2)))
+
+
+def _show_result(console: Console, grade: Grade) -> None:
+    verdict, style = ("passed", "bold green") if grade.passed else ("not passed", "bold red")
+    console.print(
+        f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  [{style}]{verdict}[/]  "
+        f"[dim](pass at {points(grade.pass_score)})[/]"
+    )
+    if grade.needs_review:
+        count = len(grade.needs_review)
+        console.print(
+            f"[magenta]{count} of the checks could not be decided and earn{'s' if count == 1 else ''} 0 for now: "
+            "an instructor has to look.[/]"
+        )

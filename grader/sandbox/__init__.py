@@ -1,0 +1,35 @@
+"""Runs probes beside a submission's code, apart from everything else. The judge's side imports neither torch nor that code.
+
+    with Sandbox(Path("labs")) as sandbox:
+        reply = sandbox.run(Request("lab1.matmul", params={"size": 129}, device="vgpu:T4"))
+        if reply.kind == "ok":
+            reply.value["seconds"], reply.tensors["product"]
+
+`docs/threat-model.md` says what is prevented, what is noticed and what is neither.
+"""
+
+from grader.sandbox.judge import Sandbox
+from grader.sandbox.types import (
+    Isolation,
+    Kind,
+    Limits,
+    Note,
+    RankReply,
+    Reply,
+    Request,
+    SandboxError,
+    SubmissionError,
+)
+
+__all__ = [
+    "Isolation",
+    "Kind",
+    "Limits",
+    "Note",
+    "RankReply",
+    "Reply",
+    "Request",
+    "Sandbox",
+    "SandboxError",
+    "SubmissionError",
+]

@@ -1,0 +1,179 @@
+"""Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
+
+Both sides use it, so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as
+`{"$float": "nan" | "inf" | "-inf"}`, and a dictionary whose own key begins with `$` travels as `{"$dict": [[k, v], ...]}`.
+Decoding is strict: what does not look exactly like this raises `CodecError`. Not for files meant for people.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+_MAX_DEPTH = 64
+_LENGTH = struct.Struct("<Q")
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NUMPY_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "C64": "<c8",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "|b1",
+}  # fmt: skip
+
+
+class CodecError(ValueError):
+    """Bytes that no honest side would have sent, or a value that cannot be sent."""
+
+
+SplitTensor = Callable[[str, Any], bool]
+"""Takes the path of a value and the value; true when it was a tensor and has been put aside under that path."""
+
+
+def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth: int = 0) -> Any:
+    """`value` in the JSON form above. Tuples become lists, dataclasses dictionaries, NumPy scalars numbers.
+
+    What has no JSON form arrives as the text `<TypeName>`, so that a check can say what it found in place of a number.
+    """
+    if depth > _MAX_DEPTH:
+        raise CodecError(f"value nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}")
+    if value is None or value is True or value is False:
+        return value
+    if type(value) is str or type(value) is int:
+        return value
+    if split is not None and split(path, value):
+        return path
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        value = value.item()
+    if isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        value = float.__float__(value)
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, str):
+        return str.__str__(value)
+
+    def inner(item: Any, key: object) -> Any:
+        return to_json(item, split, f"{path}/{key}" if path else str(key), depth + 1)
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name, None) for entry in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        pairs = [(key if type(key) is str else str(key), inner(item, key)) for key, item in value.items()]
+        if any(key.startswith("$") for key, _ in pairs):
+            return {"$dict": [[key, item] for key, item in pairs]}
+        return dict(pairs)
+    if isinstance(value, (list, tuple)):
+        return [inner(item, index) for index, item in enumerate(value)]
+    return f"<{type(value).__name__}>"
+
+
+def from_json(value: Any, depth: int = 0) -> Any:
+    """The inverse of `to_json`, on what `json.loads` gave.
+
+    Raises:
+        CodecError: for an unknown `$` form or excessive nesting.
+    """
+    if depth > 2 * _MAX_DEPTH:
+        raise CodecError("value nested too deeply")
+    if isinstance(value, list):
+        return [from_json(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        # Lone surrogates would fail much later, when a report is written.
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        (key, item), *_ = value.items()
+        if key == "$float" and isinstance(item, str) and item in _FLOATS:
+            return _FLOATS[item]
+        if key == "$dict" and isinstance(item, list):
+            if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in item):
+                raise CodecError("malformed $dict")
+            return {from_json(pair[0]): from_json(pair[1], depth + 1) for pair in item}
+    if any(key.startswith("$") for key in value):
+        raise CodecError(f"unknown form {sorted(value)[:3]}")
+    return {from_json(key): from_json(item, depth + 1) for key, item in value.items()}
+
+
+def dump_json(value: Any) -> bytes:
+    """JSON text of a value already in the form of `to_json`."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def load_json(data: bytes) -> Any:
+    """Parse and decode JSON text.
+
+    Raises:
+        CodecError: for anything but strict JSON in the form of `to_json`.
+    """
+
+    def refuse(constant: str) -> Any:
+        raise CodecError(f"bare {constant} in JSON")
+
+    try:
+        return from_json(json.loads(data, parse_constant=refuse))
+    except (ValueError, RecursionError) as error:
+        raise error if isinstance(error, CodecError) else CodecError(f"not JSON: {error}") from None
+
+
+def dump_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Arrays in the safetensors format; no bytes at all for no tensors."""
+    if not tensors:
+        return b""
+    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+
+
+def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
+    """Arrays from the safetensors format. The library checks sizes and offsets; nothing is executed.
+
+    Raises:
+        CodecError: for a malformed file or a type NumPy does not have.
+    """
+    if not data:
+        return {}
+    try:
+        entries = safetensors.deserialize(data)
+    except Exception as error:  # the library's own exception type is not public
+        raise CodecError(f"not safetensors: {error}") from None
+    tensors = {}
+    for name, entry in entries:
+        code = _NUMPY_TYPES.get(entry["dtype"])
+        if code is None:
+            raise CodecError(f"tensor {name[:80]!r} has type {entry['dtype']}, which NumPy lacks")
+        tensors[name] = np.frombuffer(entry["data"], dtype=code).reshape(entry["shape"]).copy()
+    return tensors
+
+
+def join(*parts: bytes) -> bytes:
+    """Several byte strings as one, each behind its length (8 bytes, little-endian)."""
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def split(data: bytes) -> list[bytes]:
+    """The inverse of `join`.
+
+    Raises:
+        CodecError: when lengths and data disagree.
+    """
+    parts = []
+    start = 0
+    while start < len(data):
+        if start + _LENGTH.size > len(data):
+            raise CodecError("a length is cut off")
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        if length > len(data) - start:
+            raise CodecError("a part is cut off")
+        parts.append(data[start : start + length])
+        start += length
+    return parts

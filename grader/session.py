@@ -1,0 +1,209 @@
+"""One grading from the first check to the report: which checks run, in which order, and what became of each.
+
+Knows pytest only as the items it is handed; the hooks are in `plugin.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from grader import report
+from grader.devices import GradingDevice
+from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from grader.judge import CheckFailed, NeedsReview
+from grader.report.terminal import Progress
+from grader.rubric import Lab, Rubric
+from grader.sandbox import Sandbox, SandboxError
+from grader.submission import Submission
+
+COULD_NOT_GRADE = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+    pytest.ExitCode.NO_TESTS_COLLECTED,
+)
+
+
+class GradingError(Exception):
+    """Nothing can be graded; the message is one line that says what to do."""
+
+
+class Blocked(Exception):
+    """A check this one builds on has not passed."""
+
+
+class GradingSession:
+    """Rubric, submission and the reports that have come in so far."""
+
+    def __init__(
+        self,
+        *,
+        rubric: Rubric,
+        labs: tuple[Lab, ...],
+        submission: Submission,
+        sandbox: Sandbox,
+        device: GradingDevice,
+        seed: int,
+        report_folder: Path,
+    ) -> None:
+        self.rubric = rubric
+        self.labs = labs
+        self.submission = submission
+        self.device = device
+        self.seed = seed
+        self.report_folder = report_folder
+        self.ids: dict[str, str] = {}
+        self.progress = Progress()
+        self._sandbox = sandbox
+        self._reports: dict[str, CheckReport] = {}
+        self._started = time.monotonic()
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        rubric: Rubric,
+        labs: tuple[Lab, ...],
+        folder: Path,
+        device: GradingDevice,
+        seed: int,
+        report_folder: Path,
+    ) -> Self:
+        """Take up a submission.
+
+        Raises:
+            GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks.
+        """
+        if not folder.is_dir():
+            raise GradingError(f"there is no folder {folder}; name the submission as --submission=DIR")
+        if not any(criterion.available for lab in labs for criterion in lab.criteria):
+            numbers = ", ".join(str(lab.number) for lab in labs)
+            raise GradingError(f"lab {numbers} is not available yet: its checks are not written")
+        try:
+            sandbox = Sandbox(folder)
+        except SandboxError as error:
+            raise GradingError(str(error)) from None
+        return cls(
+            rubric=rubric,
+            labs=labs,
+            submission=Submission(folder, device, sandbox),
+            sandbox=sandbox,
+            device=device,
+            seed=seed,
+            report_folder=report_folder,
+        )
+
+    def __enter__(self) -> Self:
+        self._sandbox.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.progress.close()
+        self._sandbox.__exit__(kind, error, traceback)
+
+    def check_id(self, item: pytest.Item) -> str:
+        return self.ids[item.nodeid]
+
+    def arrange(self, items: list[pytest.Item]) -> None:
+        """Match the collected checks with the rubric, keep the selected labs, and put them in the rubric's order.
+
+        Raises:
+            GradingError: rubric and checks disagree, or a check requires one that does not come before it.
+        """
+        found = {_check_id(item): item for item in items}
+        expected = [check.id for check in self.rubric.checks()]
+        if missing := [check for check in expected if check not in found]:
+            raise GradingError(f"rubric.toml pays for {missing[0]}, but grader/checks/ has no such check")
+        if unpaid := [check for check in found if check not in expected]:
+            raise GradingError(f"grader/checks/ has {unpaid[0]}, but rubric.toml gives it no points")
+        selected = {criterion.id for lab in self.labs for criterion in lab.criteria}
+        order = [check for check in expected if check.rpartition(".")[0] in selected]
+        for position, check in enumerate(order):
+            for needed in _requirements(found[check], check):
+                if needed not in order[:position]:
+                    raise GradingError(f"{check} requires {needed}, which does not come before it in rubric.toml")
+        items[:] = [found[check] for check in order]
+        self.ids = {item.nodeid: check for check, item in found.items()}
+        self.progress.open(len(order))
+
+    def stop_if_blocked(self, item: pytest.Item) -> None:
+        """Raise `Blocked` when a check that `item` builds on has not passed."""
+        for needed in _requirements(item, self.check_id(item)):
+            report = self._reports.get(needed)
+            if report is None or report.outcome is not Outcome.PASSED:
+                cause = report.message if report else "it did not run"
+                root = cause if report and report.outcome is Outcome.BLOCKED else f"blocked by {needed}: {cause}"
+                raise Blocked(root)
+
+    def record_pass(self, check: str, seconds: float) -> None:
+        self._record(check, CheckReport(Outcome.PASSED, seconds=seconds))
+
+    def record_problem(self, check: str, error: BaseException, seconds: float) -> None:
+        """Turn what a check raised into its outcome."""
+        match error:
+            case CheckFailed():
+                report = CheckReport(Outcome.FAILED, error.message, error.hint, seconds)
+            case NeedsReview():
+                report = CheckReport(Outcome.NEEDS_REVIEW, error.message, error.hint, seconds)
+            case Blocked():
+                report = CheckReport(Outcome.BLOCKED, str(error), "", seconds)
+            case SandboxError():
+                report = CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again", seconds)
+            case KeyboardInterrupt():
+                return
+            case _:
+                text = f"the check itself failed: {type(error).__name__}: {error}"
+                report = CheckReport(Outcome.NEEDS_REVIEW, text, "report this to the course staff", seconds)
+        self._record(check, report)
+
+    def _record(self, check: str, report: CheckReport) -> None:
+        self._reports[check] = report
+        self.progress.finished(report)
+
+    def result(self) -> Grade:
+        """The grade of what has been reported so far."""
+        circumstances = Circumstances(
+            submission=str(self.submission.folder),
+            submission_sha256=self._sandbox.submission_sha256,
+            device=self.device.label,
+            simulated=self.device.simulated,
+            isolation=self._sandbox.isolation.mode,
+            seed=self.seed,
+            seconds=round(time.monotonic() - self._started, 2),
+            integrity=self.submission.integrity,
+        )
+        return grade(self.rubric, self.labs, self._reports, circumstances)
+
+    def finish(self) -> ExitCode:
+        """Write and show the grade; returns the exit code that tells it to the shell."""
+        result = self.result()
+        try:
+            paths: Sequence[Path] = report.write(result, self.report_folder)
+        except OSError as error:
+            print(f"could not write the report to {self.report_folder}: {error.strerror}", file=sys.stderr)
+            paths = ()
+        report.show(result, self._sandbox.isolation.lines, paths)
+        return result.exit_code
+
+
+def _check_id(item: pytest.Item) -> str:
+    cls = getattr(item, "cls", None)
+    criterion = getattr(cls, "__criterion__", None)
+    if criterion is None:
+        raise GradingError(f"{item.nodeid} is not bound to a criterion; decorate its class with @criterion")
+    return f"{criterion}.{item.name.removeprefix('test_')}"
+
+
+def _requirements(item: pytest.Item, check: str) -> list[str]:
+    names: Sequence[str] = getattr(getattr(item, "function", None), "__requires__", ())
+    criterion = check.rpartition(".")[0]
+    return [name if "." in name else f"{criterion}.{name}" for name in names]

@@ -1,0 +1,175 @@
+"""The judge's view of a submission: ask a probe, get what it observed, or an honest reason why there is nothing.
+
+Runs probes in the sandbox and turns every way a student's code can end into a check's outcome. Not for judging values
+(`grader/checks/`) and not for isolation (`grader/sandbox/`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grader.devices import GradingDevice
+from grader.grade import IntegrityNote
+from grader.judge import CheckFailed, NeedsReview
+from grader.sandbox import Limits, RankReply, Reply, Request, Sandbox
+
+_MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
+_TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
+
+
+class Seen:
+    """What a probe observed: JSON values and arrays, read as attributes or items."""
+
+    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._values = {**values, **arrays}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the probe did not report {name!r}") from None
+
+    __getitem__ = __getattr__
+
+
+class Submission:
+    """One student's folder, run probe by probe."""
+
+    def __init__(self, folder: Path, device: GradingDevice, sandbox: Sandbox) -> None:
+        self.folder = folder
+        self.device = device
+        self._sandbox = sandbox
+        self._replies: dict[str, Reply] = {}
+        self._notes: list[IntegrityNote] = []
+        self._check = ""
+
+    @property
+    def integrity(self) -> tuple[IntegrityNote, ...]:
+        return tuple(self._notes)
+
+    def begin(self, check_id: str) -> None:
+        """Name the check that runs now: notes are filed under it."""
+        self._check = check_id
+
+    def probe(
+        self,
+        probe: str,
+        *,
+        device: str | None = None,
+        values: bool = True,
+        student: bool = True,
+        limits: Limits | None = None,
+        **inputs: Any,
+    ) -> Seen:
+        """Run `grader/probes/` function `probe` ("lab1.matmul") beside the student's code and return what it saw.
+
+        Arrays among `inputs` reach the probe as tensors, everything else must be JSON. The same question asked twice
+        in one grading is answered from memory. `device` overrides the grading device; `values=False` asks the virtual
+        GPU for shapes only; `student=False` keeps the submission out of the child, for a reference run.
+
+        Raises:
+            CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
+            NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
+        """
+        request = Request(
+            probe=probe,
+            params={name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)},
+            tensors={name: value for name, value in inputs.items() if isinstance(value, np.ndarray)},
+            device=device or self.device.name,
+            values=values,
+            student=student,
+            limits=limits,
+        )
+        reply = self._run(request)
+        answer = reply.ranks[0]
+        if answer.kind != "ok":
+            raise self._problem(request, answer)
+        return Seen(answer.value, answer.tensors)
+
+    def numeric_probe(self, probe: str, **inputs: Any) -> Seen:
+        """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
+        try:
+            return self.probe(probe, **inputs)
+        except NeedsReview:
+            if not self.device.simulated:
+                raise
+            return self.probe(probe, **{**inputs, "device": "cpu"})
+
+    def _run(self, request: Request) -> Reply:
+        key = _key(request)
+        if key not in self._replies:
+            reply = self._sandbox.run(request)
+            if any(rank.kind == "timeout" for rank in reply.ranks) and _machine_is_busy():
+                reply = self._sandbox.run(replace(request, limits=request.limits))
+            self._replies[key] = reply
+            self._notes += [
+                IntegrityNote(note.kind, note.detail, note.where or "", self._check) for note in reply.notes
+            ]
+        return self._replies[key]
+
+    def _problem(self, request: Request, answer: RankReply) -> Exception:
+        """The outcome that fits how the child ended."""
+        where = f" at {answer.where}" if answer.where else ""
+        text = answer.message or ""
+        match answer.kind:
+            case "stub":
+                return CheckFailed(
+                    text or "this task is still open", "fill in the TODO steps of the docstring in order"
+                )
+            case "import_error":
+                return CheckFailed(
+                    f"the module does not import: {text}{where}", "run the file once with python; mend the first error"
+                )
+            case "error":
+                return CheckFailed(
+                    f"your code raised {answer.error}: {text}{where}", "call it the way its docstring shows"
+                )
+            case "wrong_return":
+                return CheckFailed(text, "return what the docstring promises")
+            case "crashed":
+                return CheckFailed(
+                    f"the process ended before the check was over: {text}",
+                    "os._exit, sys.exit and crashes of the interpreter end a check",
+                )
+            case "timeout" if _machine_is_busy():
+                return NeedsReview(
+                    f"no answer in time, and the machine was busy: {text}", "grade again on a quiet machine"
+                )
+            case "timeout":
+                return CheckFailed(f"no answer in time: {text}", _TIMEOUT_HINT)
+            case "memory":
+                return CheckFailed(f"too much memory: {text}", _MEMORY_HINT)
+            case "output":
+                return CheckFailed(f"too much output: {text}", "print less inside loops")
+            case "tampered":
+                return CheckFailed(
+                    f"void: the submission replaced what the grader measures with ({text})",
+                    "do not patch clocks, torch or the grader",
+                )
+            case "unsupported":
+                return NeedsReview(
+                    f"the {self.device.label} cannot run this: {text}{where}", "grade it on a real GPU, or by hand"
+                )
+        return NeedsReview(
+            f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
+        )
+
+
+def _key(request: Request) -> str:
+    arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
+    return json.dumps(
+        [request.probe, dict(request.params), arrays, request.ranks, request.device, request.values, request.student],
+        sort_keys=True,
+    )
+
+
+def _machine_is_busy() -> bool:
+    """True when other work competes for the cores, so that a timeout says little about the submission."""
+    return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)

@@ -1,0 +1,180 @@
+"""The data sets of the labs, as tensors of normalised floats and integer labels.
+
+Not a place for made-up data: a data set that is not there is an error naming the two ways to get it.
+
+| name          | images, float32 | train / test  | where from                                                     |
+|---------------|-----------------|---------------|----------------------------------------------------------------|
+| digits        | [N, 1, 8, 8]    | 1438 / 359    | scikit-learn, inside its wheel: real handwriting, no download  |
+| mnist         | [N, 1, 28, 28]  | 60000 / 10000 | torchvision                                                    |
+| fashion-mnist | [N, 1, 28, 28]  | 60000 / 10000 | Debian's dataset-fashion-mnist package, or torchvision         |
+| cifar10       | [N, 3, 32, 32]  | 50000 / 10000 | torchvision                                                    |
+
+Labels are int64 from 0 to 9, shape [N]. Pixels are scaled to 0 ... 1, then shifted and divided by the mean and standard
+deviation of the training images, channel by channel.
+"""
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import TensorDataset
+
+from labkit import LabError
+from labkit.files import atomic_write
+
+DATA_VARIABLE = "GPULABS_DATA"
+"""Environment variable that names the data folder when `data_dir` is not given."""
+
+DEFAULT_DATA_DIR = Path("data")
+"""Used when neither is given: the folder `data` where the program was started."""
+
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist keeps the four original files, gzipped."""
+
+Split = Literal["train", "test"]
+
+
+class DatasetError(LabError):
+    """A data set is unknown, missing or damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What torchvision calls a data set, where in the data folder it looks for it, and how its pixels are spread."""
+
+    torchvision_name: str
+    folder: str
+    mean: tuple[float, ...]
+    standard_deviation: tuple[float, ...]
+
+
+# Means and deviations were computed over the training split; the MNIST pair is the one of PyTorch's own examples.
+SOURCES = {
+    "mnist": Source(torchvision_name="MNIST", folder="MNIST/raw", mean=(0.1307,), standard_deviation=(0.3081,)),
+    "fashion-mnist": Source(
+        torchvision_name="FashionMNIST", folder="FashionMNIST/raw", mean=(0.2860,), standard_deviation=(0.3530,)
+    ),
+    "cifar10": Source(
+        torchvision_name="CIFAR10",
+        folder="cifar-10-batches-py",
+        mean=(0.4914, 0.4822, 0.4465),
+        standard_deviation=(0.2470, 0.2435, 0.2616),
+    ),
+}
+DIGITS_MEAN, DIGITS_STANDARD_DEVIATION, DIGITS_LARGEST_PIXEL = 0.3058, 0.3764, 16.0
+NAMES = ("digits", *SOURCES)
+
+
+def load(
+    name: str, *, split: Split = "train", data_dir: Path | str | None = None, download: bool = False
+) -> TensorDataset:
+    """Load one split of a data set onto the CPU.
+
+    Args:
+        name: "digits", "mnist", "fashion-mnist" or "cifar10".
+        split: "train" or "test". The split of digits is fixed: every fifth image is a test image (neighbouring images
+            come from one writer, so both splits see every writer).
+        data_dir: folder that holds the data sets, laid out as torchvision does; default: the environment variable
+            GPULABS_DATA, else `data` in the current folder. Digits need none.
+        download: fetch a missing data set from the network.
+
+    Returns:
+        A data set of pairs (image, label); `.tensors` are images [N, channels, height, width] float32 and labels [N]
+        int64, in the original order.
+
+    Raises:
+        DatasetError: the name is unknown, the files are not there and may not or cannot be downloaded, or they are
+            damaged.
+        ValueError: `split` is neither "train" nor "test".
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f'split is "train" or "test", not {split!r}')
+    if name == "digits":
+        return _digits(split)
+    if name not in SOURCES:
+        raise DatasetError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
+    root = Path(data_dir or os.environ.get(DATA_VARIABLE) or DEFAULT_DATA_DIR)
+    if name == "fashion-mnist" and DEBIAN_FASHION_MNIST.is_dir():
+        _unpack(DEBIAN_FASHION_MNIST, root / SOURCES[name].folder)
+    return _from_torchvision(name, split, root, download)
+
+
+def _digits(split: Split) -> TensorDataset:
+    from sklearn.datasets import load_digits  # not at the top: it costs a second
+
+    bunch: Any = load_digits()
+    images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / DIGITS_LARGEST_PIXEL
+    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    chosen = (torch.arange(len(labels)) % 5 == 4) == (split == "test")
+    return TensorDataset((images[chosen] - DIGITS_MEAN) / DIGITS_STANDARD_DEVIATION, labels[chosen])
+
+
+def _unpack(source: Path, target: Path) -> None:
+    """Unpack every .gz file of `source` that `target` lacks; each appears whole or not at all."""
+    for packed in sorted(source.glob("*.gz")):
+        unpacked = target / packed.stem
+        if unpacked.exists():
+            continue
+        try:
+            with atomic_write(unpacked) as temporary, gzip.open(packed) as reader, temporary.open("wb") as writer:
+                shutil.copyfileobj(reader, writer)
+        except (EOFError, gzip.BadGzipFile, OSError) as error:
+            raise DatasetError(
+                f"{packed} cannot be unpacked to {target} ({error}). Name a folder you can write with --data-dir or "
+                f"{DATA_VARIABLE}; if the file is damaged, reinstall the package dataset-fashion-mnist."
+            ) from error
+
+
+def _from_torchvision(name: str, split: Split, root: Path, download: bool) -> TensorDataset:
+    import torchvision.datasets  # not at the top: it costs seconds
+
+    source = SOURCES[name]
+    folder = root / source.folder
+    dataset_class = getattr(torchvision.datasets, source.torchvision_name)
+    if not folder.is_dir():
+        if not download:
+            raise DatasetError(_missing(name, f"is not in {folder}"))
+        _download(name, dataset_class, root)
+    try:
+        raw = dataset_class(root=str(root), train=split == "train", download=False)
+        images = torch.as_tensor(raw.data)
+        labels = torch.as_tensor(raw.targets, dtype=torch.int64)
+    except Exception as error:  # torchvision has no error class of its own for incomplete and damaged files
+        raise DatasetError(
+            f"{name} in {folder} is incomplete or damaged ({error}). Remove that folder, then fetch the data set again."
+        ) from error
+    # Grey images come as [N, H, W], colour ones as [N, H, W, C]; PyTorch's convolutions want [N, C, H, W].
+    images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+    mean = torch.tensor(source.mean).view(1, -1, 1, 1)
+    standard_deviation = torch.tensor(source.standard_deviation).view(1, -1, 1, 1)
+    return TensorDataset((images.to(torch.float32) / 255 - mean) / standard_deviation, labels)
+
+
+def _download(name: str, dataset_class: Callable[..., object], root: Path) -> None:
+    """Fetch both splits into a scratch folder and move them into place as a whole."""
+    folder = Path(SOURCES[name].folder)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as scratch:
+            dataset_class(root=scratch, train=True, download=True)
+            (root / folder).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(Path(scratch) / folder, root / folder)
+    except Exception as error:  # no network, a full disk, a wrong checksum: torchvision has no class for these either
+        if not (root / folder).is_dir():  # another process may have been quicker
+            raise DatasetError(_missing(name, f"could not be downloaded ({error})")) from error
+
+
+def _missing(name: str, happened: str) -> str:
+    message = (
+        f"the data set {name} {happened}. Two ways to get it: allow a download (load(..., download=True)) on a machine "
+        f"with a network, or put its files there, in a folder of your choice named by --data-dir or {DATA_VARIABLE}."
+    )
+    if name == "fashion-mnist":
+        message += " On Debian and Ubuntu, `apt install dataset-fashion-mnist` brings the files too."
+    return message

@@ -1,0 +1,213 @@
+"""What the labs measure, as plain frozen values, and how it is kept in JSON.
+
+Not for measuring: nothing here touches PyTorch, so a grader without PyTorch can read what a student wrote.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from labkit import LabError
+from labkit.decode import DecodeError, decode
+from labkit.files import atomic_write
+
+SCHEMA = 1
+"""Version of the file layout; a file with another one is refused."""
+
+STAGES = ("baseline", "model", "forward", "loss", "backward", "step", "zero_grad")
+"""The stages of one training step whose memory Lab 1 looks at, in the order in which they happen."""
+
+
+class ResultsError(LabError):
+    """A results file is missing, damaged, or holds something else than what was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulResult:
+    """How long one product of two `size` x `size` matrices took."""
+
+    device: str
+    """Where it ran: "cpu" or "cuda"."""
+    dtype: str
+    """Element type of the operands, as in "float32"."""
+    size: int
+    """Rows and columns of each operand."""
+    iterations: int
+    """How many products were timed."""
+    seconds: float
+    """Median seconds per product."""
+    tflops: float
+    """2 size^3 / seconds / 1e12: a product needs size^3 multiplications and as many additions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The same product on the CPU and on the GPU."""
+
+    size: int
+    cpu: MatmulResult
+    gpu: MatmulResult
+    speedup: float
+    """Ratio cpu.seconds / gpu.seconds: above 1 the GPU is faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """Device memory at the end of one stage, and the most that was held during it."""
+
+    stage: str
+    """One of STAGES."""
+    allocated_bytes: int
+    """Held by live tensors when the stage ends."""
+    reserved_bytes: int
+    """Held by the caching allocator when the stage ends: live tensors and what it keeps for later ones."""
+    peak_bytes: int
+    """Most allocated bytes at any moment since the previous stage ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryProfile:
+    """Memory of one training step, stage by stage in the order of STAGES."""
+
+    device: str
+    dtype: str
+    stages: tuple[StageMemory, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationTime:
+    """Time spent in one kind of operation, without what it called in turn (self time), summed over its calls."""
+
+    name: str
+    """As PyTorch names it, for example "aten::addmm"."""
+    calls: int
+    cpu_seconds: float
+    """On the host: choosing and launching kernels, or on a CPU the computation itself."""
+    device_seconds: float
+    """In kernels on the GPU; 0.0 on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The software and hardware that an experiment ran on."""
+
+    python: str
+    torch: str
+    cuda: str | None
+    """CUDA version that PyTorch was built for; None for a CPU build."""
+    driver: str | None
+    """Version of the NVIDIA driver as NVML reports it; None without one."""
+    device: str
+    """"cuda" or "cpu"."""
+    device_name: str
+    memory_bytes: int | None
+    """Total memory of the GPU; None on a CPU."""
+    compute_capability: tuple[int, int] | None
+    """Major and minor; None on a CPU."""
+    profiler: bool
+    """Whether this build of PyTorch carries a working torch.profiler."""
+    simulated: bool
+    """Whether the device is a virtual GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where numbers come from. Peak figures are data-sheet values, None where they are not known."""
+
+    device: str
+    device_name: str
+    simulated: bool
+    torch: str
+    python: str
+    peak_tflops: dict[str, float] | None
+    """By dtype, for example {"float32": 8.1}."""
+    bandwidth_bytes_per_second: float | None
+    launch_seconds: float | None
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Generic[T]):
+    """The content of a results file."""
+
+    provenance: Provenance
+    results: tuple[T, ...]
+
+
+def save_json(path: Path | str, results: Sequence[Any], provenance: Provenance) -> Path:
+    """Write results of one kind with their provenance; the file is replaced as a whole or left alone.
+
+    Args:
+        path: the file to write; missing folders are made.
+        results: one or more dataclasses of this module, all of the same class.
+        provenance: where they were measured (`labkit.device.Device.provenance()`).
+
+    Returns:
+        `path`.
+
+    Raises:
+        ValueError: no results, several kinds of them, or a number that is infinite or not a number.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    kinds = {type(result).__name__ for result in results}
+    if len(kinds) != 1:
+        raise ValueError(f"a results file holds results of exactly one kind; found {sorted(kinds) or 'none'}")
+    document = {
+        "schema": SCHEMA,
+        "kind": kinds.pop(),
+        "provenance": asdict(provenance),
+        "results": [asdict(result) for result in results],
+    }
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def load_json(path: Path | str, kind: type[T]) -> Saved[T]:
+    """Read what `save_json` wrote.
+
+    Args:
+        path: the file.
+        kind: the class of the results it should hold, for example `Comparison`.
+
+    Raises:
+        ResultsError: the file is missing, damaged, of another schema, or holds another kind; the message names the
+            file, the place in it and what to do.
+    """
+    path = Path(path)
+    again = "Run the program that writes it again."
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultsError(f"{path} does not exist. {again}") from None
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read: {error.strerror}.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ResultsError(f"{path} is not valid JSON ({error}). {again}") from error
+    if problem := _problem(document, kind.__name__):
+        raise ResultsError(f"{path}: {problem}. {again}")
+    try:
+        provenance = decode(Provenance, document["provenance"], "provenance")
+        results = decode(tuple[kind, ...], document["results"], "results")  # type: ignore[valid-type]
+    except DecodeError as error:
+        raise ResultsError(f"{path}: {error}. {again}") from error
+    return Saved(provenance=provenance, results=results)
+
+
+def _problem(document: Any, kind: str) -> str | None:
+    if not isinstance(document, dict):
+        return "expected an object with schema, kind, provenance and results"
+    missing = [key for key in ("schema", "kind", "provenance", "results") if key not in document]
+    if missing:
+        return f"{', '.join(missing)} missing"
+    if document["schema"] != SCHEMA:
+        return f"its schema is {document['schema']!r}, this labkit reads {SCHEMA}"
+    if document["kind"] != kind:
+        return f"it holds {document['kind']!r} where {kind!r} was asked for"
+    return None

@@ -1,0 +1,57 @@
+"""What a failing check says: what was seen, what was expected, how far off."""
+
+import math
+
+import numpy as np
+import pytest
+
+from grader.judge import (
+    CheckFailed,
+    number,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0]])
+def test_only_a_finite_number_is_a_number(value: object) -> None:
+    with pytest.raises(CheckFailed, match="seconds must be a finite number"):
+        number(value, "seconds")
+
+
+def test_nan_is_close_to_nothing() -> None:
+    with pytest.raises(CheckFailed):
+        require_close(math.nan, 1.0, relative=0.5, what="loss")
+    with pytest.raises(CheckFailed, match="1 of 2 values differ"):
+        require_arrays_close([1.0, math.nan], [1.0, 2.0], rtol=1e9, what="weights")
+
+
+def test_a_large_factor_is_spelt_out() -> None:
+    with pytest.raises(CheckFailed, match=r"saw 40 ms, expected between 3 ms and 4 ms \(10 times too large\)"):
+        require_between(0.04, 0.003, 0.004, what="time", show=seconds)
+
+
+def test_the_first_differing_element_is_named() -> None:
+    expected = np.zeros((2, 3))
+    observed = expected.copy()
+    observed[1, 2] = 0.5
+    with pytest.raises(CheckFailed, match=r"1 of 6 values differ; the first is at \[1, 2\]: saw 0.5, expected 0"):
+        require_arrays_close(observed, expected, rtol=1e-6, what="gradient")
+
+
+def test_shapes_must_agree_without_broadcasting() -> None:
+    with pytest.raises(CheckFailed, match=r"shape \(1,\), expected \(3,\)"):
+        require_arrays_close([1.0], [1.0, 1.0, 1.0], rtol=0.1, what="gradient")
+
+
+def test_true_is_not_one() -> None:
+    with pytest.raises(CheckFailed):
+        require_equal(True, 1, what="count")
+
+
+@pytest.mark.parametrize(("value", "text"), [(2.0, "2 s"), (0.00321, "3.21 ms"), (5e-6, "5 µs"), (2.5e-8, "25 ns")])
+def test_durations_are_shown_in_a_fitting_unit(value: float, text: str) -> None:
+    assert seconds(value) == text

@@ -1,0 +1,90 @@
+"""A grade reads the same in the terminal, as JSON and as a page."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from grader import report, rubric
+from grader.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from grader.report import html
+from grader.report.document import SCHEMA_FILE, points, to_document
+
+HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
+
+
+@pytest.fixture
+def result() -> Grade:
+    course = rubric.load()
+    reports = {check.id: CheckReport(Outcome.PASSED, seconds=0.1) for check in course.checks()}
+    reports["lab1.benchmark.warmed_up"] = CheckReport(Outcome.FAILED, HOSTILE, "warm up first", 0.2)
+    reports["lab1.memory.every_stage_present"] = CheckReport(Outcome.BLOCKED, "blocked by something")
+    reports["lab1.analysis.bound_named"] = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
+    notes = (IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up"),)
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21, notes)
+    return grade(course, course.select((1, 2)), reports, here)
+
+
+def test_json_follows_its_schema(result: Grade) -> None:
+    schema = json.loads(SCHEMA_FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(to_document(result), schema)
+
+
+def test_the_schema_refuses_points_without_a_check(result: Grade) -> None:
+    document = to_document(result)
+    del document["labs"][0]["criteria"][0]["checks"][0]["id"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
+
+
+def test_points_in_json_are_plain_numbers(result: Grade) -> None:
+    document = to_document(result)
+    assert document["score"] == 17.5
+    assert document["max_score"] == 20
+    assert document["exit_code"] == 3
+
+
+def test_what_a_submission_says_cannot_become_markup(result: Grade) -> None:
+    page = html.render(result)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "{{ 7 * 7 }}" in page
+
+
+def test_the_page_needs_nothing_from_outside(result: Grade) -> None:
+    class Links(HTMLParser):
+        outside: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.outside += [value for name, value in attrs if name in ("src", "href") and value]
+
+    parser = Links()
+    parser.feed(html.render(result))
+    assert parser.outside == []
+
+
+def test_the_terminal_shows_hostile_text_as_it_is(result: Grade, capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(result, [], [])
+    shown = capsys.readouterr().out
+    assert HOSTILE in " ".join(shown.split())
+    assert "Lab 2  Mixed precision: not available yet (20 points)" in shown
+    assert "Grade 17.5/20  passed" in shown
+    assert "1 of the checks could not be decided" in shown
+    assert "open: /etc/passwd at benchmark.py:3" in shown
+
+
+def test_reports_are_replaced_as_a_whole(result: Grade, tmp_path: Path) -> None:
+    report.write(result, tmp_path / "out")
+    report.write(replace(result, seed=43), tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["grade.html", "grade.json"]
+    assert json.loads((tmp_path / "out" / "grade.json").read_text())["seed"] == 43
+
+
+@pytest.mark.parametrize(("value", "text"), [("20", "20"), ("1.5", "1.5"), ("0", "0"), ("100", "100"), ("0.50", "0.5")])
+def test_points_are_shown_without_noise(value: str, text: str) -> None:
+    assert points(Decimal(value)) == text

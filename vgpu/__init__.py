@@ -1,0 +1,42 @@
+"""A simulated NVIDIA GPU for PyTorch, for machines that have none. Everything it reports is simulated.
+
+`import vgpu` does not import torch; `vgpu.spec` and `vgpu.cost` never do. `vgpu.attach` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vgpu import cost
+from vgpu.errors import AttachError, SpecError, Unsupported
+from vgpu.spec import HostSpec, Spec, get_spec, list_specs
+
+if TYPE_CHECKING:
+    from vgpu.api import attach, current
+    from vgpu.device_queue import Kernel
+    from vgpu.gpu import VirtualGPU
+
+__all__ = [
+    "AttachError",
+    "HostSpec",
+    "Kernel",
+    "Spec",
+    "SpecError",
+    "Unsupported",
+    "VirtualGPU",
+    "attach",
+    "cost",
+    "current",
+    "get_spec",
+    "list_specs",
+]
+
+_LAZY = {"attach": "vgpu.api", "current": "vgpu.api", "VirtualGPU": "vgpu.gpu", "Kernel": "vgpu.device_queue"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'vgpu' has no attribute {name!r}")

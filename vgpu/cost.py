@@ -1,0 +1,115 @@
+"""What an operation costs on a GPU: the roofline with a launch overhead and an efficiency. Pure Python, no torch.
+
+A kernel takes max(FLOPs / (peak * efficiency), bytes / (bandwidth * efficiency), a minimum) seconds on the device
+(S. Williams et al., "Roofline", CACM 52(4), 2009). The efficiency of a product comes from how its tiles fill the
+multiprocessors (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantisation, alignment).
+Not here: clocks and queues (`vgpu.clock`, `vgpu.device_queue`), which turn costs into points in time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from vgpu.spec import Spec
+
+BYTES_PER_ELEMENT = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+# (tile edge, share of the peak that a kernel with that tile reaches): the larger tile reuses each operand more often.
+_TILES = ((256, 1.0), (128, 0.95), (64, 0.8), (32, 0.55))
+# Products of the reduction loop that it takes to fill and drain the pipeline of a multiprocessor.
+_PIPELINE_DEPTH = 32
+# Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
+_ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
+_ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
+
+
+def launch_seconds(spec: Spec) -> float:
+    """Host time to launch one kernel, its Python call included."""
+    return spec.launch_seconds
+
+
+def sync_seconds(spec: Spec) -> float:
+    """Host time of a `torch.cuda.synchronize()` that finds nothing to wait for."""
+    return spec.synchronize_seconds
+
+
+def peak_flops(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
+    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do."""
+    if tf32 and dtype == "float32" and "tf32" in spec.peak_flops:
+        return spec.peak_flops["tf32"]
+    return spec.peak_flops.get(dtype, spec.peak_flops["float32"])
+
+
+def kernel_seconds(
+    spec: Spec, *, flops: float, bytes: float, dtype: str = "float32", tf32: bool = False, efficiency: float = 1.0
+) -> float:
+    """Device time of one kernel. `efficiency` is the ratio of the peak that this shape reaches."""
+    arithmetic = flops / (peak_flops(spec, dtype, tf32=tf32) * efficiency) if flops else 0.0
+    traffic = bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
+    return max(arithmetic, traffic, spec.minimum_kernel_seconds)
+
+
+@functools.lru_cache(maxsize=65536)
+def _tiling(multiprocessors: int, m: int, n: int, batch: int) -> float:
+    best = 0.0
+    for edge, reached in _TILES:
+        rows, columns = math.ceil(m / edge), math.ceil(n / edge)
+        filled = (m * n) / (rows * columns * edge * edge)
+        tiles = rows * columns * batch
+        busy = tiles / (math.ceil(tiles / multiprocessors) * multiprocessors)
+        best = max(best, reached * filled * busy)
+    return best
+
+
+def product_efficiency(
+    spec: Spec, m: int, n: int, k: int, *, batch: int = 1, dtype: str = "float32", tf32: bool = False
+) -> float:
+    """Ratio of the peak reached by `batch` products of (m, k) with (k, n)."""
+    if min(m, n, k, batch) < 1:
+        return 1.0
+    tensor_cores = peak_flops(spec, dtype, tf32=tf32) > spec.peak_flops["float32"]
+    table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
+    row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
+    alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
+    pipeline = k / (k + _PIPELINE_DEPTH)
+    return spec.product_efficiency_ratio * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
+
+
+def batched_matmul_seconds(
+    spec: Spec, batch: int, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False
+) -> float:
+    """Device time of `batch` products of (m, k) with (k, n), each operand and the result moved once."""
+    moved = batch * (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
+    efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
+    return kernel_seconds(
+        spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency
+    )
+
+
+def matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False) -> float:
+    """Device seconds of a product (m, k) @ (k, n): exactly what the virtual GPU charges for `aten::mm`."""
+    return batched_matmul_seconds(spec, 1, m, n, k, dtype, tf32=tf32)
+
+
+def transfer_seconds(spec: Spec, bytes: int, *, pinned: bool) -> float:
+    """Time to move `bytes` between host and device over PCIe, from or to pageable or pinned host memory."""
+    rate = spec.pinned_bytes_per_second if pinned else spec.pageable_bytes_per_second
+    return spec.transfer_latency_seconds + bytes / rate
+
+
+def cpu_seconds(spec: Spec, *, flops: float, bytes: float, dtype: str = "float32") -> float:
+    """Host time of one CPU operation."""
+    host = spec.host
+    peak = host.peak_flops.get(dtype, host.peak_flops["float32"])
+    arithmetic = flops / (peak * host.product_efficiency_ratio)
+    return host.operation_seconds + max(arithmetic, bytes / host.bandwidth_bytes_per_second)
+
+
+def cpu_matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32") -> float:
+    """Host seconds of a product (m, k) @ (k, n) on the CPU: exactly what is charged there for `aten::mm`."""
+    moved = (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
+    return cpu_seconds(spec, flops=2.0 * m * n * k, bytes=moved, dtype=dtype)

@@ -1,0 +1,207 @@
+"""What a GPU and its host can do, read from TOML. Pure Python: importing this never imports torch.
+
+Not here: what an operation costs on such a GPU (`vgpu.cost`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from vgpu.errors import SpecError
+
+_BUILT_IN = Path(__file__).with_name("gpus.toml")
+_PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "int8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSpec:
+    """The computer around the GPU. Rates in FLOP/s and bytes/s, times in seconds."""
+
+    title: str
+    peak_flops: Mapping[str, float]
+    product_efficiency_ratio: float
+    bandwidth_bytes_per_second: float
+    operation_seconds: float
+    clock_read_seconds: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One GPU. `peak_flops` maps a precision ("float32", "tf32", "float16", ...) to dense FLOP/s.
+
+    `memory_bytes` is what `torch.cuda.get_device_properties().total_memory` reports; `context_bytes` of it are
+    taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy.
+    """
+
+    name: str
+    title: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    memory_bytes: int
+    context_bytes: int
+    peak_flops: Mapping[str, float]
+    bandwidth_bytes_per_second: float
+    bandwidth_efficiency_ratio: float
+    product_efficiency_ratio: float
+    launch_seconds: float
+    metadata_seconds: float
+    minimum_kernel_seconds: float
+    synchronize_seconds: float
+    context_seconds: float
+    blas_handle_seconds: float
+    cudnn_handle_seconds: float
+    blas_workspace_bytes: int
+    pageable_bytes_per_second: float
+    pinned_bytes_per_second: float
+    transfer_latency_seconds: float
+    clock_hertz: float
+    power_watts: tuple[float, float]
+    temperature_celsius: tuple[float, float]
+    driver_version: str
+    l2_bytes: int
+    host: HostSpec
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def peak_tflops(self, dtype: str = "float32") -> float:
+        """Dense peak in TFLOPS of a precision; raises SpecError where the GPU has none."""
+        if dtype not in self.peak_flops:
+            raise SpecError(f"{self.name} has no peak rate for {dtype!r}; it has {', '.join(self.peak_flops)}")
+        return self.peak_flops[dtype] / 1e12
+
+
+def list_specs() -> tuple[str, ...]:
+    """Names of the built-in GPUs, in the order of the data file."""
+    return tuple(_load(_BUILT_IN)["gpu"])
+
+
+def get_spec(spec: str | os.PathLike[str] | Spec = "T4") -> Spec:
+    """A built-in GPU by name, a custom one from a TOML file, or a `Spec` as it is.
+
+    A file holds one `[gpu.NAME]` table in the format of `vgpu/gpus.toml`; `base = "T4"` takes every other figure
+    from a built-in GPU, and an optional `[host]` table changes figures of the host. Raises SpecError.
+    """
+    if isinstance(spec, Spec):
+        return spec
+    text = os.fspath(spec)
+    if text.endswith(".toml"):
+        return _from_file(Path(text))
+    names = {name.lower(): name for name in list_specs()}
+    if text.lower() not in names:
+        raise SpecError(f"no GPU named {text!r}; choose one of {', '.join(names.values())}, or give a .toml file")
+    return _built_in(names[text.lower()])
+
+
+@functools.cache
+def _built_in(name: str) -> Spec:
+    data = _load(_BUILT_IN)
+    return _build(_BUILT_IN, name, _inherit(_BUILT_IN, name, data["gpu"]), data["host"])
+
+
+def _from_file(path: Path) -> Spec:
+    data = _load(path)
+    gpus = data.get("gpu")
+    if not isinstance(gpus, dict) or len(gpus) != 1:
+        raise SpecError(f"{path}: expected exactly one [gpu.NAME] table, found {len(gpus or {})}")
+    ((name, table),) = gpus.items()
+    if not isinstance(table, dict):
+        raise SpecError(f"{path}: [gpu.{name}] must be a table")
+    if "base" in table:
+        table = _merge(_inherit(_BUILT_IN, str(table["base"]), _load(_BUILT_IN)["gpu"], path), table)
+    host = _merge(_load(_BUILT_IN)["host"], data.get("host", {}))
+    return _build(path, name, table, host)
+
+
+def _inherit(path: Path, name: str, gpus: Mapping[str, Any], asked_by: Path | None = None) -> dict[str, Any]:
+    if name not in gpus:
+        raise SpecError(f"{asked_by or path}: base = {name!r} is not a built-in GPU ({', '.join(gpus)})")
+    table = dict(gpus[name])
+    return _merge(_inherit(path, table["base"], gpus), table) if "base" in table else table
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**below, **above}
+    for key in ("peak_flops", "sources"):
+        if isinstance(below.get(key), dict) and isinstance(above.get(key), dict):
+            merged[key] = {**below[key], **above[key]}
+    merged.pop("base", None)
+    return merged
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: not valid TOML: {error}") from None
+    if data.get("schema", 1) != 1:
+        raise SpecError(f"{path}: schema = {data['schema']!r}; this version reads schema 1")
+    return data
+
+
+def _build(path: Path, name: str, table: Mapping[str, Any], host: Mapping[str, Any]) -> Spec:
+    host_values = _checked(path, "host", HostSpec, host, extra=())
+    values = _checked(path, f"gpu.{name}", Spec, table, extra=("name", "host"))
+    spec = Spec(name=name, host=HostSpec(**host_values), **values)
+    if spec.context_bytes >= spec.memory_bytes:
+        raise SpecError(f"{path}: [gpu.{name}] context_bytes must be smaller than memory_bytes")
+    return spec
+
+
+def _checked(
+    path: Path, where: str, kind: type[Any], table: Mapping[str, Any], extra: tuple[str, ...]
+) -> dict[str, Any]:
+    """The table's values converted to the field types of `kind`, or a SpecError that names file, key and cause."""
+    wanted = {item.name: item for item in fields(kind) if item.name not in extra}
+    unknown = sorted(set(table) - set(wanted))
+    if unknown:
+        raise SpecError(f"{path}: [{where}] does not know {unknown[0]!r}; it knows {', '.join(wanted)}")
+    missing = [name for name, item in wanted.items() if name not in table and item.default_factory is MISSING]
+    if missing:
+        raise SpecError(f"{path}: [{where}] lacks {', '.join(missing)}")
+    return {name: _convert(path, f"[{where}] {name}", str(wanted[name].type), table[name]) for name in table}
+
+
+def _convert(path: Path, where: str, kind: str, value: Any) -> Any:
+    def fail(expected: str) -> SpecError:
+        return SpecError(f"{path}: {where} = {value!r}: expected {expected}")
+
+    def number(item: Any, *, whole: bool = False) -> bool:
+        return isinstance(item, int if whole else (int, float)) and not isinstance(item, bool) and 0 <= item < 1e30
+
+    if kind == "str":
+        if not isinstance(value, str) or not value:
+            raise fail("a text")
+        return value
+    if kind == "Mapping[str, str]":
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise fail("a table of texts")
+        return MappingProxyType(dict(value))
+    if kind == "Mapping[str, float]":
+        if not isinstance(value, dict) or not all(number(item) and item > 0 for item in value.values()):
+            raise fail("a table of positive numbers")
+        if "float32" not in value or set(value) - set(_PRECISIONS):
+            raise fail(f"float32 and others of {', '.join(_PRECISIONS)}")
+        return MappingProxyType({key: float(item) for key, item in value.items()})
+    if kind.startswith("tuple"):
+        whole = "int" in kind
+        if not isinstance(value, list) or len(value) != 2 or not all(number(item, whole=whole) for item in value):
+            raise fail("a list of two numbers")
+        return tuple(value)
+    if kind == "int":
+        if not number(value, whole=True) or (value == 0 and "workspace" not in where):
+            raise fail("a positive whole number")
+        return value
+    if not number(value) or (value == 0 and not where.endswith("_seconds")):
+        raise fail("a positive number")
+    if where.endswith("_ratio") and value > 1:
+        raise fail("a ratio of at most 1")
+    return float(value)
