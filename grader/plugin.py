@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from grader import rubric as rubrics
+from grader.configuration import ROOT, own_configuration, own_inifile, own_rootdir
 from grader.devices import DeviceError
 from grader.devices import parse as parse_device
 from grader.fresh import Fresh, new_seed
@@ -24,7 +25,7 @@ from grader.session import COULD_NOT_GRADE, GradingError, GradingSession
 from grader.submission import Submission
 
 CHECKS = Path(__file__).with_name("checks")
-ROOT = Path(__file__).parent.parent
+_RESTARTED = "GPULABS_GRADE_RESTARTED"
 
 _session = pytest.StashKey[GradingSession]()
 
@@ -54,17 +55,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     """Start over with our own configuration when pytest has found another one, such as a submission's `pytest.ini`."""
     if not early_config.known_args_namespace.grade:
         return
-    ours = ROOT / "pyproject.toml"
-    wanted = ours if ours.is_file() else Path(os.devnull)
-    if early_config.inipath == wanted and early_config.rootpath == (ROOT if wanted == ours else Path.cwd()):
+    if early_config.inipath == own_inifile() and early_config.rootpath == own_rootdir():
         return
-    invocation = [str(argument) for argument in early_config.invocation_params.args]
-    own = ["-c", str(wanted), "--rootdir", str(ROOT if wanted == ours else Path.cwd()), "-p", "grader.plugin"]
-    if own[1] in invocation:
+    if _RESTARTED in os.environ:
         raise pytest.UsageError("--grade needs the course's own configuration: leave out -c and --rootdir")
+    invocation = [str(argument) for argument in early_config.invocation_params.args]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_inherited_path()]), _RESTARTED: "1"}
     sys.stdout.flush()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_inherited_path()])}
-    os.execve(sys.executable, [sys.executable, "-m", "pytest", *own, *invocation], environment)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "pytest", *own_configuration(), *invocation], environment)
 
 
 def _inherited_path() -> list[str]:
@@ -90,6 +88,8 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError(
             f"--grade takes no test paths, but got {option.file_or_dir[0]}; name the folder as --submission=DIR"
         )
+    if option.grade_seed is not None and option.grade_seed < 0:
+        raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
     rubric = rubrics.load()
     folder = Path(option.submission)
     if not folder.is_absolute():

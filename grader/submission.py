@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +101,16 @@ class Submission:
                 raise
             return self.probe(probe, **{**inputs, "device": "cpu"})
 
+    def read_text(self, path: str) -> str | None:
+        """A text file of the submission, by its path in our layout; None where there is none that can be read."""
+        return self._sandbox.read_text(path)
+
     def _run(self, request: Request) -> Reply:
         key = _key(request)
         if key not in self._replies:
             reply = self._sandbox.run(request)
             if any(rank.kind == "timeout" for rank in reply.ranks) and _machine_is_busy():
-                reply = self._sandbox.run(replace(request, limits=request.limits))
+                reply = self._sandbox.run(request)
             self._replies[key] = reply
             self._notes += [
                 IntegrityNote(note.kind, note.detail, note.where or "", self._check) for note in reply.notes

@@ -114,9 +114,10 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where numbers come from. Peak figures are data-sheet values, None where they are not known."""
+    """Where numbers come from. Peak figures are those of the data sheet, None where they are not known."""
 
     device: str
+    """"cuda" or "cpu"."""
     device_name: str
     simulated: bool
     torch: str
@@ -124,7 +125,9 @@ class Provenance:
     peak_tflops: dict[str, float] | None
     """By dtype, for example {"float32": 8.1}."""
     bandwidth_bytes_per_second: float | None
+    """Of the device's own memory."""
     launch_seconds: float | None
+    """Host time of putting one kernel into the queue."""
 
 
 T = TypeVar("T")

@@ -113,7 +113,8 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_only_the_product_timed(self, submission: Submission, fresh: Fresh) -> None:
-        device = submission.device.name
+        # An older GPU shows best what does not belong: its memory is slow beside its tensor cores.
+        device = "vgpu:T4" if submission.device.simulated else "cuda"
         call = {"size": long_size(device, fresh, "float16", 100), "iterations": 10, "dtype": "float16"}
         (seen,) = measure(submission, device, [call], warm=True)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")

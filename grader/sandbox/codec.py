@@ -1,7 +1,7 @@
 """Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
 
 Both sides use it, so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as
-`{"$float": "nan" | "inf" | "-inf"}`, and a dictionary whose own key begins with `$` travels as `{"$dict": [[k, v], ...]}`.
+`{"$float": "nan" | "inf" | "-inf"}`. A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`.
 Decoding is strict: what does not look exactly like this raises `CodecError`. Not for files meant for people.
 """
 
@@ -142,7 +142,7 @@ def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
     if not data:
         return {}
     try:
-        entries = safetensors.deserialize(data)
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except Exception as error:  # the library's own exception type is not public
         raise CodecError(f"not safetensors: {error}") from None
     tensors = {}

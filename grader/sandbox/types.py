@@ -18,6 +18,7 @@ Kind = Literal[
     "ok",  # the probe returned
     "stub",  # NotImplementedError raised by the submission: the task is still open
     "import_error",  # the submission's module does not exist or does not import
+    "wrong_return",  # says a probe: a return value is not what the docstring promises
     "error",  # any other exception that passed through the submission, or was provoked by what it defines
     "crashed",  # the process ended without a result: a signal, os._exit, too many processes
     "timeout",  # the wall-clock or CPU limit
@@ -34,7 +35,7 @@ class SandboxError(RuntimeError):
     """The sandbox itself could not do its work; never the submission's fault."""
 
 
-class SubmissionError(ValueError):
+class SubmissionError(SandboxError):
     """The submission folder cannot be graded as it is (missing, too large, ambiguous); the message says what to do."""
 
 
@@ -45,7 +46,8 @@ class Limits:
     wall_seconds: float = 60.0
     cpu_seconds: float = 120.0
     memory_bytes: int = 4 * 2**30
-    """Memory the processes add to what the preloaded server already holds (anonymous and shared memory)."""
+    """Anonymous and shared memory of all processes, shared pages divided among those who share them; some 200 MiB of
+    it is the preloaded interpreter."""
     processes: int = 256
     """Processes and threads together."""
     file_bytes: int = 256 * 2**20

@@ -42,7 +42,7 @@ def benchmark_matmul(
 
     A GPU works asynchronously: `a @ b` only puts the product into a queue and returns. So the device must be idle when
     the clock is started (else earlier work is counted) and idle again before it is stopped (else the product is not).
-    The first products on a device also pay for loading libraries and choosing kernels, which is what the warm-up is for.
+    The first products on a device also pay for loading libraries and choosing kernels: hence the warm-up.
 
     Args:
         device: "cpu" or "cuda".
@@ -122,7 +122,7 @@ def compare_cpu_gpu(
     iterations: int = 100,
     *,
     dtype: torch.dtype = torch.float32,
-    cpu_iterations: int = 10,
+    cpu_iterations: int = 5,
 ) -> list[Comparison]:
     """Time the same products on the CPU and on a GPU.
 
@@ -148,7 +148,7 @@ def compare_cpu_gpu(
         raise ValueError('device must be a GPU, such as "cuda": the CPU is the other side of the comparison')
     comparisons = []
     for size in sizes:
-        cpu = benchmark_matmul("cpu", size, cpu_iterations, dtype=dtype, warmup=2)
+        cpu = benchmark_matmul("cpu", size, cpu_iterations, dtype=dtype, warmup=1)
         gpu = benchmark_matmul(device, size, iterations, dtype=dtype)
         comparisons.append(Comparison(size=size, cpu=cpu, gpu=gpu, speedup=cpu.seconds / gpu.seconds))
     return comparisons
@@ -274,12 +274,13 @@ def plot_speedup(comparisons: Sequence[Comparison], path: Path | str) -> Path:
         axis.annotate(
             f"{comparison.speedup:.3g}x",
             (comparison.size, comparison.speedup),
-            xytext=(0, 8),
+            xytext=(0, 9),
             textcoords="offset points",
             ha="center",
         )
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.set_xticks(sizes, labels=[str(size) for size in sizes])
     axis.margins(y=0.15)
     axis.legend(frameon=False)
@@ -302,15 +303,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only times matter here, so a virtual GPU need not compute the products: a hundred of 4096 x 4096 take minutes.
     with open_device(options.device, values=False) as device:
         if device.torch_device == "cpu":
-            alone = [benchmark_matmul("cpu", size, 10, warmup=2) for size in track(options.sizes, "CPU")]
-            program.print_table("Matrix product", *_cpu_table(alone))
+            alone = [benchmark_matmul("cpu", size, 5, warmup=1) for size in track(options.sizes, "CPU")]
+            _print_cpu_times(alone)
             program.print_written(save_json(options.out / "benchmark.json", alone, device.provenance()))
             return 0
         comparisons: list[Comparison] = []
         for size in track(options.sizes, "CPU and GPU"):
             comparisons += compare_cpu_gpu([size], device.torch_device, options.iterations)
-        program.print_table("Matrix product, CPU and GPU", *_comparison_table(comparisons, device))
-        print(f"the GPU pays from size {find_crossover(comparisons) or '- (never)'} on")
+        _print_comparisons(comparisons, device)
+        crossover = find_crossover(comparisons)
+        print("the GPU never pays" if crossover is None else f"the GPU pays from size {crossover} on")
         # TODO(task 1.2):
         # 1. Save the comparisons with save_json as OUT/benchmark.json, with device.provenance().
         # 2. Draw OUT/speedup.png with plot_speedup.
@@ -322,27 +324,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _cpu_table(results: Sequence[MatmulResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    rows = [(str(result.size), f"{result.seconds * 1e3:.4g}", f"{result.tflops:.3g}") for result in results]
-    return ("size", "CPU ms", "TFLOPS"), rows
+def _print_cpu_times(results: Sequence[MatmulResult]) -> None:
+    rows = [(result.size, f"{result.seconds * 1e3:.4g}", f"{result.tflops:.3g}") for result in results]
+    program.print_table("Matrix product on the CPU", ("size", "ms", "TFLOPS"), rows)
 
 
-def _comparison_table(comparisons: Sequence[Comparison], device: Device) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _print_comparisons(comparisons: Sequence[Comparison], device: Device) -> None:
     rows = []
     for comparison in comparisons:
+        cpu, gpu = comparison.cpu, comparison.gpu
         share, bound = "-", "-"
         if device.peaks is not None:
             peak = device.peaks.tflops["float32"]
-            share = f"{peak_share(comparison.gpu, peak):.0%}"
+            share = f"{peak_share(gpu, peak):.1%}"
             bound = classify_bound(
                 comparison.size,
                 peak_tflops=peak,
                 bandwidth_bytes_per_second=device.peaks.bandwidth_bytes_per_second,
                 launch_seconds=device.peaks.launch_seconds,
             )
-        times = (f"{side.seconds * 1e3:.4g}" for side in (comparison.cpu, comparison.gpu))
-        rows.append((str(comparison.size), *times, f"{comparison.speedup:.3g}", f"{comparison.gpu.tflops:.3g}", share, bound))
-    return ("size", "CPU ms", "GPU ms", "speedup", "GPU TFLOPS", "of peak", "bound by"), rows
+        times = (f"{cpu.seconds * 1e3:.4g}", f"{gpu.seconds * 1e3:.4g}", f"{comparison.speedup:.3g}")
+        rows.append((comparison.size, *times, f"{gpu.tflops:.3g}", share, bound))
+    columns = ("size", "CPU ms", "GPU ms", "speedup", "GPU TFLOPS", "of peak", "bound by")
+    program.print_table("Matrix product on the CPU and on the GPU", columns, rows)
 
 
 if __name__ == "__main__":

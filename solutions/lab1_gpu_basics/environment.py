@@ -82,16 +82,16 @@ def _driver_version() -> str | None:
     """The NVIDIA driver's version, or None where NVML cannot tell."""
     try:
         import pynvml  # here, because a machine without NVIDIA's packages may lack it
-
-        pynvml.nvmlInit()
-    except (ImportError, pynvml.NVMLError):
+    except ImportError:
         return None
     try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return None
-    finally:
-        pynvml.nvmlShutdown()
 
 
 # --- end ---

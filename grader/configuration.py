@@ -1,0 +1,27 @@
+"""The pytest configuration a grading runs under: the course's own, wherever pytest was started and whatever it grades.
+
+Not for options of grading; those are in `plugin.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def own_rootdir() -> Path:
+    """The checkout that this package lies in; the current folder where the package is installed without one."""
+    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+
+
+def own_inifile() -> Path:
+    """The checkout's `pyproject.toml`; no configuration at all where there is none."""
+    file = ROOT / "pyproject.toml"
+    return file if file.is_file() else Path(os.devnull)
+
+
+def own_configuration() -> list[str]:
+    """The options that make pytest read nothing of a submission."""
+    return ["-c", str(own_inifile()), "--rootdir", str(own_rootdir()), "-p", "grader.plugin"]

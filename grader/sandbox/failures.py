@@ -1,0 +1,144 @@
+"""What an exception in the child means: whose fault it is, and where in the submission it came from.
+
+Runs in the child, on exceptions of untrusted code, so it trusts none of their methods. Not for how processes end
+(`supervisor.py`).
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+MAX_MESSAGE = 4000
+_MAX_TRACEBACK = 16000
+_SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
+
+
+def describe(
+    error: BaseException, *, submission: str, importing: Sequence[str], probe_folders: Sequence[str]
+) -> dict[str, Any]:
+    """The fields of a `RankReply` for `error`.
+
+    Args:
+        submission: folder of the submission's copy (the parent of `labs`).
+        importing: modules of the submission whose import the error interrupted.
+        probe_folders: where probes live; an error from there that the submission has no part in is a `probe_error`.
+    """
+    prefix = submission.rstrip("/") + "/labs/"
+    frames = list(_frames(error.__traceback__))
+    ours = [(frame, line) for frame, line in frames if frame.f_code.co_filename.startswith(prefix)]
+    where, line = _place(error, ours, prefix)
+    message = _message(error)
+    name = type(error).__name__
+    kind = _kind(error, name, message, bool(ours), importing)
+    if kind is None:
+        blamed = _provoked(error, frames, probe_folders)
+        if blamed is not None:
+            kind, (message, where) = "error", (blamed[0] or message, blamed[1])
+        else:
+            kind = "error" if ours else "probe_error"
+    if kind == "import_error" and isinstance(error, ModuleNotFoundError) and where is None and importing:
+        message = f"labs/{importing[0].replace('.', '/')}.py does not exist in the submission ({message})"
+    return {
+        "kind": kind,
+        "error": name,
+        "message": message,
+        "where": where,
+        "line": line,
+        "traceback": _text(error, submission),
+    }
+
+
+def _kind(error: BaseException, name: str, message: str, ours: bool, importing: Sequence[str]) -> str | None:
+    """The kind where it follows from the error itself, else None."""
+    declared = getattr(type(error), "sandbox_kind", None)
+    if declared == "wrong_return" and _root(type(error)) in ("grader", "probes"):
+        return "wrong_return"
+    if name == "Unsupported" and _root(type(error)) == "vgpu":
+        return "unsupported"
+    if isinstance(error, NotImplementedError) and ours:
+        return "stub"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(message)):
+        return "memory"
+    if importing:
+        return "import_error"
+    return None
+
+
+def _root(cls: type) -> str:
+    return str(cls.__module__).partition(".")[0]
+
+
+def _provoked(
+    error: BaseException, frames: list[tuple[FrameType, int]], probe_folders: Sequence[str]
+) -> tuple[str, str | None] | None:
+    """Message and place when what the submission defines, or does not define, made a probe's own line fail.
+
+    A missing function or a changed signature raises in the probe's frame, yet is the submission's mistake.
+    """
+    if not frames or not frames[-1][0].f_code.co_filename.startswith(tuple(probe_folders)):
+        return None
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        owner = error.obj.__name__
+        if owner.startswith("labs."):
+            path = owner.replace(".", "/") + ".py"
+            return f"{path} does not define {error.name}", os.path.basename(path)
+    if isinstance(error, TypeError) and (match := _SIGNATURE.match(str(error))):
+        for name, module in list(sys.modules.items()):
+            function = getattr(module, match[1], None) if name.startswith("labs.") else None
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                return "", f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {match[1]}"
+    return None
+
+
+def _frames(step: TracebackType | None) -> list[tuple[FrameType, int]]:
+    found = []
+    while step is not None:
+        found.append((step.tb_frame, step.tb_lineno))
+        step = step.tb_next
+    return found
+
+
+def _place(error: BaseException, ours: list[tuple[FrameType, int]], prefix: str) -> tuple[str | None, str | None]:
+    """Innermost place in the submission and its source line; a syntax error names its own."""
+    if isinstance(error, SyntaxError) and str(error.filename).startswith(prefix):
+        return f"{os.path.basename(str(error.filename))}:{error.lineno}", str(error.text or "").strip() or None
+    if not ours:
+        return None, None
+    frame, number = ours[-1]
+    code = frame.f_code
+    line = linecache.getline(code.co_filename, number).strip() or None
+    return place(code.co_filename, number, code.co_name), line
+
+
+def place(path: str, line: int, function: str) -> str:
+    """`benchmark.py:41 in benchmark_matmul`, the form in which places are shown everywhere."""
+    inside = "" if function == "<module>" else f" in {function}"
+    return f"{os.path.basename(path)}:{line}{inside}"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"the code asked the interpreter to exit with status {error.code!r}"[:MAX_MESSAGE]
+    if isinstance(error, SyntaxError):
+        return str(error.msg)[:MAX_MESSAGE]
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except BaseException:  # the exception's class is the submission's
+        return "<its text could not be made>"
+
+
+def _text(error: BaseException, submission: str) -> str:
+    try:
+        text = "".join(traceback.format_exception(error, limit=40))
+    except BaseException:  # as above
+        return ""
+    return text.replace(submission.rstrip("/") + "/", "")[-_MAX_TRACEBACK:]

@@ -1,0 +1,123 @@
+"""Are the instruments what they were before the submission ran? Fingerprints of functions, taken twice and compared.
+
+The probe shares its process with the submission, so clocks, CUDA calls, the virtual GPU and our own functions could be
+replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or was made
+in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may change.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+_NAMED = {
+    "time": ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
+             "process_time_ns", "thread_time", "thread_time_ns", "sleep"),
+    "timeit": ("default_timer",),
+    "json": ("dumps", "dump", "loads", "load"),
+    "torch": ("allclose", "equal", "isclose"),
+    "torch.testing": ("assert_close",),
+    "torch.cuda": ("synchronize", "is_available", "Event", "Stream", "memory_allocated", "memory_reserved",
+                   "max_memory_allocated", "max_memory_reserved", "memory_stats", "mem_get_info", "empty_cache",
+                   "reset_peak_memory_stats", "reset_accumulated_memory_stats", "get_device_properties",
+                   "get_device_name", "device_count", "current_device"),
+    "torch.cuda.memory": ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
+                          "memory_stats", "reset_peak_memory_stats", "empty_cache"),
+    "torch.distributed": ("all_reduce", "all_gather", "broadcast", "barrier", "reduce", "reduce_scatter",
+                          "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
+    "safetensors": ("serialize", "deserialize"),
+    "safetensors.numpy": ("save",),
+    "numpy": ("ascontiguousarray",),
+}  # fmt: skip
+"""Functions of others that probes, checks' truths or the result's way home rely on."""
+
+_CLASSES = {"torch.cuda": ("Event", "Stream")}
+_OWN = ("vgpu", "grader")
+"""Packages of which every function and method counts."""
+
+Fingerprint = dict[str, tuple[Any, ...]]
+"""Name of an instrument to the objects it consists of, compared by identity; holding them keeps their ids unique."""
+
+
+def snapshot(gpu: object = None) -> Fingerprint:
+    """Fingerprint every instrument as it is now. `gpu` is the attached virtual GPU, whose own attributes count too."""
+    prints: Fingerprint = {}
+    for module_name, names in _NAMED.items():
+        module = sys.modules.get(module_name)
+        for name in names:
+            if hasattr(module, name):
+                prints[f"{module_name}.{name}"] = _function(getattr(module, name))
+    for module_name, names in _CLASSES.items():
+        for name in names:
+            if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
+                prints.update(_class(f"{module_name}.{name}", cls))
+    for package in _OWN:
+        for module in _modules(package):
+            prints.update(_module(module.__name__, module))
+    if gpu is not None:
+        prints[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
+    return prints
+
+
+def changed(before: Fingerprint, gpu: object = None) -> list[str]:
+    """Names of the instruments that are not what they were, sorted; empty when all is well."""
+    now = snapshot(gpu)
+    return sorted(name for name, parts in before.items() if not _same(parts, now.get(name)))
+
+
+def _same(before: tuple[Any, ...], now: tuple[Any, ...] | None) -> bool:
+    return now is not None and len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+
+
+def _function(value: Any) -> tuple[Any, ...]:
+    """The parts of a function whose exchange would change what it does."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value, *_function(value.__func__))
+    if isinstance(value, property):
+        return (value, *(part for getter in (value.fget, value.fset) for part in _function(getter)))
+    if isinstance(value, FunctionType):
+        defaults = value.__defaults__ or ()
+        keywords = value.__kwdefaults__ or {}
+        return (value, value.__code__, *defaults, *keywords.values())
+    return (value,)
+
+
+def _modules(name: str) -> Iterator[ModuleType]:
+    """A package and what has been imported below it.
+
+    Found by attributes: going through `sys.modules` would touch, and so copy, a page for each of thousands of names.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        yield module
+        for key, value in list(vars(module).items()):
+            if isinstance(value, ModuleType) and value.__name__ == f"{name}.{key}":
+                yield from _modules(value.__name__)
+
+
+def _module(name: str, module: ModuleType) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    for key, value in list(vars(module).items()):
+        if isinstance(value, FunctionType):
+            yield f"{name}.{key}", _function(value)
+        elif isinstance(value, type) and value.__module__ == name:
+            yield f"{name}.{key}", (value,)
+            yield from _class(f"{name}.{key}", value)
+
+
+def _class(name: str, cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    methods = {
+        key: value
+        for key, value in list(vars(cls).items())
+        if isinstance(value, (FunctionType, staticmethod, classmethod, property))
+    }
+    # The names themselves count: an added __getattribute__ changes a class without touching any method.
+    yield f"{name} (methods)", tuple(sys.intern(key) for key in sorted(methods))
+    for key, value in methods.items():
+        yield f"{name}.{key}", _function(value)
+
+
+def _shadowed(gpu: object) -> list[str]:
+    """Methods of the class that an attribute of the object hides."""
+    return [sys.intern(name) for name in sorted(vars(gpu)) if callable(getattr(type(gpu), name, None))]

@@ -1,0 +1,173 @@
+"""Which processes a run has, what they use, and how to end them all. Reads `/proc`; sees nothing where there is none.
+
+Used by the supervisor and the server. Not for deciding what is too much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What some processes use together."""
+
+    tasks: int
+    """Processes and threads."""
+    cpu_seconds: float
+    resident_bytes: int
+    """Anonymous and shared memory, pages that several map counted several times: an upper bound."""
+
+
+def others() -> list[int]:
+    """Every process of this `/proc` but ourselves: all of a run, where it has a pid namespace of its own."""
+    own = os.getpid()
+    return [pid for pid in _pids() if pid != own]
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Every process below `ancestor`.
+
+    Only where `/proc` counts as we do: not for process 1 of a namespace whose `/proc` is still the outer one.
+    """
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found: list[int] = []
+    queue = [ancestor]
+    while queue:
+        below = children.pop(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def usage(pids: Iterable[int]) -> Usage:
+    tasks, ticks, resident = 0, 0, 0
+    for pid in pids:
+        fields = _stat(pid)
+        if fields is None:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+        status = _read(f"/proc/{pid}/status")
+        for line in status.splitlines():
+            name, _, value = line.partition(":")
+            if name in ("RssAnon", "RssShmem"):
+                resident += int(value.split()[0]) * 1024
+            elif name == "Threads":
+                tasks += int(value)
+    return Usage(tasks, ticks / _TICKS_PER_SECOND, resident)
+
+
+def shared_out_bytes(pids: Iterable[int]) -> int:
+    """Anonymous and shared memory with each page divided by the number of processes that map it."""
+    total = 0
+    for pid in pids:
+        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def tasks_of_user(uid: int) -> int:
+    """Processes and threads of `uid` on this machine, as `RLIMIT_NPROC` counts them."""
+    total = 0
+    for pid in _pids():
+        status = _read(f"/proc/{pid}/status")
+        values = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        if "Uid" in values and int(values["Uid"].split()[0]) == uid:
+            total += int(values["Threads"])
+    return total
+
+
+def vm_bytes() -> int:
+    """Our own virtual size."""
+    return int(_read("/proc/self/statm").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def have_children() -> bool:
+    """Whether any child is left, ended or not. With `adopt_orphans` that is: whether any descendant is."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def end_descendants() -> None:
+    """Kill everything below us and wait for it; needs `adopt_orphans`, or what was orphaned is not below us.
+
+    Stopping comes first: a process that forks without end could otherwise outrun the killing.
+    """
+    reap()
+    while have_children():
+        below = descendants(os.getpid())
+        send(below, signal.SIGSTOP)
+        send(below, signal.SIGKILL)
+        reap()
+        time.sleep(0.001)
+
+
+def reap() -> None:
+    """Collect every child that has ended, without waiting."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def reap_orphans(pids: Iterable[int], *, keep: Iterable[int]) -> None:
+    """Collect those of `pids` that we adopted and that have ended, but not `keep`: others want their status."""
+    wanted = set(keep)
+    for pid in pids:
+        fields = _stat(pid)
+        if pid not in wanted and fields is not None and fields[0] == "Z" and int(fields[1]) == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def folder_bytes(folder: str, *, stop_bytes: int) -> int:
+    """Size of all files below `folder`; stops counting beyond `stop_bytes`."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            if total > stop_bytes:
+                return total
+    return total
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of `/proc/PID/stat` from the state on; None when the process is gone."""
+    text = _read(f"/proc/{pid}/stat")
+    return text.rpartition(")")[2].split() if text else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

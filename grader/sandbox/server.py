@@ -1,0 +1,229 @@
+"""The preloaded server: imports torch once, then forks a supervisor for every request. Single-threaded throughout.
+
+Started by the judge as a new interpreter. It is two processes: a small *guard*, which stays behind to clean up whatever
+happens, and the *server* proper, which (where namespaces are allowed) is process 1 of a pid namespace, so that nothing
+it ever starts can outlive it. Neither runs a tensor operation, initialises CUDA, or executes code of a submission.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pkgutil
+import select
+import shutil
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+from grader.sandbox import codec, linux, machine, processes, supervisor, wire
+
+MAX_REQUEST_BYTES = 2**30
+_BACKSTOP_SECONDS = 15.0
+"""How long after a run's own deadline the server stops trusting its supervisor."""
+
+
+def main(channel: int, lifeline: int) -> NoReturn:
+    """Be the guard.
+
+    Args:
+        channel: a stream socket to the judge: configuration in, greeting out, then requests and replies.
+        lifeline: the reading end of a pipe that only the judge holds open.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = machine.Config(**codec.load_json(wire.receive(channel, max_bytes=MAX_REQUEST_BYTES)))
+    site = machine.explore(config)
+    if linux.AVAILABLE:
+        linux.adopt_orphans()
+    if site.namespaces:
+        machine.enter_outer()
+    server = os.fork()
+    if server == 0:
+        if linux.AVAILABLE:
+            linux.die_with_parent(signal.SIGKILL)
+        os.close(lifeline)
+        try:
+            _Server(config, site, channel).serve()
+        except wire.Closed:
+            os._exit(0)
+    os.close(channel)
+    _guard(server, lifeline)
+    if _is_closed(lifeline):
+        shutil.rmtree(config.home, ignore_errors=True)
+    os._exit(0)
+
+
+def _guard(server: int, lifeline: int) -> None:
+    """Wait until the server ends or the judge is gone, then end what is left."""
+    poller = select.poll()
+    poller.register(lifeline, select.POLLIN)
+    watched = os.pidfd_open(server) if hasattr(os, "pidfd_open") else None
+    if watched is not None:
+        poller.register(watched, select.POLLIN)
+    while not poller.poll(500.0 if watched is None else None):
+        if os.waitpid(server, os.WNOHANG)[0]:
+            return
+    if _is_closed(lifeline):
+        # It reads the same end on its channel and puts its children in order first.
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline and os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            time.sleep(0.005)
+        processes.send([server], signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(server, 0)
+    processes.end_descendants()
+
+
+def _is_closed(lifeline: int) -> bool:
+    poller = select.poll()
+    poller.register(lifeline, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+class _Server:
+    """Serves one judge, one request at a time, until it is gone."""
+
+    def __init__(self, config: machine.Config, site: machine.Machine, channel: int) -> None:
+        self._config = config
+        self._site = site
+        self._channel = channel
+        self._count = 0
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if site.namespaces else -1
+
+    def serve(self) -> NoReturn:
+        if linux.AVAILABLE:
+            linux.adopt_orphans()
+        try:
+            greeting = self._prepare()
+        except Exception as error:
+            greeting = {"error": f"{type(error).__name__}: {error}"}
+        wire.send(self._channel, codec.dump_json(greeting))
+        while True:
+            frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
+            head, tensors = codec.split(frame)
+            wire.send(self._channel, self._run(codec.load_json(head), tensors))
+
+    def _prepare(self) -> dict[str, Any]:
+        """Import everything children will need, and make forking cheap; the greeting for the judge."""
+        started = time.monotonic()
+        missing = []
+        for name in self._config.preload:
+            try:
+                self._import(name)
+            except ImportError:
+                if name not in self._config.optional:
+                    raise
+                missing.append(name)
+        if not self._site.namespaces:
+            packages = f"{self._config.home}/packages"
+            os.makedirs(packages, exist_ok=True)
+            for folder in self._site.view.packages:
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
+        if linux.AVAILABLE and (threads := len(os.listdir("/proc/self/task"))) > 1:
+            raise RuntimeError(f"the server has {threads} threads after preloading, so forking it is not safe")
+        # Objects that live as long as the server need not be visited, and so copied, by any child's collector.
+        gc.collect()
+        gc.freeze()
+        if linux.AVAILABLE:
+            linux.collapse_memory()
+        user = "as an ordinary user" if os.geteuid() else f"as root, children run as uid {self._site.uid}"
+        return {
+            "mode": "namespaces" if self._site.namespaces else "limits",
+            "reason": self._site.reason,
+            "detail": user,
+            "missing": missing,
+            "seconds": time.monotonic() - started,
+        }
+
+    @staticmethod
+    def _import(name: str) -> None:
+        module = importlib.import_module(name)
+        if name == "matplotlib":
+            module.use("Agg")
+        if name == "grader.probes":
+            for entry in pkgutil.iter_modules(module.__path__):
+                importlib.import_module(f"{name}.{entry.name}")
+
+    def _run(self, request: dict[str, Any], tensors: bytes) -> bytes:
+        """Fork a supervisor, pass on its frame, and return only when every process of the run has ended."""
+        self._count += 1
+        namespaces = self._site.namespaces
+        work = "/tmp/work" if namespaces else self._make_work()
+        task = machine.task(
+            request, self._config, self._site.view, self._site.uid, namespaces=namespaces, tensors=tensors, work=work
+        )
+        reader, writer = os.pipe()
+        run = supervisor.Run(
+            task=task,
+            namespaces=namespaces,
+            view=self._site.view,
+            mount_point=f"{self._config.home}/root",
+            submission=request.get("submission"),
+            out=writer,
+        )
+        if namespaces:
+            linux.unshare(linux.CLONE_NEWPID)  # for our next child only, see below
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            os.close(self._channel)
+            supervisor.main(run)
+        os.close(writer)
+        if namespaces:
+            linux.setns(self._own_pids, linux.CLONE_NEWPID)
+        wall_seconds = task.limits.wall_seconds + task.limits.rank_grace_seconds + _BACKSTOP_SECONDS
+        try:
+            return self._await(reader, wall_seconds)
+        finally:
+            processes.send([pid], signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)  # for process 1 of a namespace, this waits for everything in it
+            os.close(reader)
+            if not namespaces:
+                processes.end_descendants()
+                _remove(work)
+
+    def _await(self, reader: int, seconds: float) -> bytes:
+        """The supervisor's frame, or one of our own that says why there is none.
+
+        Raises:
+            wire.Closed: the judge is gone.
+        """
+        poller = select.poll()
+        poller.register(reader, select.POLLIN)
+        poller.register(self._channel, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(seconds * 1e3)}
+        if self._channel in ready:
+            # The judge says nothing while it waits for a reply, so this is its end.
+            raise wire.Closed
+        try:
+            if reader not in ready:
+                raise TimeoutError
+            return wire.receive(reader, max_bytes=2**40, timeout_seconds=60.0)
+        except (wire.Closed, TimeoutError):
+            return codec.join(codec.dump_json({"failed": "the supervisor ended without a reply"}))
+
+    def _make_work(self) -> str:
+        work = f"{self._config.home}/work-{self._count}"
+        os.mkdir(work, 0o700)
+        if self._site.uid is not None:
+            os.chown(work, self._site.uid, self._site.uid)
+        return work
+
+
+def _remove(folder: str) -> None:
+    """Delete a run's folder although the submission may have taken permissions away."""
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(parent, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""What a probe gets as its first argument: the way to the submission's modules, the device, and the other ranks.
+
+Runs in the child. Not for judging what is found there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Student:
+    """A submission as seen from inside the child."""
+
+    device: str
+    """`"cuda"` (real or virtual) or `"cpu"`."""
+    gpu: Any
+    """The attached `vgpu.VirtualGPU`, or None."""
+    rank: int
+    ranks: int
+    rendezvous: str
+    """A `file://` address that all ranks of this request share: for `init_process_group(init_method=...)`."""
+    present: bool
+    """False in a truth run: there is no submission."""
+    importing: list[str] = field(default_factory=list, repr=False)
+    """The module whose import began and has not ended; an exception while one is there is an import error."""
+
+    def module(self, name: str) -> ModuleType:
+        """Import `labs.NAME` (`"lab1_gpu_basics.benchmark"`) from the submission.
+
+        Raises:
+            LookupError: in a truth run.
+            Exception: whatever importing the submission's code raises.
+        """
+        if not self.present:
+            raise LookupError(f"a truth run has no submission, so no module {name}")
+        self.importing[:] = [name]
+        module = importlib.import_module(f"labs.{name}")
+        self.importing.clear()
+        return module

@@ -1,0 +1,291 @@
+"""One rank: set limits, watch, attach the device, run the probe beside the submission, send what it returned.
+
+Everything here happens in a process that ends with the submission's code; what it says is checked by the judge. Not for
+isolation (done before, in `supervisor.py`) and not for judging.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import importlib
+import importlib.util
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from grader.sandbox import audit, codec, failures, instruments, linux
+from grader.sandbox.student import Student
+from grader.sandbox.types import Limits
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rank has to do; the same for all ranks of a request but for `rank`."""
+
+    probe: str
+    params: dict[str, Any]
+    tensors: bytes
+    device: str
+    values: bool
+    present: bool
+    rank: int
+    ranks: int
+    limits: Limits
+    submission: str
+    """Parent of the package `labs`, as the child sees it."""
+    packages: str
+    """Folder with `labkit` and `vgpu`, as the child sees it."""
+    work: str
+    """Working directory; the ranks' meeting place is in it."""
+    source_roots: tuple[str, ...]
+    probe_paths: tuple[str, ...]
+    port: int
+    threads: int
+    uid: int | None
+    address_bytes: int | None
+    process_limit: int | None
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """A rank's ways out: descriptors to write to."""
+
+    result: int
+    notes: int
+    trace: int
+    stdout: int
+    stderr: int
+
+
+def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
+    """Be rank `task.rank` of a request, in a process forked for it. Never returns.
+
+    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one.
+    """
+    own = os.getpid()
+    try:
+        _enter(task, pipes)
+        outcome, tensors = _observe(task, pipes.notes)
+    except BaseException as error:  # ours alone: the submission's are caught in _observe
+        outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
+    # A process the submission forked may come back here with our stack; only the rank itself may answer.
+    if os.getpid() == own:
+        _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
+    os._exit(0)
+
+
+def _enter(task: Task, pipes: Pipes) -> None:
+    """Limits, privileges, environment and standard streams; nothing of the submission runs yet."""
+    os.setpgid(0, 0)
+    _set_limits(task)
+    if linux.AVAILABLE:
+        linux.drop_privileges(task.uid)
+    elif task.uid is not None:
+        os.setuid(task.uid)
+    os.chdir(task.work)
+    _set_environment(task)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (pipes.stdout, 1), (pipes.stderr, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    sys.stdin = os.fdopen(0, closefd=False)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+    # Written by C code, so a loop that swallows exceptions and a crash still tell their line.
+    faulthandler.enable(file=pipes.trace, all_threads=False)
+    faulthandler.register(signal.SIGTERM, file=pipes.trace, all_threads=False, chain=True)
+    hidden = {*task.source_roots, ""}
+    sys.path[:] = [task.submission, task.packages, *(entry for entry in sys.path if entry not in hidden)]
+    sys.dont_write_bytecode = True
+    sys.argv = ["probe"]
+
+
+def _set_limits(task: Task) -> None:
+    limits = task.limits
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: max(1, int(limits.cpu_seconds) + 1),
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_AS: task.address_bytes,
+        resource.RLIMIT_NPROC: task.process_limit,
+    }
+    for which, value in wanted.items():
+        if value is not None:
+            hard = resource.getrlimit(which)[1]
+            # A student's handler may catch SIGXCPU; the hard limit a second later cannot be caught.
+            soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            top = soft + 1 if which == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else soft
+            with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
+                resource.setrlimit(which, (soft, top))
+
+
+def _set_environment(task: Task) -> None:
+    kept = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LANG", "TZ")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": task.work,
+        "TMPDIR": task.work,
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": f"{task.work}/.matplotlib",
+        "XDG_CACHE_HOME": f"{task.work}/.cache",
+        "TORCHINDUCTOR_CACHE_DIR": f"{task.work}/.inductor",
+        "TRITON_CACHE_DIR": f"{task.work}/.triton",
+        "PYTHONPATH": f"{task.submission}:{task.packages}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(task.threads),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(task.port),
+        "RANK": str(task.rank),
+        "LOCAL_RANK": str(task.rank),
+        "WORLD_SIZE": str(task.ranks),
+        "LOCAL_WORLD_SIZE": str(task.ranks),
+    }
+    if linux.AVAILABLE:
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+
+
+def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
+    folders = [os.path.join(os.path.dirname(os.path.dirname(__file__)), "probes"), *task.probe_paths]
+    importing: list[str] = []
+    taken: dict[str, tuple[str, Any]] = {}
+    tampered: list[str] = []
+    try:
+        _seed(task)
+        probe = _find_probe(task)
+        arguments = dict(task.params) | {
+            name: _as_tensor(array) for name, array in codec.load_tensors(task.tensors).items()
+        }
+        with _attached(task.device, task.values) as gpu:
+            student = Student(
+                device="cpu" if task.device == "cpu" else "cuda",
+                gpu=gpu,
+                rank=task.rank,
+                ranks=task.ranks,
+                rendezvous=f"file://{task.work}/rendezvous",
+                present=task.present,
+                importing=importing,
+            )
+            check = functools.partial(instruments.changed, instruments.snapshot(gpu), gpu)
+            audit.install(task.submission, _allowed(task), functools.partial(_emit, notes))
+            try:
+                returned = probe(student, **arguments)
+            finally:
+                tampered += check()
+        value = codec.to_json(returned, functools.partial(_put_aside, taken))
+        outcome: dict[str, Any] = {"kind": "ok", "value": value}
+    except BaseException as error:
+        outcome = failures.describe(
+            error, submission=task.submission, importing=importing, probe_folders=[f"{f}/" for f in folders]
+        )
+    if tampered:
+        outcome = {"kind": "tampered", "message": ", ".join(tampered[:8]), "where": outcome.get("where")}
+    arrays, dtypes = {}, {}
+    if outcome["kind"] == "ok":
+        dtypes = {name: dtype for name, (dtype, _) in taken.items()}
+        arrays = {name: array for name, (_, array) in taken.items()}
+    return outcome | {"dtypes": dtypes}, arrays
+
+
+def _seed(task: Task) -> None:
+    """Forked ranks would share the server's generator states; give each its own, the same in every run."""
+    random.seed(task.rank)
+    np.random.seed(task.rank)
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        torch.manual_seed(task.rank)
+        torch.set_num_threads(task.threads)
+
+
+def _find_probe(task: Task) -> Any:
+    module_name, _, function = task.probe.rpartition(".")
+    for folder in task.probe_paths:
+        path = os.path.join(folder, *module_name.split(".")) + ".py"
+        if os.path.exists(path):
+            spec = importlib.util.spec_from_file_location(f"probes.{module_name}", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return getattr(module, function)
+    return getattr(importlib.import_module(f"grader.probes.{module_name}"), function)
+
+
+@contextlib.contextmanager
+def _attached(device: str, values: bool) -> Iterator[Any]:
+    """The device the submission will see as `cuda`; yields the virtual GPU or None."""
+    kind, _, model = device.partition(":")
+    if kind != "vgpu":
+        yield None
+        return
+    import vgpu
+
+    with vgpu.attach(model, values=values) as gpu:
+        yield gpu
+
+
+def _allowed(task: Task) -> tuple[str, ...]:
+    """Folders in which opening a file deserves no note."""
+    python = (sys.prefix, sys.base_prefix, *(entry for entry in sys.path if os.path.isabs(entry)))
+    return (task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
+
+
+def _emit(notes: int, line: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(notes, line)
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _put_aside(taken: dict[str, tuple[str, Any]], path: str, value: Any) -> bool:
+    """Take tensors and arrays out of a probe's value; false for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        # A subclass could answer for itself; its plain data cannot.
+        plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
+        if dtype == "bfloat16" or dtype.startswith("float8"):
+            plain = plain.to(torch.float32)
+        taken[path] = (dtype, plain.contiguous().numpy())
+        return True
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        taken[path] = (str(value.dtype), np.asarray(value))
+        return True
+    return False
+
+
+def _send(descriptor: int, token: bytes, outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> None:
+    try:
+        payload = codec.join(codec.dump_json(outcome), codec.dump_tensors(arrays))
+    except Exception as error:
+        outcome = failures.describe(error, submission="\0", importing=(), probe_folders=())
+        payload = codec.join(codec.dump_json(outcome), b"")
+    if len(payload) > max_bytes:
+        outcome = {"kind": "output", "message": f"the result has {len(payload)} bytes, allowed are {max_bytes}"}
+        payload = codec.join(codec.dump_json(outcome), b"")
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    data = memoryview(token + codec.join(payload))
+    while data:
+        data = data[os.write(descriptor, data[: 1 << 18]) :]

@@ -1,0 +1,167 @@
+"""Choose the device of a program: a real GPU, else the virtual one, else what `--device` says.
+
+Not for library functions: those take a device as an argument and choose nothing.
+"""
+
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labkit import LabError
+from labkit.results import Provenance
+
+if TYPE_CHECKING:
+    from vgpu import Spec, VirtualGPU
+
+CHOICES = "auto, cpu, cuda, vgpu or vgpu:MODEL"
+DEFAULT_MODEL = "T4"
+"""The GPU of free cloud notebooks, so that a student can compare."""
+
+
+class DeviceError(LabError):
+    """The device asked for is unknown or not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """What a GPU can do at best, by its data sheet."""
+
+    tflops: dict[str, float]
+    """By dtype, for example {"float32": 8.1}: 1e12 operations per second, without sparsity."""
+    bandwidth_bytes_per_second: float
+    """Of the device's own memory."""
+    launch_seconds: float
+    """Host time of putting one kernel into the queue (typical: no data sheet has it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The device a program runs on."""
+
+    torch_device: str
+    """For PyTorch: "cuda" or "cpu"."""
+    name: str
+    """For people, as CUDA reports it: "Tesla T4"."""
+    simulated: bool
+    """Whether times and memory are those of a virtual GPU and its virtual host."""
+    peaks: Peaks | None
+    """None on a CPU, and on a GPU whose data sheet is not known here."""
+
+    def provenance(self) -> Provenance:
+        """What `labkit.results.save_json` writes beside the results."""
+        import torch
+
+        return Provenance(
+            device=self.torch_device,
+            device_name=self.name,
+            simulated=self.simulated,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            peak_tflops=self.peaks.tflops if self.peaks else None,
+            bandwidth_bytes_per_second=self.peaks.bandwidth_bytes_per_second if self.peaks else None,
+            launch_seconds=self.peaks.launch_seconds if self.peaks else None,
+        )
+
+
+def is_simulated() -> bool:
+    """Whether a virtual GPU is attached, so that every time and every byte count is simulated."""
+    return _attached() is not None
+
+
+@contextmanager
+def open_device(name: str = "auto", *, values: bool = True) -> Iterator[Device]:
+    """Open a device for the block and print in one line which it is.
+
+    Args:
+        name: "auto" takes a GPU that is there, real or already attached, else the virtual T4; "cpu"; "cuda"; "vgpu" or
+            "vgpu:MODEL" for the virtual GPU, also where there is a real one.
+        values: whether a virtual GPU computes real numbers. False keeps shapes, times and memory only, for work that a
+            CPU would take minutes for. A virtual GPU that is attached already stays as it is.
+
+    Yields:
+        The `Device`. A virtual GPU attached here is detached when the block ends.
+
+    Raises:
+        DeviceError: `name` is unknown, there is no such GPU or model, or another model is attached already.
+    """
+    import torch
+
+    kind, _, model = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "vgpu") or (model and kind != "vgpu"):
+        raise DeviceError(f"there is no device {name!r}: choose {CHOICES}. Pick among GPUs with CUDA_VISIBLE_DEVICES.")
+    attached = _attached()
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "--device cuda: PyTorch finds no NVIDIA GPU (does nvidia-smi list one, and is torch.version.cuda set?). "
+            "Use --device vgpu for the virtual GPU or --device cpu."
+        )
+    if kind == "cpu":
+        yield _announced(_cpu())
+    elif attached is not None:
+        if model and attached.spec.name.lower() != model.lower():
+            raise DeviceError(f"the virtual {attached.spec.name} is attached already; {name} cannot be opened as well")
+        yield _announced(_virtual(attached.spec), "attached already")
+    elif kind == "vgpu" or not torch.cuda.is_available():
+        with _attach(model or DEFAULT_MODEL, values=values) as gpu:
+            yield _announced(_virtual(gpu.spec), "" if values else "shapes only: times and memory, no numbers")
+    else:
+        yield _announced(_real())
+
+
+def _cpu() -> Device:
+    name = platform.processor() or platform.machine()
+    return Device(torch_device="cpu", name=name, simulated=is_simulated(), peaks=None)
+
+
+def _virtual(spec: "Spec") -> Device:
+    return Device(torch_device="cuda", name=spec.title, simulated=True, peaks=_peaks(spec))
+
+
+def _real() -> Device:
+    import torch
+
+    import vgpu  # for its data sheets only
+
+    name = torch.cuda.get_device_name(0)
+    specs = (vgpu.get_spec(model) for model in vgpu.list_specs())
+    peaks = next((_peaks(spec) for spec in specs if spec.title == name), None)
+    return Device(torch_device="cuda", name=name, simulated=False, peaks=peaks)
+
+
+def _peaks(spec: "Spec") -> Peaks:
+    return Peaks(
+        tflops={dtype: flops / 1e12 for dtype, flops in spec.peak_flops.items()},
+        bandwidth_bytes_per_second=spec.bandwidth_bytes_per_second,
+        launch_seconds=spec.launch_seconds,
+    )
+
+
+def _attached() -> "VirtualGPU | None":
+    """The virtual GPU in use. One that nobody has imported is not attached, so vgpu is not imported to find out."""
+    if "vgpu" not in sys.modules:
+        return None
+    import vgpu
+
+    return vgpu.current()
+
+
+@contextmanager
+def _attach(model: str, *, values: bool) -> Iterator["VirtualGPU"]:
+    import vgpu
+
+    try:
+        spec = vgpu.get_spec(model)
+    except vgpu.SpecError as error:
+        raise DeviceError(f"--device vgpu:{model}: {error}") from error
+    with vgpu.attach(spec, values=values, force=True) as gpu:  # force: asked for by name beside a real GPU
+        yield gpu
+
+
+def _announced(device: Device, remark: str = "") -> Device:
+    kind = "CPU " if device.torch_device == "cpu" else "virtual " if device.simulated else ""
+    notes = [note for note in ("simulated" if device.simulated else "", remark) if note]
+    print(f"device: {kind}{device.name}" + (f" ({'; '.join(notes)})" if notes else ""))
+    return device

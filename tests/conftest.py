@@ -1,0 +1,3 @@
+"""What several test folders share."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,135 @@
+"""Specifications and the cost model; expectations from the TOML format's description and the roofline model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vgpu
+from vgpu import cost
+
+torch = pytest.importorskip("torch")
+
+
+def test_importing_vgpu_does_not_import_torch() -> None:
+    code = "import sys, vgpu, vgpu.spec, vgpu.cost; vgpu.get_spec('T4'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_gpu_states_where_its_peak_bandwidth_and_memory_come_from() -> None:
+    for name in vgpu.list_specs():
+        assert {"peak_flops", "bandwidth_bytes_per_second", "memory_bytes"} <= set(vgpu.get_spec(name).sources)
+
+
+def test_the_h200_is_an_h100_with_more_and_faster_memory() -> None:
+    h100, h200 = vgpu.get_spec("H100"), vgpu.get_spec("h200")
+    assert h200.peak_flops == h100.peak_flops
+    assert h200.memory_bytes > h100.memory_bytes
+    assert h200.bandwidth_bytes_per_second > h100.bandwidth_bytes_per_second
+
+
+def test_turing_has_no_bf16_tensor_cores() -> None:  # NVIDIA Turing architecture whitepaper
+    spec = vgpu.get_spec("T4")
+    assert spec.peak_tflops("bfloat16") == spec.peak_tflops("float32")
+
+
+def test_a_custom_gpu_changes_only_what_its_file_names(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text('[gpu.Small]\nbase = "T4"\nmemory_bytes = 1073741824\n')
+    spec = vgpu.get_spec(path)
+    assert (spec.name, spec.memory_bytes) == ("Small", 2**30)
+    assert spec.bandwidth_bytes_per_second == vgpu.get_spec("T4").bandwidth_bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[gpu.A]\nbase = 'T5'\n", "base = 'T5' is not a built-in GPU"),
+        ("[gpu.A]\nbase = 'T4'\nmemory = 3\n", "does not know 'memory'"),
+        ("[gpu.A]\nbase = 'T4'\nmemory_bytes = -1\n", "expected a positive whole number"),
+        ("[gpu.A]\ntitle = 'x'\n", r"\[gpu.A\] lacks compute_capability"),
+        ("[gpu.A]\nbase = 'T4'\nbandwidth_efficiency_ratio = 1.5\n", "expected a ratio of at most 1"),
+        ("[gpu.A", "not valid TOML"),
+        ("", "exactly one"),
+    ],
+)
+def test_a_bad_file_gives_one_error_that_names_file_and_cause(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(vgpu.SpecError, match=expected) as caught:
+        vgpu.get_spec(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(vgpu.SpecError, match="T4, A100-40GB"):
+        vgpu.get_spec("V100")
+
+
+@pytest.mark.parametrize("name", ["T4", "A100-80GB", "H200"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 91, 53), (128, 128, 128), (1000, 17, 333)])
+def test_matmul_seconds_is_exactly_what_mm_is_charged(name: str, dtype: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    with vgpu.attach(name, values=False) as gpu:
+        kind = getattr(torch, dtype)
+        _ = torch.ones(m, k, device="cuda", dtype=kind) @ torch.ones(k, n, device="cuda", dtype=kind)
+    assert gpu.timeline[-1].name == "aten::mm"
+    assert gpu.timeline[-1].seconds == cost.matmul_seconds(gpu.spec, m, n, k, dtype)
+
+
+def test_tf32_speeds_up_fp32_products_where_the_gpu_has_it() -> None:  # torch.backends.cuda.matmul.allow_tf32
+    with vgpu.attach("A100-80GB", values=False) as gpu:
+        x = torch.ones(2048, 2048, device="cuda")
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            _ = x @ x
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+    expected = cost.matmul_seconds(gpu.spec, 2048, 2048, 2048, tf32=True)
+    assert gpu.timeline[-1].seconds == expected < cost.matmul_seconds(gpu.spec, 2048, 2048, 2048)
+
+
+@pytest.mark.parametrize("name", vgpu.list_specs())
+def test_no_product_beats_the_roofline(name: str) -> None:  # Williams et al., CACM 2009
+    spec = vgpu.get_spec(name)
+    for size in (1, 31, 128, 1000, 1024, 4096, 4097, 16384):
+        for dtype in ("float32", "float16"):
+            seconds = cost.matmul_seconds(spec, size, size, size, dtype)
+            assert 2 * size**3 / seconds <= spec.peak_flops[dtype]
+            moved = 3 * size**2 * cost.BYTES_PER_ELEMENT[dtype]
+            assert moved / seconds <= spec.bandwidth_bytes_per_second
+
+
+def test_misaligned_fp16_products_are_slower() -> None:  # NVIDIA Matrix Multiplication Background User's Guide
+    spec = vgpu.get_spec("A100-80GB")
+    assert cost.matmul_seconds(spec, 4095, 4095, 4095, "float16") > cost.matmul_seconds(spec, 4096, 4096, 4096, "float16")
+
+
+def test_flops_are_those_of_the_flop_counter() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def work(device: str) -> None:
+        x = torch.ones(2, 4, 10, 10, device=device, requires_grad=True)
+        convolution = torch.nn.Conv2d(4, 6, 3, padding=1, bias=False, device=device)
+        convolution(x).sum().backward()
+        q = torch.ones(2, 4, 16, 8, device=device, requires_grad=True)
+        (torch.ones(3, 5, 7, device=device) @ torch.ones(3, 7, 9, device=device)).sum()
+        torch.nn.functional.linear(q, torch.ones(12, 8, device=device), torch.ones(12, device=device))
+
+    with FlopCounterMode(display=False) as counter:
+        work("cpu")
+    with vgpu.attach("T4") as gpu:
+        work("cuda")
+    assert sum(kernel.flops for kernel in gpu.timeline) == counter.get_total_flops()
+
+
+def test_the_cpu_is_charged_by_its_own_model(gpu: vgpu.VirtualGPU) -> None:
+    x = torch.ones(64, 64)
+    before = gpu.now()
+    _ = torch.mm(x, x)
+    assert gpu.now() - before == pytest.approx(cost.cpu_matmul_seconds(gpu.spec, 64, 64, 64), rel=1e-9)
+    assert gpu.timeline == []

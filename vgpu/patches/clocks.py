@@ -1,0 +1,129 @@
+"""`time.*`, `timeit.default_timer` and what programs bound of them at import, on virtual time.
+
+The replacements are permanent objects that fall back to the real clock when no GPU is attached, so a module that was
+imported while one was attached and kept `from time import perf_counter` stays right afterwards. Not here: `datetime`
+and timeouts inside C code, which stay real.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import timeit
+import types
+from collections.abc import Callable
+from typing import Any
+
+from vgpu.clock import ThreadClock
+from vgpu.patches.base import PatchSet
+from vgpu.state import attached
+
+# Whole seconds keep differences of readings exact to the same binary fraction in every run.
+_MONOTONIC_START_SECONDS = 1000.0
+_real = types.SimpleNamespace(
+    **{name: getattr(time, name) for name in dir(time) if not name.startswith("_")}, waits=threading.Event.wait
+)
+_wall_start = [0.0]
+
+# These really wait with `time.monotonic() + timeout`: on virtual time their timeouts would never pass.
+_REALLY_WAITING = (
+    "multiprocessing.connection", "multiprocessing.queues", "multiprocessing.managers", "multiprocessing.pool",
+    "concurrent.futures._base", "asyncio.base_events", "asyncio.events", "socketserver", "torch.multiprocessing.spawn",
+)  # fmt: skip
+_CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
+
+
+def _read(start: Callable[[], float], real: Callable[[], float]) -> float:
+    gpu = attached()
+    if gpu is None:
+        return real()
+    return start() + gpu.clock.advance(gpu.spec.host.clock_read_seconds)
+
+
+def _virtual(name: str) -> tuple[Callable[[], float], Callable[[], int]]:
+    real, real_ns = getattr(_real, name), getattr(_real, name + "_ns")
+
+    def start() -> float:
+        return _wall_start[0] if name == "time" else _MONOTONIC_START_SECONDS
+
+    def clock() -> float:
+        return _read(start, real)
+
+    def clock_ns() -> int:
+        gpu = attached()
+        if gpu is None:
+            return int(real_ns())
+        return int(start()) * 1_000_000_000 + round(gpu.clock.advance(gpu.spec.host.clock_read_seconds) * 1e9)
+
+    clock.__name__ = clock.__qualname__ = name
+    clock_ns.__name__ = clock_ns.__qualname__ = name + "_ns"
+    return clock, clock_ns
+
+
+_pairs = {name: _virtual(name) for name in _CLOCKS}
+_functions: dict[str, Callable[..., Any]] = {name: pair[0] for name, pair in _pairs.items()}
+_functions |= {name + "_ns": pair[1] for name, pair in _pairs.items()}
+
+
+def sleep(seconds: float) -> None:
+    """`time.sleep` in virtual time."""
+    gpu = attached()
+    if gpu is None:
+        _real.sleep(seconds)
+        return
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    gpu.clock.sleep(seconds)
+
+
+_functions["sleep"] = sleep
+
+
+def _event_wait(event: threading.Event, timeout: float | None = None) -> bool:
+    """`Event.wait` with a timeout, the usual heartbeat of a monitor thread, waits in virtual time there."""
+    gpu = attached()
+    if gpu is None:
+        return bool(_real.waits(event, timeout))
+    clock = gpu.clock.mine()
+    if timeout is None or not clock.background:
+        return _really_wait(clock, event, timeout)
+    target = clock.now + timeout
+    if not event.is_set() and not gpu.clock.pause(clock, target, event):
+        clock.now = max(clock.now, target)
+    return event.is_set()
+
+
+def _really_wait(clock: ThreadClock, event: threading.Event, timeout: float | None) -> bool:
+    clock.waiting += 1
+    try:
+        return bool(_real.waits(event, timeout))
+    finally:
+        clock.waiting -= 1
+
+
+def install(patches: PatchSet) -> None:
+    """Put the program on virtual time."""
+    _wall_start[0] = float(int(_real.time()))
+    replacements = {id(getattr(_real, name)): function for name, function in _functions.items()}
+    for name, function in _functions.items():
+        patches.set(time, name, function)
+        patches.rebind(getattr(_real, name), function)
+    patches.set(timeit, "default_timer", _functions["perf_counter"])
+    patches.set(threading.Event, "wait", _event_wait)
+    for name in _REALLY_WAITING:
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "time", None) is time:
+            patches.set(module, "time", _real)
+    timer = sys.modules.get("torch.utils.benchmark.utils.timer")
+    for holder in (timeit.Timer, getattr(timer, "Timer", None)):
+        _patch_defaults(patches, getattr(holder, "__init__", None), replacements)
+    for function in (timeit.timeit, timeit.repeat):
+        _patch_defaults(patches, function, replacements)
+
+
+def _patch_defaults(patches: PatchSet, function: Any, replacements: dict[int, Any]) -> None:
+    """`timeit.Timer.__init__` bound the clock as a default argument."""
+    defaults = getattr(function, "__defaults__", None)
+    if defaults and any(id(value) in replacements for value in defaults):
+        patches.set_attribute_of(function, "__defaults__", tuple(replacements.get(id(v), v) for v in defaults))

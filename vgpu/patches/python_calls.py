@@ -1,0 +1,130 @@
+"""Python code inside PyTorch that would hide calls from the function mode, or ask a tensor's real device.
+
+Not here: `torch.cuda` (`vgpu.patches.cuda`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.overrides
+import torch.utils._foreach_utils
+from torch.overrides import TorchFunctionMode
+
+from vgpu.errors import Unsupported
+from vgpu.gpu import VirtualGPU
+from vgpu.patches.base import PatchSet
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_ignored = torch._C._disabled_torch_function_impl
+
+
+def _overrides(values: Any) -> bool:
+    """Whether one of the values is of a class that overrides torch functions (modes do not count)."""
+    for value in values:
+        kind = type(value)
+        if kind not in _PLAIN:
+            override = getattr(kind, "__torch_function__", None)
+            if override is not None and override is not _ignored and kind is not type:
+                return not (kind.__torch_function__ == torch.Tensor.__torch_function__)
+    return False
+
+
+def install(patches: PatchSet, gpu: VirtualGPU, mode: TorchFunctionMode) -> None:
+    """Change what hides calls, groups by device, or cannot be simulated."""
+    _show_inner_calls(patches)
+    _show_saved_tensors(patches, mode)
+    _group_by_visible_device(patches, gpu)
+    _print_without_values(patches, gpu)
+    if not gpu.values:
+        # A CPU parameter cannot become a meta one in place; swapping keeps its identity, as `.cuda()` does on CUDA.
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        patches.on_undo(lambda: torch.__future__.set_swap_module_params_on_conversion(before))
+    _refuse(patches)
+
+
+def _show_inner_calls(patches: PatchSet) -> None:
+    """Functions written in Python (`multi_head_attention_forward`, `Tensor.__deepcopy__`) hand themselves to an active
+    mode and then run with that mode off. Asking only for subclasses lets them run with it on.
+    """
+    overrides = torch.overrides
+    patches.rebind(overrides.has_torch_function, _overrides)
+    patches.rebind(overrides.has_torch_function_unary, lambda value: _overrides((value,)))
+    patches.rebind(overrides.has_torch_function_variadic, lambda *values: _overrides(values))
+
+
+def _show_saved_tensors(patches: PatchSet, mode: TorchFunctionMode) -> None:
+    """Autograd calls a program's saved-tensor hooks (checkpointing, `save_on_cpu`) from inside an operation, where the
+    function mode is off: it is entered again around them.
+    """
+    push = torch._C._autograd._push_saved_tensors_default_hooks
+
+    def push_visible(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+        def inside(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def call(value: Any) -> Any:
+                with mode:
+                    return hook(value)
+
+            return call
+
+        push(inside(pack), inside(unpack))
+
+    patches.set(torch._C._autograd, "_push_saved_tensors_default_hooks", push_visible)
+
+
+def _group_by_visible_device(patches: PatchSet, gpu: VirtualGPU) -> None:
+    """Optimizers and gradient clipping group tensors in C++ by their real device; here by the one the program sees."""
+    utilities = torch.utils._foreach_utils
+    original = utilities._group_tensors_by_device_and_dtype
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def group(lists: Any, with_indices: bool = False) -> Any:
+        groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+        for index, tensor in enumerate(lists[0]):
+            key = gpu.registry.device_of(tensor), tensor.dtype
+            columns, indices = groups.setdefault(key, ([[] for _ in lists], []))
+            for column, values in zip(columns, lists, strict=True):
+                if values:
+                    column.append(values[index])
+            if with_indices:
+                indices.append(index)
+        return groups
+
+    patches.rebind(original, group)
+
+
+def _print_without_values(patches: PatchSet, gpu: VirtualGPU) -> None:
+    """With shapes only there is nothing to print: like a meta tensor, but with the device that the program sees."""
+    original = torch._tensor_str._str
+
+    def text(tensor: Any, *, tensor_contents: Any = None) -> str:
+        if gpu.values or not gpu.registry.has(tensor):
+            return str(original(tensor, tensor_contents=tensor_contents))
+        described = f"tensor(..., device='cuda:0', size={tuple(tensor.shape)}"
+        if tensor.dtype != torch.get_default_dtype():
+            described += f", dtype={tensor.dtype}"
+        if tensor.grad_fn is not None:
+            described += f", grad_fn=<{type(tensor.grad_fn).__name__}>"
+        elif tensor.requires_grad:
+            described += ", requires_grad=True"
+        return described + ")"
+
+    patches.set(torch._tensor_str, "_str", text)
+
+
+def _refuse(patches: PatchSet) -> None:
+    def refuse(operation: str, instead: str) -> Any:
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise Unsupported(operation, instead)
+
+        return refused
+
+    patches.set(torch, "compile", refuse("torch.compile", "call the model without compiling it"))
+    patches.set(torch.nn.Module, "compile", refuse("Module.compile", "call the module without compiling it"))
+    graphs = refuse("CUDA graphs", "launch the kernels one by one")
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        patches.set(torch.cuda, name, graphs)
+        patches.set(torch.cuda.graphs, name, graphs)
