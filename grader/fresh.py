@@ -21,8 +21,13 @@ class Fresh:
     """Random inputs of one check."""
 
     def __init__(self, seed: int, check_id: str) -> None:
+        self._seed = seed
         digest = hashlib.sha256(f"{seed}:{check_id}".encode()).digest()
         self.rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
+
+    def shared(self, name: str) -> Fresh:
+        """The generator of this grading for `name`: checks that share a case draw it from here and run it once."""
+        return Fresh(self._seed, name)
 
     def integer(self, low: int, high: int) -> int:
         """An integer with `low <= n <= high`."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from grader import hooks
 from grader import rubric as rubrics
 from grader.configuration import ROOT, own_configuration, own_inifile, own_rootdir
 from grader.devices import DeviceError
@@ -28,6 +29,10 @@ CHECKS = Path(__file__).with_name("checks")
 _RESTARTED = "GPULABS_GRADE_RESTARTED"
 
 _session = pytest.StashKey[GradingSession]()
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,6 +106,7 @@ def _open_session(config: pytest.Config) -> GradingSession:
         device=parse_device(option.device),
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
         report_folder=Path(config.invocation_params.dir, option.grade_report),
+        kept=config.hook.pytest_grade_sandbox(folder=folder),
     )
 
 
@@ -138,6 +144,10 @@ class _Grading:
     def fresh(self, request: pytest.FixtureRequest) -> Fresh:
         """Random inputs of this check."""
         return Fresh(self.session.seed, self.session.check_id(request.node))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            print(f"could not grade: the checks do not load\n{report.longreprtext}", file=sys.stderr)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -52,6 +52,7 @@ class GradingSession:
         device: GradingDevice,
         seed: int,
         report_folder: Path,
+        owns_sandbox: bool,
     ) -> None:
         self.rubric = rubric
         self.labs = labs
@@ -62,6 +63,7 @@ class GradingSession:
         self.ids: dict[str, str] = {}
         self.progress = Progress()
         self._sandbox = sandbox
+        self._owns_sandbox = owns_sandbox
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
 
@@ -75,8 +77,9 @@ class GradingSession:
         device: GradingDevice,
         seed: int,
         report_folder: Path,
+        kept: Sandbox | None = None,
     ) -> Self:
-        """Take up a submission.
+        """Take up a submission; `kept` is an entered sandbox over its folder that outlives this grading.
 
         Raises:
             GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks.
@@ -87,7 +90,7 @@ class GradingSession:
             numbers = ", ".join(str(lab.number) for lab in labs)
             raise GradingError(f"lab {numbers} is not available yet: its checks are not written")
         try:
-            sandbox = Sandbox(folder)
+            sandbox = kept or Sandbox(folder)
         except SandboxError as error:
             raise GradingError(str(error)) from None
         return cls(
@@ -98,17 +101,20 @@ class GradingSession:
             device=device,
             seed=seed,
             report_folder=report_folder,
+            owns_sandbox=kept is None,
         )
 
     def __enter__(self) -> Self:
-        self._sandbox.__enter__()
+        if self._owns_sandbox:
+            self._sandbox.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.progress.close()
-        self._sandbox.__exit__(kind, error, traceback)
+        if self._owns_sandbox:
+            self._sandbox.__exit__(kind, error, traceback)
 
     def check_id(self, item: pytest.Item) -> str:
         return self.ids[item.nodeid]

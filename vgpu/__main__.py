@@ -29,7 +29,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_specs() -> None:
-    print(f"{'name':<12} {'memory':>9} {'FP32':>8} {'FP16':>8} {'bandwidth':>11}  (peak figures; all times are modelled)")
+    print(
+        f"{'name':<12} {'memory':>9} {'FP32':>8} {'FP16':>8} {'bandwidth':>11}  (peak figures; all times are modelled)"
+    )
     for name in list_specs():
         spec = get_spec(name)
         print(

@@ -19,7 +19,7 @@ MIN_LARGE_ALLOCATION_BYTES = 10 << 20
 ROUND_LARGE_BYTES = 2 << 20
 
 
-class OutOfMemory(Exception):  # noqa: N818 - internal; callers turn it into torch.OutOfMemoryError
+class OutOfMemory(Exception):
     """A segment does not fit; carries the size in bytes that was asked for."""
 
     def __init__(self, requested_bytes: int) -> None:
@@ -39,7 +39,6 @@ class Block:
     segment_bytes: int
     requested_bytes: int = 0
     allocated: bool = False
-    category: str = ""
     previous: Block | None = None
     next: Block | None = None
 
@@ -102,8 +101,9 @@ class CachingAllocator:
         self._pools: dict[tuple[int, bool], _Pool] = {}
         self._hot = {
             small: tuple(
-                (self.stats[figure]["all"], self.stats[figure]["small_pool" if small else "large_pool"])
+                self.stats[figure][pool]
                 for figure in ("allocated_bytes", "requested_bytes", "allocation")
+                for pool in ("all", "small_pool" if small else "large_pool")
             )
             for small in (True, False)
         }
@@ -139,11 +139,17 @@ class CachingAllocator:
                 self.stats[figure]["all"].add(amount)
                 self.stats[figure][pool].add(amount)
 
-    def _count_hot(self, small: bool, *amounts: int) -> None:
-        """`_count` for the three figures that every allocation changes."""
-        for (whole, pool), amount in zip(self._hot[small], amounts, strict=True):
-            whole.add(amount)
-            pool.add(amount)
+    def _count_block(self, small: bool, sign: int, size: int, requested: int) -> None:
+        """`_count` for the figures that every allocation and release changes (the hot path, so written out)."""
+        for counter, amount in zip(self._hot[small], (size, size, requested, requested, 1, 1), strict=True):
+            if sign > 0:
+                counter.allocated += amount
+                counter.current = current = counter.current + amount
+                if current > counter.peak:
+                    counter.peak = current
+            else:
+                counter.freed += amount
+                counter.current -= amount
 
     @staticmethod
     def round_bytes(requested: int) -> int:
@@ -159,7 +165,7 @@ class CachingAllocator:
             return LARGE_SEGMENT_BYTES
         return -(-rounded // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
 
-    def malloc(self, requested: int, stream: int = 0, category: str = "") -> Block:
+    def malloc(self, requested: int, stream: int = 0) -> Block:
         """A block for a tensor's storage of `requested` > 0 bytes; raises OutOfMemory."""
         rounded = self.round_bytes(requested)
         small = rounded <= SMALL_REQUEST_BYTES
@@ -182,8 +188,8 @@ class CachingAllocator:
             self._count(block, inactive_split_bytes=change[0], inactive_split=change[1])
         elif was_split:
             self._count(block, inactive_split_bytes=-block.bytes, inactive_split=-1)
-        block.allocated, block.requested_bytes, block.category = True, requested, category
-        self._count_hot(small, block.bytes, requested, 1)
+        block.allocated, block.requested_bytes = True, requested
+        self._count_block(small, 1, block.bytes, requested)
         return block
 
     @staticmethod
@@ -207,8 +213,7 @@ class CachingAllocator:
 
     def free(self, block: Block) -> None:
         """The tensor's storage is gone: the block goes back to its pool, merged with free neighbours."""
-        size = block.bytes
-        self._count_hot(block.small, -size, -block.requested_bytes, -1)
+        self._count_block(block.small, -1, block.bytes, block.requested_bytes)
         block.allocated, block.requested_bytes = False, 0
         pool = self._pools[(block.stream, block.small)]
         free_before = 0, 0

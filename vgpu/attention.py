@@ -5,6 +5,9 @@ never makes the matrix of scores, the math fallback does.
 With dropout the fallback is used here, which CUDA would not do. Not here: the kernels' cost.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 import math

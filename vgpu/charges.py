@@ -104,10 +104,19 @@ BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "do
 CUDNN = CONVOLUTIONS | {"native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update"}
 
 
-def product_of(base: str, args: Sequence[Any], out: Any) -> Product | None:
-    """The matrix product that an operation is, or None for one that is not."""
-    formula = _PRODUCTS.get(base)
-    return formula(args, out) if formula is not None else None
+def is_product(base: str) -> bool:
+    """Whether an operation is a matrix product at heart."""
+    return base in _PRODUCTS
+
+
+def product_of(base: str, args: Sequence[Any], out: Any) -> Product:
+    """The matrix product that such an operation is."""
+    return _PRODUCTS[base](args, out)
+
+
+def library_of(base: str) -> str:
+    """The library whose handle an operation needs: "blas", "cudnn", or "" for none."""
+    return "blas" if base in BLAS else "cudnn" if base in CUDNN else ""
 
 
 def launches_of(base: str, args: Sequence[Any]) -> int:
@@ -120,10 +129,15 @@ def launches_of(base: str, args: Sequence[Any]) -> int:
 
 def bytes_of(base: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
     """Bytes read and written, each tensor once."""
-    written = sum(tensor.nbytes for tensor in outputs)
+    moved = 0
+    for tensor in outputs:
+        moved += tensor.nbytes
     if base in _GATHERS and inputs:
-        return 2 * written + sum(tensor.nbytes for tensor in inputs[1:])
-    return written + sum(tensor.nbytes for tensor in inputs)
+        moved *= 2
+        inputs = inputs[1:]
+    for tensor in inputs:
+        moved += tensor.nbytes
+    return moved
 
 
 def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool) -> float:
@@ -131,6 +145,4 @@ def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf3
     efficiency = cost.product_efficiency(
         spec, product.m, product.n, product.k, batch=product.batch, dtype=dtype, tf32=tf32
     )
-    return cost.kernel_seconds(
-        spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency
-    )
+    return cost.kernel_seconds(spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency)

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 # other threads are then held by something that cannot be observed from Python, such as a lock in C code.
 _PATIENCE_REAL_SECONDS = 2.0
 _POLL_REAL_SECONDS = 0.0005
+# A thread that was just woken still looks as if it waited until the interpreter runs it: look this often before
+# believing that nobody works.
+_QUIET_LOOKS = 3
 
 
 @dataclass(slots=True)
@@ -95,9 +98,12 @@ class HostClock:
     def pause(self, clock: ThreadClock, target: float, stop: threading.Event | None = None) -> bool:
         """Hold the calling background thread until the others get to `target`; True when `stop` was set before."""
         clock.sleeping_until = target
-        seen, since = -1.0, time_real()
+        seen, since, quiet = -1.0, time_real(), 0
         try:
-            while not self._may_wake(clock, target):
+            while not self._others_reached(clock, target):
+                quiet = quiet + 1 if self._nobody_works_before(clock, target) else 0
+                if quiet > _QUIET_LOOKS:
+                    return False
                 progress = sum(other.now for other in self._clocks)
                 if progress != seen:
                     seen, since = progress, time_real()
@@ -111,15 +117,18 @@ class HostClock:
             clock.sleeping_until = None
         return False
 
-    def _may_wake(self, clock: ThreadClock, target: float) -> bool:
+    def _others(self, clock: ThreadClock) -> list[ThreadClock]:
         with self._lock:
-            others = [other for other in self._clocks if other is not clock]
-        if any(other.now >= target for other in others if other.sleeping_until is None):
-            return True
-        # Nobody is working: the earliest sleeper goes on (ties: the one that was started first).
-        for other in others:
+            return [other for other in self._clocks if other is not clock]
+
+    def _others_reached(self, clock: ThreadClock, target: float) -> bool:
+        return any(other.now >= target for other in self._others(clock) if other.sleeping_until is None)
+
+    def _nobody_works_before(self, clock: ThreadClock, target: float) -> bool:
+        """All others wait, or sleep for at least as long: then the earliest sleeper goes on."""
+        for other in self._others(clock):
             if other.sleeping_until is None:
-                if not other.waiting:
+                if other.waiting <= 0:
                     return False
             elif other.sleeping_until < target:
                 return False

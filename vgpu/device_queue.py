@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from vgpu.clock import HostClock
 
@@ -71,7 +72,9 @@ class DeviceQueue:
         self._clock = clock
         self._lock = threading.RLock()
         self._streams: dict[int, _Stream] = {0: _Stream()}
-        self.timeline: list[Kernel] = []
+        # What becomes a `Kernel` when somebody looks: making the objects would double the cost of a launch.
+        self._entries: list[tuple[Any, ...]] = []
+        self._kernels: list[Kernel] = []
         self.slowdowns: list[Slowdown] = []
         self.busy_seconds = 0.0
         self._busy_until = 0.0
@@ -87,35 +90,44 @@ class DeviceQueue:
         self,
         name: str,
         seconds: float,
-        *,
         launch_seconds: float,
         stream: int = 0,
         flops: float = 0.0,
         bytes: int = 0,
         dtype: str = "float32",
         shapes: tuple[tuple[int, ...], ...] = (),
-    ) -> Kernel:
-        """Queue a kernel: the host pays for the launch, the stream for the kernel. Returns the timeline's entry."""
+    ) -> float:
+        """Queue a kernel: the host pays for the launch, the stream for the kernel. Returns when the kernel ends."""
         clock = self._clock.mine()
         launched_at = clock.now
-        clock.now += launch_seconds
+        now = launched_at + launch_seconds
         with self._lock:
-            for slowdown in self.slowdowns:
-                if slowdown.applies(name, flops):
-                    seconds *= slowdown.factor
+            if self.slowdowns:
+                for slowdown in self.slowdowns:
+                    if slowdown.applies(name, flops):
+                        seconds *= slowdown.factor
             queue = self._streams[stream]
-            if len(queue.pending) == LAUNCH_QUEUE_DEPTH and queue.pending[0] > clock.now:
-                clock.now = queue.pending[0]
-            start = max(queue.ready, clock.now)
-            queue.ready = start + seconds
-            queue.pending.append(queue.ready)
-            kernel = Kernel(
-                name, launched_at, start, seconds, stream, flops, bytes, dtype, shapes, threading.current_thread().name
-            )
-            self.timeline.append(kernel)
-            self.busy_seconds += max(0.0, queue.ready - max(start, self._busy_until))
-            self._busy_until = max(self._busy_until, queue.ready)
-        return kernel
+            pending, ready = queue.pending, queue.ready
+            if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
+                now = pending[0]
+            clock.now = now
+            start = ready if ready > now else now
+            end = queue.ready = start + seconds
+            pending.append(end)
+            thread = threading.current_thread().name
+            self._entries.append((name, launched_at, start, seconds, stream, flops, bytes, dtype, shapes, thread))
+            if end > self._busy_until:
+                self.busy_seconds += end - (start if start > self._busy_until else self._busy_until)
+                self._busy_until = end
+        return end
+
+    @property
+    def timeline(self) -> list[Kernel]:
+        """Kernels and transfers in the order of their launch."""
+        with self._lock:
+            known = len(self._kernels)
+            self._kernels += [Kernel(*entry) for entry in self._entries[known:]]
+            return self._kernels
 
     def ready_at(self, stream: int | None = None) -> float:
         """When a stream (or, for None, every stream) has done all that is queued."""

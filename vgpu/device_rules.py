@@ -42,16 +42,14 @@ def reconcile(
     if operation.base in ("copy_", "copy"):
         return has(args[0]) if has(args[0]) != has(args[1]) else None
     if operation.base in ("index", "index_put_", "_index_put_impl_", "index_put"):
-        return _reconcile_index(gpu, operation, args)
+        _reconcile_index(gpu, operation, args)
+        return None
     if operation.mixed_devices or operation.base.startswith("_foreach_copy"):
         return None
     if operation.strict_argument is not None:
         raise RuntimeError(_strict_text(gpu, operation, args))
-    scalars = all(tensor.dim() == 0 for tensor in outside)
     written_outside = operation.mutates and isinstance(args[0], torch.Tensor) and not has(args[0])
-    if scalars and not written_outside:
-        return None
-    if operation.is_foreach and all(tensor.dim() == 0 for tensor in outside):
+    if all(tensor.dim() == 0 for tensor in outside) and not written_outside:
         return None
     first, second = ("cpu", "cuda:0") if not has(inputs[0]) else ("cuda:0", "cpu")
     raise RuntimeError(_TWO_DEVICES.format(f"{first} and {second}"))
@@ -62,9 +60,7 @@ def _reconcile_index(gpu: VirtualGPU, operation: Operation, args: Sequence[Any])
     has = gpu.registry.has
     if not has(args[0]):
         if any(isinstance(index, torch.Tensor) and has(index) for index in args[1]):
-            raise RuntimeError(
-                "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
-            )
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         raise RuntimeError(_TWO_DEVICES.format("cpu and cuda:0"))
     if operation.base != "index" and not has(args[2]) and args[2].dim() > 0:
         raise RuntimeError(_TWO_DEVICES.format("cuda:0 and cpu"))

@@ -3,6 +3,9 @@
 Not here: the device names that Python code uses (`vgpu.function_mode`), and seconds (`vgpu.cost`).
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -88,10 +91,11 @@ class DispatchMode(TorchDispatchMode):
     ) -> None:
         """Results become resident (in the order of CUDA: the output is allocated, then the kernel launched)."""
         gpu = self._gpu
-        if operation.base in charges.BLAS or operation.base in charges.CUDNN:
+        if operation.library:
             gpu.prepare_library(operation)
+        add, stream = gpu.registry.add, THREAD.stream
         for tensor in outputs:
-            gpu.registry.add(tensor, THREAD.stream)
+            add(tensor, stream)
         if operation.may_resize:
             for tensor in inputs + outputs:
                 gpu.registry.refresh(tensor, THREAD.stream)
@@ -100,8 +104,7 @@ class DispatchMode(TorchDispatchMode):
             return
         if operation.mutates and not outputs:
             outputs = inputs
-        tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        gpu.charge(operation, args, inputs, outputs, tf32=tf32)
+        gpu.charge(operation, args, inputs, outputs)
         if operation.synchronises or operation.depends_on_data:
             gpu.synchronize(THREAD.stream)
 
@@ -125,8 +128,8 @@ class DispatchMode(TorchDispatchMode):
         if not gpu.values:
             if on_device:
                 return shapes_only.compute(operation, args, kwargs)
-            product = charges.product_of(operation.base, args, None) if operation.base in charges.BLAS else None
-            if product is not None and product.flops > _SKIP_FLOPS and not operation.mutates:
+            skippable = operation.library == "blas" and operation.is_product and not operation.mutates
+            if skippable and charges.product_of(operation.base, args, None).flops > _SKIP_FLOPS:
                 return shapes_only.skip(operation, args, kwargs)
         elif on_device and operation.is_factory and (args or kwargs):
             device_rules.require_room(gpu, args, kwargs)
@@ -159,7 +162,7 @@ class DispatchMode(TorchDispatchMode):
         """A value is copied to the host: the call waits for everything queued before (CUDA semantics notes)."""
         gpu = self._gpu
         if operation.base != "_local_scalar_dense":
-            gpu.charge(operation, args, inputs, [], tf32=(False, False))
+            gpu.charge(operation, args, inputs, [])
         gpu.transfer(inputs[0].element_size(), to_device=False, pinned=True, non_blocking=False)
         gpu.synchronize(THREAD.stream)
         if not gpu.values:

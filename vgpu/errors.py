@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Unsupported(RuntimeError):  # noqa: N818 - the public name, part of the documented interface
+class Unsupported(RuntimeError):
     """An operation that the virtual GPU does not simulate; the text names it and says what to do instead.
 
     It is raised rather than returning a number that nobody computed.

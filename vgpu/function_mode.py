@@ -4,6 +4,9 @@ It sees each call of a torch function or tensor method before autograd does. Not
 and time (`vgpu.dispatch_mode`), and functions that take no tensor and are no factory (`vgpu.patches`).
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,29 +16,13 @@ import torch
 import torch.utils._device
 from torch.overrides import TorchFunctionMode
 
-from vgpu import attention, autocast, transfers
+from vgpu import attention, autocast, factories
 from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.residency import CPU_DEVICE, CUDA_DEVICE
-from vgpu.state import THREAD
 
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _T = torch.Tensor
-_INVALID_ORDINAL = "CUDA error: invalid device ordinal"
-
-
-def wants_cuda(device: Any) -> bool:
-    """Whether a device argument means the GPU; raises RuntimeError for a GPU that is not there."""
-    if device is None:
-        return False
-    if isinstance(device, int):
-        kind, index = "cuda", device
-    else:
-        parsed = device if isinstance(device, torch.device) else torch.device(device)
-        kind, index = parsed.type, parsed.index or 0
-    if kind == "cuda" and index != 0:
-        raise RuntimeError(_INVALID_ORDINAL)
-    return kind == "cuda"
 
 
 class FunctionMode(TorchFunctionMode):
@@ -57,98 +44,13 @@ class FunctionMode(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-def _factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.zeros(..., device="cuda")` and the like, also under a default device or a device context."""
-    device = kwargs.get("device")
-    if device is None:
-        device = torch.utils._device.CURRENT_DEVICE
-    on_gpu = wants_cuda(device)
-    if "out" in kwargs and kwargs["out"] is not None:
-        return func(*args, **kwargs)
-    return _create(mode, func, args, kwargs, on_gpu, device)
-
-
-def _create(
-    mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_gpu: bool, device: Any
-) -> Any:
-    pinned = bool(kwargs.pop("pin_memory", False))
-    kwargs["device"] = mode.real_device if on_gpu else CPU_DEVICE if device is None else device
-    generator = kwargs.get("generator")
-    if generator is not None and (generator.device.type == "cuda") != on_gpu:
-        wanted = "cuda" if on_gpu else "cpu"
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
-    if on_gpu and not mode.gpu.values:
-        kwargs.pop("generator", None)
-    before, THREAD.target = THREAD.target, on_gpu
-    try:
-        result = func(*args, **kwargs)
-    finally:
-        THREAD.target = before
-    if pinned and not on_gpu:
-        mode.gpu.registry.pin(result)
-    return result
-
-
-def _like(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`zeros_like`, `new_zeros`: on the GPU when the model tensor is, unless a device is named."""
-    device = kwargs.get("device")
-    model = args[0] if args else kwargs.get("input")
-    if device is None and not kwargs.get("pin_memory"):
-        return func(*args, **kwargs)
-    on_gpu = wants_cuda(device) if device is not None else mode.has(model)
-    return _create(mode, func, args, kwargs, on_gpu, device)
-
-
-def _from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.tensor`, `as_tensor`, `asarray`: made on the host, then copied."""
-    device = kwargs.pop("device", None)
-    data = args[0] if args else kwargs.get("data")
-    if isinstance(data, _T):
-        if device is None and torch.utils._device.CURRENT_DEVICE is None and not mode.has(data):
-            return func(*args, **kwargs)
-        target = device if device is not None else CUDA_DEVICE if mode.has(data) else CPU_DEVICE
-        moved = data.detach() if func is torch.tensor else data
-        moved = _to_device(mode, moved, wants_cuda(target), kwargs.get("dtype"), copy=func is torch.tensor)
-        return moved.requires_grad_() if kwargs.get("requires_grad") else moved
-    if device is None:
-        device = torch.utils._device.CURRENT_DEVICE
-    learns = kwargs.pop("requires_grad", False)
-    pinned = kwargs.pop("pin_memory", False)
-    on_gpu = wants_cuda(device)
-    result = func(*args, device=CPU_DEVICE if on_gpu or device is None else device, **kwargs)
-    if on_gpu:
-        result = transfers.move(mode.gpu, result, to_device=True)
-    elif pinned:
-        mode.gpu.registry.pin(result)
-    return result.requires_grad_() if learns else result
-
-
-def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    device = kwargs.pop("device", None)
-    on_gpu = wants_cuda(device) if device is not None else mode.has(args[0])
-    kwargs.setdefault("dtype", args[0].dtype)
-    return _from_data(mode, torch.tensor, args[1:], {**kwargs, "device": CUDA_DEVICE if on_gpu else CPU_DEVICE})
-
-
-def _to_device(
-    mode: FunctionMode, tensor: Any, on_gpu: bool, dtype: Any = None, *, copy: bool = False, **options: Any
-) -> Any:
-    """A tensor on the wanted device, itself where nothing has to change."""
-    if mode.has(tensor) == on_gpu:
-        if dtype is None and not copy:
-            return tensor
-        chosen = {key: value for key, value in options.items() if key == "memory_format"}
-        return tensor.to(dtype or tensor.dtype, copy=copy, **chosen)
-    return transfers.transfer(mode.gpu, tensor, to_device=on_gpu, dtype=dtype, **options)
-
-
 def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
     other = rest[0] if rest else kwargs.get("other")
     if isinstance(other, _T):
         kwargs.pop("other", None)
         positional = dict(zip(("non_blocking", "copy"), rest[1:], strict=False))
-        return _to_device(mode, tensor, mode.has(other), other.dtype, **{**positional, **kwargs})
+        return factories.to_device(mode, tensor, mode.has(other), other.dtype, **{**positional, **kwargs})
     copy = kwargs.pop("copy", False) or (len(rest) > 3 and rest[3]) or (
         len(rest) > 2 and isinstance(rest[0], torch.dtype) and rest[2]
     )  # fmt: skip
@@ -160,21 +62,21 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     options: dict[str, Any] = {"non_blocking": non_blocking}
     if memory_format is not None:
         options["memory_format"] = memory_format
-    return _to_device(mode, tensor, wants_cuda(device), dtype, copy=copy, **options)
+    return factories.to_device(mode, tensor, factories.wants_cuda(device), dtype, copy=copy, **options)
 
 
 def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
     device = rest[0] if rest else kwargs.pop("device", None)
-    if device is not None and not wants_cuda(device):
+    if device is not None and not factories.wants_cuda(device):
         raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
     if len(rest) > 1:
         kwargs["non_blocking"] = rest[1]
-    return _to_device(mode, tensor, True, **kwargs)
+    return factories.to_device(mode, tensor, True, **kwargs)
 
 
 def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _to_device(mode, args[0], False, **kwargs)
+    return factories.to_device(mode, args[0], False, **kwargs)
 
 
 def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,12 +90,12 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     text = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
     plain = text.replace("torch.cuda.", "torch.", 1)
     sample = torch._C._TensorBase.type(torch.empty(0, device=CPU_DEVICE), plain)
-    return _to_device(mode, tensor, text.startswith("torch.cuda."), sample.dtype, **kwargs)
+    return factories.to_device(mode, tensor, text.startswith("torch.cuda."), sample.dtype, **kwargs)
 
 
 def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     other = args[1] if len(args) > 1 else kwargs["other"]
-    return _to_device(mode, args[0], mode.has(other), other.dtype)
+    return factories.to_device(mode, args[0], mode.has(other), other.dtype)
 
 
 def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -216,7 +118,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     if not mode.has(args[0]):
         return func(*args, **kwargs)
     if kwargs.get("force"):
-        return _to_device(mode, args[0].detach(), False).numpy(force=True)
+        return factories.to_device(mode, args[0].detach(), False).numpy(force=True)
     raise TypeError(
         "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
     )
@@ -224,7 +126,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 def _tolist(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    return func(_to_device(mode, tensor.detach(), False)) if mode.has(tensor) else func(tensor)
+    return func(factories.to_device(mode, tensor.detach(), False)) if mode.has(tensor) else func(tensor)
 
 
 def _pin(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,7 +179,7 @@ def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 def _refuse(operation: str, instead: str) -> Handler:
     def handler(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         on_gpu = any(isinstance(value, _T) and mode.has(value) for value in args)
-        if on_gpu or wants_cuda(kwargs.get("device")):
+        if on_gpu or factories.wants_cuda(kwargs.get("device")):
             raise Unsupported(operation, instead)
         return func(*args, **kwargs)
 
@@ -299,12 +201,15 @@ def _getters(*names: str) -> list[Any]:
 
 def _build() -> dict[Any, Handler]:
     table: dict[Any, Handler] = dict.fromkeys(autocast.functions(autocast.ALL_NAMES), _autocast)
-    table |= dict.fromkeys(torch.utils._device._device_constructors(), _factory)
-    table |= dict.fromkeys((torch.tensor, torch.as_tensor, torch.asarray), _from_data)
+    table |= dict.fromkeys(torch.utils._device._device_constructors(), factories.factory)
+    table |= dict.fromkeys((torch.tensor, torch.as_tensor, torch.asarray), factories.from_data)
     likes = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
-    table |= {getattr(torch, name): _like for name in likes}
-    table |= {getattr(_T, name): _like for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")}
-    table |= {_T.new_tensor: _new_tensor, torch.normal: _like_normal}
+    table |= {getattr(torch, name): factories.like for name in likes}
+    table |= {
+        getattr(_T, name): factories.like
+        for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")
+    }
+    table |= {_T.new_tensor: factories.new_tensor, torch.normal: factories.normal}
     table |= {_T.to: _to, _T.cuda: _cuda, _T.cpu: _cpu, _T.type: _type, _T.type_as: _type_as}
     table |= dict(zip(_getters("device", "is_cuda"), (_device, _is_cuda), strict=True))
     table |= dict.fromkeys(_getters("is_cpu", "is_meta"), _is_elsewhere)
@@ -313,18 +218,17 @@ def _build() -> dict[Any, Handler]:
     table |= {torch.dropout: _dropout, _T.data_ptr: _data_ptr, _T.data.__set__: _set_data}  # type: ignore[attr-defined]
     table[torch._C._nn.scaled_dot_product_attention] = _attention
     sparse = _refuse("sparse tensors on the GPU", "use dense tensors, or keep sparse ones on the CPU")
-    names = ("sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor")
+    names = (
+        "sparse_coo_tensor",
+        "sparse_compressed_tensor",
+        "sparse_csr_tensor",
+        "sparse_csc_tensor",
+        "sparse_bsr_tensor",
+    )
     table |= {getattr(torch, name): sparse for name in names}
     table |= dict.fromkeys((_T.to_sparse, _T.to_sparse_csr), sparse)
     table[_T.__dlpack__] = _refuse("DLPack export of GPU tensors", "move the tensor to the CPU first")
     return table
-
-
-def _like_normal(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.normal` is a factory only when its mean and deviation are numbers."""
-    if any(isinstance(value, _T) for value in (*args, *kwargs.values())):
-        return func(*args, **kwargs)
-    return _factory(mode, func, args, kwargs)
 
 
 HANDLERS: dict[Any, Handler] = _build()

@@ -3,6 +3,9 @@
 Not here: how operations get to it (`vgpu.dispatch_mode`, `vgpu.function_mode`) and the patches of `torch.cuda`.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -54,7 +57,7 @@ class VirtualGPU:
 
     @property
     def timeline(self) -> list[Kernel]:
-        """Kernels and transfers in the order of their launch."""
+        """Kernels and transfers in the order of their launch (a list that grows: copy it to keep it)."""
         return self.queue.timeline
 
     @property
@@ -131,7 +134,7 @@ class VirtualGPU:
 
         Autograd's backward pass runs in its own thread on CUDA, so it has its own handle and workspace.
         """
-        library = "blas" if operation.base in charges.BLAS else "cudnn"
+        library = operation.library
         backward = torch._C._current_graph_task_id() != -1
         handle = (library, backward, THREAD.stream if library == "blas" else 0)
         if handle in self._handles:
@@ -144,7 +147,7 @@ class VirtualGPU:
         self._handles.add(handle)
         if library == "blas" and self.spec.blas_workspace_bytes:
             workspace = torch.UntypedStorage(self.spec.blas_workspace_bytes, device="meta")
-            self.registry.add_storage(workspace, THREAD.stream, "workspace")
+            self.registry.add_storage(workspace, THREAD.stream)
             self._workspaces.append(workspace)
 
     def clear_workspaces(self) -> None:
@@ -158,50 +161,41 @@ class VirtualGPU:
         args: Sequence[object],
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        *,
-        tf32: tuple[bool, bool],
     ) -> None:
-        """A kernel of an operation on resident tensors. `tf32`: whether products and convolutions may use it."""
-        product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
+        """A kernel of an operation on resident tensors."""
+        spec = self.spec
         moved = charges.bytes_of(operation.base, inputs, outputs)
-        tensors = inputs or outputs
-        kind = next((tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point), None)
-        dtype = charges.DTYPE_NAMES.get(kind or (tensors[0].dtype if tensors else torch.float32), "float32")
-        if product is None:
-            seconds = cost.kernel_seconds(self.spec, flops=0.0, bytes=moved)
+        dtype = _dtype_name(inputs or outputs)
+        flops = 0.0
+        if operation.is_product:
+            product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
+            flops = product.flops
+            seconds = charges.product_seconds(spec, product, dtype, moved, tf32=_tf32_allowed(operation))
         else:
-            allowed = tf32[operation.base in charges.CONVOLUTIONS]
-            seconds = charges.product_seconds(self.spec, product, dtype, moved, tf32=allowed)
-        launches = charges.launches_of(operation.base, args) if operation.is_foreach else 1
-        self.launch(
-            operation.name,
-            seconds + (launches - 1) * self.spec.minimum_kernel_seconds,
-            launches=launches,
-            flops=product.flops if product is not None else 0.0,
-            moved=moved,
-            dtype=dtype,
-            shapes=tuple(tuple(tensor.shape) for tensor in inputs[:8]),
-        )
+            seconds = cost.kernel_seconds(spec, flops=0.0, bytes=moved)
+        launches = 1
+        if operation.is_foreach:
+            launches = charges.launches_of(operation.base, args)
+            seconds += (launches - 1) * spec.minimum_kernel_seconds
+        shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
+        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes)
 
     def launch(
         self,
         name: str,
         seconds: float,
-        *,
         launches: int = 1,
         flops: float = 0.0,
         moved: int = 0,
         dtype: str = "float32",
         shapes: tuple[tuple[int, ...], ...] = (),
-    ) -> Kernel:
-        """Queue a kernel on the calling thread's stream."""
-        kernel = self.queue.launch(
-            name, seconds, launch_seconds=self.spec.launch_seconds * launches, stream=THREAD.stream,
-            flops=flops, bytes=moved, dtype=dtype, shapes=shapes,
-        )  # fmt: skip
+    ) -> float:
+        """Queue a kernel on the calling thread's stream; returns when it ends."""
+        launch_seconds = self.spec.launch_seconds * launches
+        end = self.queue.launch(name, seconds, launch_seconds, THREAD.stream, flops, moved, dtype, shapes)
         if self.recorder is not None:
-            self.recorder.kernel(kernel, self.clock.now)
-        return kernel
+            self.recorder.kernel(self.queue.timeline[-1], self.clock.now)
+        return end
 
     def charge_host(
         self,
@@ -211,12 +205,12 @@ class VirtualGPU:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """An operation on CPU tensors, by the model of the host."""
-        product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
+        flops = 0.0
+        if operation.is_product:
+            flops = charges.product_of(operation.base, args, outputs[0] if outputs else None).flops
         moved = charges.bytes_of(operation.base, inputs, outputs)
-        tensors = inputs or outputs
-        dtype = charges.DTYPE_NAMES.get(tensors[0].dtype, "float32") if tensors else "float32"
-        flops = product.flops if product is not None else 0.0
         begin = self.clock.now
+        dtype = _dtype_name(inputs or outputs)
         self.clock.advance(cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype))
         if self.recorder is not None:
             self.recorder.host(operation.name, begin, tuple(tuple(tensor.shape) for tensor in inputs[:8]))
@@ -234,6 +228,21 @@ class VirtualGPU:
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
         seconds = cost.transfer_seconds(self.spec, moved, pinned=pinned)
-        kernel = self.launch(name, seconds, moved=moved)
+        end = self.launch(name, seconds, moved=moved)
         if not (non_blocking and pinned):
-            self.clock.wait_until(kernel.end)
+            self.clock.wait_until(end)
+
+
+def _dtype_name(tensors: Sequence[torch.Tensor]) -> str:
+    """The precision that decides an operation's rate: that of the first floating-point tensor."""
+    for tensor in tensors:
+        if tensor.dtype.is_floating_point:
+            return charges.DTYPE_NAMES.get(tensor.dtype, "float32")
+    return charges.DTYPE_NAMES.get(tensors[0].dtype, "float32") if tensors else "float32"
+
+
+def _tf32_allowed(operation: Operation) -> bool:
+    backends = torch.backends
+    if operation.base in charges.CONVOLUTIONS:
+        return bool(backends.cudnn.allow_tf32)
+    return bool(backends.cuda.matmul.allow_tf32)

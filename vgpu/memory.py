@@ -48,12 +48,12 @@ class DeviceMemory:
         # only noted then, and done before the next allocation or reading.
         self._released: deque[tuple[float, Block]] = deque()
 
-    def allocate(self, requested: int, stream: int = 0, category: str = "") -> Block:
+    def allocate(self, requested: int, stream: int = 0) -> Block:
         """A block of `requested` > 0 bytes; raises torch.OutOfMemoryError with CUDA's wording."""
         with self._lock:
             self._settle()
             try:
-                block = self.allocator.malloc(requested, stream, category)
+                block = self.allocator.malloc(requested, stream)
             except OutOfMemory as error:
                 wanted = error.requested_bytes
             else:

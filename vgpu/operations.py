@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from vgpu import charges
+
 # No kernel: they only make or change a tensor's description. `_unsafe_view` and friends are not marked as views in
 # the schema although they share the storage.
 _METADATA = {
@@ -29,10 +31,14 @@ _LIKE = {
 }  # fmt: skip
 # Read a value back to the host: the call returns only when the device has computed it.
 _READ = {"_local_scalar_dense", "item", "equal", "is_nonzero", "allclose"}
-_SYNCHRONISE = {"nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"}  # fmt: skip
+_SYNCHRONISE = {
+    "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive",
+}  # fmt: skip
 # TensorIterator operations and copies accept a 0-dimensional CPU tensor beside CUDA tensors; these also take
 # CPU tensors for some of their arguments (indices, optimizer steps).
-_MIXED_DEVICES = {"copy_", "_to_copy", "index", "index_put_", "index_put", "_index_put_impl_", "_copy_from", "set_", "_foreach_copy_"}  # fmt: skip
+_MIXED_DEVICES = {
+    "copy_", "_to_copy", "index", "index_put_", "index_put", "_index_put_impl_", "_copy_from", "set_", "_foreach_copy_",
+}  # fmt: skip
 # Kernels with wrapper checks, which do not accept a CPU scalar either.
 _STRICT_DEVICES = {
     "mm": "mat2", "addmm": "mat1", "bmm": "mat2", "baddbmm": "batch1", "convolution": "weight",
@@ -65,11 +71,9 @@ class Operation:
     is_foreach: bool
     is_collective: bool
     depends_on_data: bool
-
-    @property
-    def launches(self) -> bool:
-        """Whether a kernel runs at all."""
-        return not (self.is_view or self.is_metadata or self.allocates_only)
+    launches: bool
+    is_product: bool
+    library: str
 
 
 _known: dict[Any, Operation] = {}
@@ -93,12 +97,14 @@ def _classify(overload: Any) -> Operation:
     returned = any(item.alias_info is not None for item in schema.returns)
     takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments if not argument.is_out)
     tags = set(overload.tags)
+    is_view = bool(aliases) and not writes and returned
+    is_metadata = full in _METADATA or namespace in ("prim", "profiler")
     return Operation(
         overload=overload,
         name=f"{namespace}::{full}",
         base=base,
-        is_view=bool(aliases) and not writes and returned,
-        is_metadata=full in _METADATA or namespace in ("prim", "profiler"),
+        is_view=is_view,
+        is_metadata=is_metadata,
         allocates_only=full in _ALLOCATE_ONLY,
         is_like=full in _LIKE,
         is_factory=not takes_tensor,
@@ -111,7 +117,10 @@ def _classify(overload: Any) -> Operation:
         mixed_devices=full in _MIXED_DEVICES,
         strict_argument=_STRICT_DEVICES.get(base),
         is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"),
-        is_foreach=base.startswith("_foreach") or base.startswith("_fused") or base.startswith("_amp_foreach"),
+        is_foreach=base.startswith(("_foreach", "_fused", "_amp_foreach")),
         is_collective=namespace in ("c10d", "_c10d_functional"),
         depends_on_data=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
+        launches=not (is_view or is_metadata or full in _ALLOCATE_ONLY),
+        is_product=charges.is_product(base),
+        library=charges.library_of(base),
     )

@@ -46,6 +46,5 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
         return result.to(dtype)
     keep = 1 if operation.base == _KEEPS_SECOND else len(result)
     return tuple(
-        item.to(dtype) if index < keep and isinstance(item, torch.Tensor) else item
-        for index, item in enumerate(result)
+        item.to(dtype) if index < keep and isinstance(item, torch.Tensor) else item for index, item in enumerate(result)
     )

@@ -4,6 +4,9 @@
 replaced. Tables and traces are marked as simulated. Not here: Python stacks, which are not recorded.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 import contextlib
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.profiler
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from vgpu.device_queue import Kernel
@@ -24,6 +27,8 @@ from vgpu.state import attached
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU
 
+# Host time to open or close a region while a profile is active: modelled.
+_REGION_SECONDS = 5e-7
 _MARK = "Simulated by vgpu ({}): modelled times, nothing was measured"
 
 
@@ -66,9 +71,7 @@ class Recorder:
     def host(self, name: str, start: float, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
         """Something that kept the host from `start` until now."""
         change = self._memory_change()
-        self.events.append(
-            HostEvent(name, start, self.gpu.clock.now, threading.get_ident(), shapes, None, change)
-        )
+        self.events.append(HostEvent(name, start, self.gpu.clock.now, threading.get_ident(), shapes, None, change))
 
     def region(self, name: str, start: float) -> None:
         """A `record_function` block that began at `start` and ends now."""
@@ -129,7 +132,7 @@ def _function_event(
 _original_profile: Any = torch.profiler.profile
 
 
-class profile(_original_profile):  # noqa: N801 - PyTorch's name
+class profile(_original_profile):  # type: ignore[misc]  # noqa: N801 - PyTorch's name
     """`torch.profiler.profile` while a virtual GPU is attached."""
 
     _recorder: Recorder | None = None
@@ -219,9 +222,12 @@ class record_function(contextlib.ContextDecorator):  # noqa: N801 - PyTorch's na
     def __enter__(self) -> record_function:
         gpu = attached()
         self._starts.append(gpu.clock.now if gpu is not None else 0.0)
+        if gpu is not None and gpu.recorder is not None:
+            gpu.clock.advance(_REGION_SECONDS)
         return self
 
     def __exit__(self, *error: object) -> None:
         start, gpu = self._starts.pop(), attached()
         if gpu is not None and gpu.recorder is not None:
+            gpu.clock.advance(_REGION_SECONDS)
             gpu.recorder.region(self.name, start)

@@ -55,20 +55,20 @@ class Registry:
         """Whether the storage lives on the GPU."""
         return storage._cdata in self._resident
 
-    def add(self, tensor: torch.Tensor, stream: int = 0, category: str = "") -> None:
+    def add(self, tensor: torch.Tensor, stream: int = 0) -> None:
         """Put a tensor's storage on the GPU; no effect when it is there. Raises torch.OutOfMemoryError."""
         try:
             storage = _storage_of(tensor)
         except NotImplementedError:
             raise Unsupported(f"tensors of layout {tensor.layout}", "keep them on the CPU") from None
         if storage._cdata not in self._resident:
-            self.add_storage(storage, stream, category)
+            self.add_storage(storage, stream)
 
-    def add_storage(self, storage: torch.UntypedStorage, stream: int = 0, category: str = "") -> None:
+    def add_storage(self, storage: torch.UntypedStorage, stream: int = 0) -> None:
         """Put a storage on the GPU."""
         key = storage._cdata
         size = storage.nbytes()
-        block = self._memory.allocate(size, stream, category) if size else None
+        block = self._memory.allocate(size, stream) if size else None
         entry = _Resident(storage, self._forget)
         entry.key, entry.block = key, block
         self._resident[key] = entry

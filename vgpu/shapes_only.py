@@ -108,9 +108,7 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
     if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type != "meta":
         kwargs = {**kwargs, "device": torch.device("meta")}
     if operation.depends_on_data:
-        raise Unsupported(
-            f"{operation.name} with shapes only", "its result depends on values; attach with values=True"
-        )
+        raise Unsupported(f"{operation.name} with shapes only", "its result depends on values; attach with values=True")
     try:
         return operation.overload(*args, **kwargs)
     except NotImplementedError as error:

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 
 class ThreadState(threading.local):
-    """Per thread: the device that a factory call asked for, the current stream, and whether backward is running.
+    """Per thread: the device that a factory call asked for, and the current stream.
 
     `target` is True (GPU) or False (host) inside a Python-level factory call, else None.
     """
 
     target: bool | None = None
     stream: int = 0
-    in_backward: bool = False
 
 
 THREAD = ThreadState()

@@ -41,7 +41,7 @@ def transfer(
 ) -> torch.Tensor:
     """A copy of `tensor` on the other device; differentiable where autograd records."""
     if tensor.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = ToCopy.apply(tensor, to_device, dtype, options)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = ToCopy.apply(tensor, to_device, dtype, options)
         return result
     return move(gpu, tensor, to_device=to_device, dtype=dtype, **options)
 
@@ -73,10 +73,7 @@ def move(
         if dtype != tensor.dtype:
             tensor = tensor.detach().to(dtype)
         with torch._C._DisableTorchDispatch():
-            if gpu.values:
-                result = tensor.detach().clone(memory_format=memory_format)
-            else:
-                result = shapes_only.zeros(tensor)
+            result = tensor.detach().clone(memory_format=memory_format) if gpu.values else shapes_only.zeros(tensor)
         # A non-blocking copy to the host lands in pinned memory (Copy.cpp, `_to_copy`).
         if non_blocking:
             gpu.registry.pin(result)

@@ -15,10 +15,15 @@ TOLERANCE = 0.03
 """Share of the step's peak: room for a library workspace that one method allocates earlier than another."""
 
 _ALIGNMENT_BYTES = 512  # the caching allocator rounds every block up to this
+_UNSPLIT_BYTES = 2**20  # and does not split off less than this from a large block, which then counts as a whole
 
 
 def network(fresh: Fresh) -> dict[str, Any]:
-    """A fully connected network large enough that library workspaces do not matter, of odd and random widths."""
+    """A fully connected network large enough that library workspaces do not matter, of odd and random widths.
+
+    The same for all checks of one grading, so that the student's profile of it is made once.
+    """
+    fresh = fresh.shared("lab1.memory")
     return {"widths": [fresh.odd(1501, 2101) for _ in range(4)] + [fresh.odd(11, 99)], "batch": fresh.odd(901, 1401)}
 
 
@@ -26,6 +31,14 @@ def parameter_bytes(widths: list[int], bytes_per_element: int = 4) -> int:
     """Bytes of weights and biases, each tensor rounded up as the caching allocator does."""
     elements = [count for before, after in itertools.pairwise(widths) for count in (before * after, after)]
     return sum(-(-count * bytes_per_element // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for count in elements)
+
+
+def require_parameters(held: float, widths: list[int], bytes_per_element: int, what: str, hint: str = "") -> None:
+    """Fail unless `held` bytes are what these parameters take on the device."""
+    least = parameter_bytes(widths, bytes_per_element)
+    most = least + (len(widths) - 1) * _UNSPLIT_BYTES
+    shown = f"{mebibytes(least)}, and at most {mebibytes(most - least)} more in blocks that were not split"
+    require_between(held, 0.99 * least, 1.01 * most, what=what, show=mebibytes, expected=shown, hint=hint)
 
 
 @dataclass(frozen=True)

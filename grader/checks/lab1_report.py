@@ -67,7 +67,7 @@ def _claims(submission: Submission) -> dict[str, Any]:
     for name, kinds in _KINDS.items():
         right = isinstance(claims[name], kinds) and not isinstance(claims[name], bool)
         require(right, f"claim {name}: {claims[name]!r} should be {' or '.join(kind.__name__ for kind in kinds)}")
-    words = len(re.sub(r"^```.*?^```|^#.*$|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
+    words = len(re.sub(r"^```.*?^```|^#[^\n]*|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
     require(
         words >= _MINIMUM_PROSE_WORDS,
         f"REPORT.md explains its numbers in {words} words",

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from grader.checks import lab1_report
-from grader.checks.lab1_memory import TOLERANCE, network, parameter_bytes, truth
+from grader.checks.lab1_memory import network, require_parameters, truth
 from grader.checks.timing import Call, devices, expected, long_size, measure, peak_tflops
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
@@ -285,13 +285,7 @@ class TestMemory:
         real = truth(submission, case)
         real.compare(seen.profile, "allocated_bytes", "torch.cuda.memory_allocated() at the end of each stage")
         held = seen.profile["stages"][1]["allocated_bytes"] - seen.profile["stages"][0]["allocated_bytes"]
-        require_close(
-            held,
-            parameter_bytes(case["widths"]),
-            relative=TOLERANCE,
-            what="bytes that the parameters added in stage 'model'",
-            show=mebibytes,
-        )
+        require_parameters(held, case["widths"], 4, "bytes that the parameters added in stage 'model'")
 
     @requires("every_stage_present")
     def test_reserved_told_apart(self, submission: Submission, fresh: Fresh) -> None:
@@ -327,13 +321,12 @@ class TestMemory:
         require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
         for profile, bytes_per_element in zip(seen.profiles, (4, 2), strict=True):
             stages = {stage["stage"]: stage["allocated_bytes"] for stage in profile["stages"]}
-            require_close(
+            require_parameters(
                 stages["model"] - stages["baseline"],
-                parameter_bytes(case["widths"], bytes_per_element),
-                relative=TOLERANCE,
-                what=f"bytes of the model in {profile['dtype']}",
-                show=mebibytes,
-                hint="each precision starts from nothing: model, batch and optimizer of the run before must be gone",
+                case["widths"],
+                bytes_per_element,
+                f"bytes of the model in {profile['dtype']}",
+                "each precision starts from nothing: model, batch and optimizer of the run before must be gone",
             )
 
     @requires("every_stage_present", "precisions_compared")

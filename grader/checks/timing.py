@@ -1,7 +1,8 @@
 """What a measured time must be: exact on the virtual GPU, whose cost model is known, and bracketed on a real one.
 
 On the virtual GPU a time may exceed the kernel's by 2 % and by what an honest method can add to each product: launches,
-synchronisations and readings of a clock around it. On a real GPU the truth is a measurement by events before and after the student's, 10 %.
+synchronisations and readings of a clock around it. On a real GPU the truth is a measurement by events before and after
+the student's, give or take 10 %.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path]) -> None:
         _show_lab(console, lab)
     _show_notes(console, grade.integrity)
     for line in isolation:
-        console.print(f"[yellow]{escape(line)}[/]")
+        console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
     _show_result(console, grade)
     for path in paths:
         console.print(f"[dim]report[/] {escape(str(path))}", soft_wrap=True)
@@ -117,10 +117,10 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
         return
     mark, style = _MARK[problem.outcome]
     text = Text.assemble((f"{mark} {problem.id}", style), ("  needs review" if mark == "?" else "", style))
-    console.print(Padding(text, (0, 0, 0, 10)))
-    console.print(Padding(Text(problem.message), (0, 0, 0, 12)))
+    console.print(Padding(text, (0, 0, 0, 10), expand=False))
+    console.print(Padding(Text(problem.message), (0, 0, 0, 12), expand=False))
     if problem.hint:
-        console.print(Padding(Text.assemble(("→ ", "cyan"), problem.hint), (0, 0, 0, 12)))
+        console.print(Padding(Text.assemble(("→ ", "cyan"), problem.hint), (0, 0, 0, 12), expand=False))
 
 
 def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
@@ -129,7 +129,7 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
     console.print("\n[bold]For the instructor's eyes[/] (notes never cost points by themselves)")
     for note in notes:
         where = f" at {note.where}" if note.where else ""
-        console.print(Padding(Text(f"{note.kind}: {note.detail}{where}  [{note.check}]"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"{note.kind}: {note.detail}{where}  [{note.check}]"), (0, 0, 0, 2), expand=False))
 
 
 def _show_result(console: Console, grade: Grade) -> None:

@@ -64,6 +64,8 @@ def install(submission: str, allowed: tuple[str, ...], emit: Callable[[bytes], N
             name = frame.f_code.co_filename
             if name.startswith(prefix):
                 return f"{os.path.basename(name)}:{frame.f_lineno} in {frame.f_code.co_name}"
+            if name.endswith("/platform.py"):
+                return None  # asks `uname` on its own account, in answer to an innocent question
             library = name.startswith("<frozen") or (name.startswith(stdlib) and "-packages/" not in name)
             # namedtuple, logging and dataclasses walk one frame for everybody; only `inspect` walks on request.
             if not library or (direct and not name.endswith("/inspect.py")):

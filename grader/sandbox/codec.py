@@ -20,6 +20,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 _MAX_DEPTH = 64
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _LENGTH = struct.Struct("<Q")
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _NUMPY_TYPES = {
@@ -107,7 +108,7 @@ def from_json(value: Any, depth: int = 0) -> Any:
 
 def dump_json(value: Any) -> bytes:
     """JSON text of a value already in the form of `to_json`."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def load_json(data: bytes) -> Any:
@@ -130,7 +131,7 @@ def dump_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     """Arrays in the safetensors format; no bytes at all for no tensors."""
     if not tensors:
         return b""
-    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+    return safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
 
 
 def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
@@ -150,7 +151,7 @@ def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
         code = _NUMPY_TYPES.get(entry["dtype"])
         if code is None:
             raise CodecError(f"tensor {name[:80]!r} has type {entry['dtype']}, which NumPy lacks")
-        tensors[name] = np.frombuffer(entry["data"], dtype=code).reshape(entry["shape"]).copy()
+        tensors[name] = np.ndarray(entry["shape"], dtype=code, buffer=entry["data"]).copy()
     return tensors
 
 

@@ -29,7 +29,7 @@ _NAMED = {
                           "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
     "safetensors": ("serialize", "deserialize"),
     "safetensors.numpy": ("save",),
-    "numpy": ("ascontiguousarray",),
+    "numpy": ("asarray",),
 }  # fmt: skip
 """Functions of others that probes, checks' truths or the result's way home rely on."""
 

@@ -29,11 +29,13 @@ from grader.sandbox.types import Isolation, Limits, Note, Reply, Request, Sandbo
 
 PRELOAD = (
     "numpy", "torch", "torch.distributed", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.benchmark",
-    "torch.profiler", "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "labkit", "vgpu", "grader.probes",
+    "torch.profiler", "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "sklearn.datasets", "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
 )  # fmt: skip
-"""What the server imports before it forks; `grader.probes` means all its modules."""
+"""What the server imports before it forks; `.*` means all modules of a package."""
 
 _START_SECONDS = 180.0
+_STOP_SECONDS = 20.0
 _REPLY_SLACK_SECONDS = 120.0
 """Beyond a run's own deadline: more than the server allows its supervisor."""
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME",
@@ -112,6 +114,17 @@ class Sandbox:
         if not self._sha256:
             self._refresh()
         return self._sha256
+
+    def read_text(self, path: str) -> str | None:
+        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`); None where there is none.
+
+        Links were resolved when the copy was made, so nothing outside the submission can be read this way.
+        """
+        self._refresh()
+        try:
+            return Path(self._copy, "labs", path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
 
     def run(self, request: Request) -> Reply:
         """Run one probe and wait until every process it started has ended.
@@ -235,19 +248,20 @@ class Sandbox:
 
     def _stop(self) -> None:
         """End the server; returns when the guard has seen everything end."""
+        if self._process is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._lifeline, b"x")
+        os.close(self._lifeline)
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        if self._process is not None:
-            try:
-                self._process.wait(10.0)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-            self._process = None
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
 
     def _log(self) -> str:
         """The end of what the server printed, for an error message."""

@@ -109,16 +109,32 @@ def have_children() -> bool:
     return True
 
 
-def end_descendants() -> None:
-    """Kill everything below us and wait for it; needs `adopt_orphans`, or what was orphaned is not below us.
+def kill_descendants() -> None:
+    """Send SIGKILL to everything below us, even if it forks faster than we look.
 
-    Stopping comes first: a process that forks without end could otherwise outrun the killing.
+    Whole process groups go at once. What left its group is stopped first, until a look finds nothing new: stopped
+    processes still fill the process limit, so a limited flood runs dry.
     """
+    own_group = os.getpgid(0)
+    stopped: set[int] = set()
+    while True:
+        below = descendants(os.getpid())
+        for group in {int(fields[2]) for fields in map(_stat, below) if fields is not None} - {own_group, 0}:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        fresh = set(below) - stopped
+        if not fresh:
+            break
+        send(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    send(stopped, signal.SIGKILL)
+
+
+def end_descendants() -> None:
+    """Kill everything below us and wait for it; needs `adopt_orphans`, or what was orphaned is not below us."""
     reap()
     while have_children():
-        below = descendants(os.getpid())
-        send(below, signal.SIGSTOP)
-        send(below, signal.SIGKILL)
+        kill_descendants()
         reap()
         time.sleep(0.001)
 

@@ -242,16 +242,23 @@ def _alive(namespaces: bool) -> list[int]:
     return processes.others() if namespaces else processes.descendants(os.getpid())
 
 
-def _end_all(namespaces: bool) -> None:
+def _kill_all(namespaces: bool) -> None:
     if namespaces:
         # From process 1, this reaches everything in the namespace at once: no fork can outrun it.
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                os.waitpid(-1, 0)
     else:
+        processes.kill_descendants()
+
+
+def _end_all(namespaces: bool) -> None:
+    if not namespaces:
         processes.end_descendants()
+        return
+    _kill_all(namespaces)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
@@ -314,11 +321,11 @@ def _look(run: Run, ranks: list[_Rank]) -> None:
     processes.reap_orphans(pids, keep=[rank.pid for rank in ranks])
     used = processes.usage(pids)
     if used.tasks > limits.processes:
-        _kill_all(pids)
         _condemn_all(ranks, "crashed", f"more than {limits.processes} processes and threads", ask_first=False)
+        _kill_all(run.namespaces)
     elif used.resident_bytes > limits.memory_bytes and processes.shared_out_bytes(pids) > limits.memory_bytes:
         _condemn_all(ranks, "memory", f"more than {limits.memory_bytes / 2**20:.0f} MiB in use", ask_first=False)
-        _kill_all(pids)
+        _kill_all(run.namespaces)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     if used.cpu_seconds + ended.ru_utime + ended.ru_stime > limits.cpu_seconds:
         _condemn_all(ranks, "timeout", f"more than {limits.cpu_seconds:g} s of CPU time", ask_first=True)
@@ -326,8 +333,3 @@ def _look(run: Run, ranks: list[_Rank]) -> None:
         size = processes.folder_bytes(run.task.work, stop_bytes=limits.tmp_bytes)
         if size > limits.tmp_bytes:
             _condemn_all(ranks, "output", f"wrote more than {limits.tmp_bytes} bytes to files", ask_first=False)
-
-
-def _kill_all(pids: list[int]) -> None:
-    processes.send(pids, signal.SIGSTOP)
-    processes.send(pids, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Make a submission from a scenario folder: the reference, with small edits and files of its own laid over it.
 
-`scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old, new;
-`old` must occur exactly once), `[[prepend]]` (file, text) and what the scenario expects; every other file of the folder
-is laid over the reference.
+`scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
+new; `old` must occur exactly once), `[[prepend]]` (file, text) and what the scenario expects; every other file of the
+folder is laid over the reference.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
 import sys
 import threading
 import time
@@ -86,14 +87,12 @@ def test_a_default_device_of_cuda_does_not_outlive_the_gpu() -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
-def test_attaching_is_quick_and_imports_nothing_heavy() -> None:
+def test_attaching_imports_nothing_heavy() -> None:
     code = (
-        "import torch, sys, time; import vgpu.api; start = time.perf_counter()\n"
+        "import torch, sys, vgpu.api\n"
         "with vgpu.attach('T4'): torch.ones(2, device='cuda') + 1; loaded = set(sys.modules)\n"
-        "sys.exit(bool(loaded & {'torch._dynamo', 'torchvision', 'pynvml'}))"
+        "sys.exit(bool(loaded & {'torch._dynamo', 'torchvision'}))"
     )
-    import subprocess
-
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -65,14 +65,16 @@ def test_the_default_device_and_device_contexts_choose_the_gpu(gpu: vgpu.Virtual
 
 
 def test_mixing_devices_in_an_elementwise_operation_fails_as_on_cuda(gpu: vgpu.VirtualGPU) -> None:
-    expected = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    expected = r"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
     with pytest.raises(RuntimeError, match=expected):
         torch.zeros(2, device="cuda") + torch.zeros(2)
 
 
 def test_mixing_devices_in_a_product_names_the_argument(gpu: vgpu.VirtualGPU) -> None:
     layer = nn.Linear(2, 2).cuda()
-    with pytest.raises(RuntimeError, match="mat1 is on cpu, different from other tensors on cuda:0 .*wrapper_CUDA_addmm"):
+    with pytest.raises(
+        RuntimeError, match=r"mat1 is on cpu, different from other tensors on cuda:0 .*wrapper_CUDA_addmm"
+    ):
         layer(torch.zeros(1, 2))
 
 
@@ -83,13 +85,15 @@ def test_a_cpu_scalar_may_meet_gpu_tensors(gpu: vgpu.VirtualGPU) -> None:  # CUD
 
 
 def test_a_gpu_index_for_a_cpu_tensor_is_refused(gpu: vgpu.VirtualGPU) -> None:  # TensorAdvancedIndexing.cpp
-    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device as the indexed tensor"):
+    with pytest.raises(
+        RuntimeError, match="indices should be either on cpu or on the same device as the indexed tensor"
+    ):
         torch.arange(3)[torch.tensor([0], device="cuda")]
     assert torch.arange(3, device="cuda")[torch.tensor([2])].item() == 2
 
 
 def test_numpy_is_refused_with_cudas_words(gpu: vgpu.VirtualGPU) -> None:
-    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()"):
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()"):
         torch.zeros(1, device="cuda").numpy()
 
 
@@ -202,3 +206,5 @@ def test_compile_and_graphs_are_named_as_unsupported(gpu: vgpu.VirtualGPU) -> No
         torch.compile(nn.Linear(1, 1))
     with pytest.raises(vgpu.Unsupported, match="CUDA graphs"):
         torch.cuda.CUDAGraph()
+    with pytest.raises(vgpu.Unsupported, match="nccl"):
+        torch.distributed.init_process_group("nccl")

@@ -1,4 +1,4 @@
-"""NVML, the profiler, the summary and the command line; expectations from nvml.h and the torch.profiler documentation."""
+"""NVML, profiler, summary and command line; expectations from nvml.h and the torch.profiler documentation."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import rounded
 from torch import nn
 
 import vgpu
+from conftest import rounded
 
 # :4096:2:16:8 = 2 * 4096 KiB + 8 * 16 KiB (aten/src/ATen/cuda/CublasHandlePool.cpp)
 WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
@@ -144,7 +144,7 @@ def test_running_out_of_memory_in_backward_can_be_caught() -> None:
     spec = dataclasses.replace(vgpu.get_spec("T4"), memory_bytes=400 << 20)
     with vgpu.attach(spec, values=False):
         x = torch.ones(30 << 20, device="cuda", requires_grad=True)
-        y = (x * 2).sum()
+        y = (x * x).sum()
         with pytest.raises(torch.OutOfMemoryError):
             y.backward()
         del y

@@ -56,7 +56,9 @@ def test_a_12_layer_transformer_step_takes_no_real_memory(shapes: vgpu.VirtualGP
 def test_values_and_shapes_only_agree_on_time_and_memory() -> None:
     def run(values: bool) -> tuple[list[vgpu.Kernel], int, float]:
         with vgpu.attach("T4", values=values) as gpu:
-            model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).cuda()
+            model = nn.Sequential(
+                nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)
+            ).cuda()
             optimizer = torch.optim.AdamW(model.parameters())
             x, y = torch.randn(2, 3, 8, 8, device="cuda"), torch.randint(0, 5, (2,), device="cuda")
             for _ in range(2):

@@ -106,7 +106,9 @@ def test_no_product_beats_the_roofline(name: str) -> None:  # Williams et al., C
 
 def test_misaligned_fp16_products_are_slower() -> None:  # NVIDIA Matrix Multiplication Background User's Guide
     spec = vgpu.get_spec("A100-80GB")
-    assert cost.matmul_seconds(spec, 4095, 4095, 4095, "float16") > cost.matmul_seconds(spec, 4096, 4096, 4096, "float16")
+    assert cost.matmul_seconds(spec, 4095, 4095, 4095, "float16") > cost.matmul_seconds(
+        spec, 4096, 4096, 4096, "float16"
+    )
 
 
 def test_flops_are_those_of_the_flop_counter() -> None:

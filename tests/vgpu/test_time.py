@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import timeit
@@ -245,7 +246,8 @@ def test_a_sleeping_monitor_waits_for_the_virtual_time_of_the_others(shapes: vgp
     stop.set()
     thread.join()
     assert elapsed == pytest.approx(100 * cost.matmul_seconds(shapes.spec, 4096, 4096, 4096), rel=0.02)
-    assert abs(len(samples) - elapsed / 0.01) <= 3
+    # Never more than virtual time allows; fewer when the operating system gave the thread no turn in between.
+    assert 0.5 * elapsed / 0.01 <= len(samples) <= elapsed / 0.01 + 2
 
 
 def test_a_thread_of_the_program_uses_the_gpu(gpu: vgpu.VirtualGPU) -> None:
@@ -274,7 +276,7 @@ def test_an_injected_host_delay_hits_the_host_once(shapes: vgpu.VirtualGPU) -> N
     for _ in range(3):
         x += 1
         moments.append(shapes.now())
-    gaps = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
     assert [gap > 0.4 for gap in gaps] == [False, True, False]
 
 

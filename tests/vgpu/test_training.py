@@ -47,7 +47,9 @@ def test_optimizers_use_foreach_kernels_on_the_gpu(gpu: vgpu.VirtualGPU) -> None
 
 
 def test_a_convolutional_network_with_batch_norm_trains(gpu: vgpu.VirtualGPU) -> None:
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)
+    )
     net.cuda()
     net(torch.randn(5, 1, 8, 8, device="cuda")).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.is_cuda for parameter in net.parameters())
@@ -86,6 +88,12 @@ def test_a_transformer_layer_trains_and_evaluates(gpu: vgpu.VirtualGPU) -> None:
     layer(x).sum().backward()
     with torch.inference_mode():
         assert layer.eval()(x).is_cuda
+
+
+def test_data_parallel_on_one_gpu_is_the_module_itself(gpu: vgpu.VirtualGPU) -> None:  # torch.nn.DataParallel
+    layer = nn.Linear(2, 2).cuda()
+    x = torch.ones(3, 2)
+    assert torch.equal(nn.DataParallel(layer)(x), layer(x.cuda()))
 
 
 def test_optimizer_state_survives_a_round_trip(gpu: vgpu.VirtualGPU) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +12,7 @@ _MISSING: Any = object()
 
 
 class PatchSet:
-    """Replaces attributes and dictionary entries, and undoes it all in reverse order."""
+    """Replaces attributes, and undoes it all in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -37,15 +37,6 @@ class PatchSet:
         """Set an attribute only where this version of PyTorch has it."""
         if hasattr(owner, name):
             self.set(owner, name, value)
-
-    def set_item(self, owner: MutableMapping[Any, Any], key: Any, value: Any) -> None:
-        """Set an entry of a dictionary."""
-        before = owner.get(key, _MISSING)
-        if before is _MISSING:
-            self._undo.append(lambda: owner.__delitem__(key))
-        else:
-            self._undo.append(lambda: owner.__setitem__(key, before))
-        owner[key] = value
 
     def rebind(self, old: Any, new: Any) -> None:
         """Where a module bound `old` by name (`from x import y`), `rebind_everywhere` will put `new`."""

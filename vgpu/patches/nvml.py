@@ -66,7 +66,7 @@ def _patch(patches: PatchSet, gpu: VirtualGPU, module: ModuleType) -> None:
     def not_supported(*args: Any, **kwargs: Any) -> Any:
         raise module.NVMLError(module.NVML_ERROR_NOT_SUPPORTED)
 
-    for name in [name for name in vars(module) if name.startswith("nvmlDevice") or name.startswith("nvmlSystem")]:
+    for name in [name for name in vars(module) if name.startswith(("nvmlDevice", "nvmlSystem"))]:
         if callable(getattr(module, name)) and name not in replacements:
             patches.set(module, name, not_supported)
     for name, function in replacements.items():
@@ -113,7 +113,9 @@ def _functions(gpu: VirtualGPU, module: ModuleType) -> dict[str, Callable[..., A
         "nvmlDeviceGetName": lambda handle: f"{spec.title} (simulated)",
         "nvmlDeviceGetUUID": lambda handle: "GPU-simulated-by-vgpu-0",
         "nvmlDeviceGetMemoryInfo": memory,
-        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=round(100 * busy()), memory=round(60 * busy())),
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(
+            gpu=round(100 * busy()), memory=round(60 * busy())
+        ),
         "nvmlDeviceGetTemperature": lambda handle, sensor=0: round(between(spec.temperature_celsius)),
         "nvmlDeviceGetPowerUsage": lambda handle: round(1000 * between(spec.power_watts)),
         "nvmlDeviceGetPowerManagementLimit": lambda handle: round(1000 * spec.power_watts[1]),

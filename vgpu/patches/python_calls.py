@@ -3,15 +3,20 @@
 Not here: `torch.cuda` (`vgpu.patches.cuda`).
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed
 import torch.overrides
 import torch.utils._foreach_utils
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
@@ -28,7 +33,7 @@ def _overrides(values: Any) -> bool:
         if kind not in _PLAIN:
             override = getattr(kind, "__torch_function__", None)
             if override is not None and override is not _ignored and kind is not type:
-                return not (kind.__torch_function__ == torch.Tensor.__torch_function__)
+                return bool(kind.__torch_function__ != torch.Tensor.__torch_function__)
     return False
 
 
@@ -43,6 +48,7 @@ def install(patches: PatchSet, gpu: VirtualGPU, mode: TorchFunctionMode) -> None
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         patches.on_undo(lambda: torch.__future__.set_swap_module_params_on_conversion(before))
+    _data_parallel_on_one_gpu(patches)
     _refuse(patches)
 
 
@@ -80,7 +86,7 @@ def _group_by_visible_device(patches: PatchSet, gpu: VirtualGPU) -> None:
     utilities = torch.utils._foreach_utils
     original = utilities._group_tensors_by_device_and_dtype
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def group(lists: Any, with_indices: bool = False) -> Any:
         groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
         for index, tensor in enumerate(lists[0]):
@@ -115,6 +121,18 @@ def _print_without_values(patches: PatchSet, gpu: VirtualGPU) -> None:
     patches.set(torch._tensor_str, "_str", text)
 
 
+def _data_parallel_on_one_gpu(patches: PatchSet) -> None:
+    """`nn.DataParallel` scatters in C++; with one GPU that only moves the inputs there."""
+
+    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        def move(value: Any) -> Any:
+            return value.cuda() if isinstance(value, torch.Tensor) else value
+
+        return (tree_map(move, tuple(inputs)),), (tree_map(move, dict(kwargs or {})),)
+
+    patches.set(torch.nn.DataParallel, "scatter", scatter)
+
+
 def _refuse(patches: PatchSet) -> None:
     def refuse(operation: str, instead: str) -> Any:
         def refused(*args: Any, **kwargs: Any) -> Any:
@@ -124,6 +142,15 @@ def _refuse(patches: PatchSet) -> None:
 
     patches.set(torch, "compile", refuse("torch.compile", "call the model without compiling it"))
     patches.set(torch.nn.Module, "compile", refuse("Module.compile", "call the module without compiling it"))
+    if torch.distributed.is_available():
+        join = torch.distributed.init_process_group
+
+        def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            if "nccl" in str(backend):
+                raise Unsupported("the nccl backend", "use init_process_group('gloo')")
+            return join(backend, *args, **kwargs)
+
+        patches.rebind(join, init_process_group)
     graphs = refuse("CUDA graphs", "launch the kernels one by one")
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(torch.cuda, name, graphs)

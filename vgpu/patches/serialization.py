@@ -4,6 +4,9 @@ PyTorch tags each saved storage with its location ("cuda:0") and asks registered
 (torch/serialization.py). Not here: the file format, which is PyTorch's.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
 from __future__ import annotations
 
 from typing import Any

@@ -86,9 +86,7 @@ class Event:
 class Stream:
     """A queue of the device (`torch.cuda.Stream`); also a context that makes it current, as `torch.Stream` is."""
 
-    def __init__(
-        self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **_: Any
-    ) -> None:
+    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
         gpu = _gpu()
         self.stream_id = gpu.queue.new_stream() if stream_id is None else stream_id
         self.priority = priority
@@ -135,7 +133,9 @@ class Stream:
         THREAD.stream = self.stream_id
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         THREAD.stream = self._before.pop()
 
     def __eq__(self, other: object) -> bool:
@@ -158,7 +158,9 @@ class StreamContext:
         if self.stream is not None:
             self.stream.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         if self.stream is not None:
             self.stream.__exit__(kind, error, where)
 
@@ -196,7 +198,7 @@ def install(patches: PatchSet) -> None:
 def _generic(kind: type[Any]) -> type[Any]:
     """`torch.Stream(device=...)` and `torch.Event(device=...)`: the device comes first there."""
 
-    class Generic(kind):
+    class Generic(kind):  # type: ignore[misc]
         def __init__(self, device: Any = None, **options: Any) -> None:
             super().__init__(**options)
 

@@ -13,6 +13,7 @@ from vgpu.patches.base import PatchSet
 from vgpu.state import attached
 
 _CLOCK = "_vgpu_clock"
+_NEVER = 1_000_000
 
 
 def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) -> None:
@@ -23,9 +24,17 @@ def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) ->
 
     def start_with_clock(thread: threading.Thread) -> None:
         gpu = attached()
-        if gpu is not None:
-            setattr(thread, _CLOCK, gpu.clock.spawn())
-        start(thread)
+        if gpu is None:
+            start(thread)
+            return
+        setattr(thread, _CLOCK, gpu.clock.spawn())
+        # `start` waits for the thread to run: that is not a wait in which virtual time may pass.
+        mine = gpu.clock.mine()
+        mine.waiting -= _NEVER
+        try:
+            start(thread)
+        finally:
+            mine.waiting += _NEVER
 
     def run_with_modes(thread: threading.Thread) -> None:
         gpu, clock = attached(), getattr(thread, _CLOCK, None)

@@ -7,6 +7,7 @@ import torch
 
 from labkit.results import MatmulResult
 
+from . import reference
 from .reference import (  # noqa: F401
     SIZES,
     classify_bound,
@@ -14,7 +15,6 @@ from .reference import (  # noqa: F401
     peak_share,
     plot_speedup,
 )
-from . import reference
 
 
 @torch.inference_mode()

@@ -1,0 +1,17 @@
+"""Hooks of our own, for tools that grade many submissions in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grader.sandbox import Sandbox
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_grade_sandbox(folder: Path) -> Sandbox | None:
+    """Return an entered sandbox over `folder` to grade in, or None for a new one.
+
+    Whoever returns one keeps it: its preloaded server, which takes seconds to start, then serves several gradings.
+    """

@@ -1,0 +1,66 @@
+"""Sandboxes over the fake submission, in each way a machine can isolate.
+
+They live as long as the test run: starting one means importing torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from sandbox_runs import LIMITS, PRELOAD, PROBES, SUBMISSION, Runner, UserSandbox, children_of
+
+from grader.sandbox import Sandbox, SandboxError
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """After the last sandbox of the run has closed, no process that it started is there, not even as a zombie."""
+    before = children_of(os.getpid())
+    yield
+    assert children_of(os.getpid()) <= before
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> Iterator[Sandbox]:
+    """The fake submission with full isolation, as whoever runs the tests."""
+    with Sandbox(SUBMISSION, isolation="namespaces", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS) as sandbox:
+        try:
+            assert sandbox.isolation.mode == "namespaces"
+        except SandboxError as error:
+            pytest.skip(str(error))
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def process_limits() -> Iterator[Sandbox]:
+    """The fake submission with process limits only."""
+    with Sandbox(SUBMISSION, isolation="limits", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> Iterator[UserSandbox]:
+    """The fake submission with full isolation, run by a user without privileges."""
+    if os.geteuid() != 0:
+        pytest.skip("the tests themselves run as an ordinary user, so the other namespace tests show this already")
+    sandbox = UserSandbox()
+    if sandbox.isolation["mode"] != "namespaces":
+        pytest.skip(f"an ordinary user cannot use namespaces here: {sandbox.isolation['reason']}")
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture(scope="session", params=["namespaces", "ordinary_user"])
+def isolated(request: pytest.FixtureRequest) -> Runner:
+    """Full isolation, as root (or whoever runs the tests) and as an ordinary user."""
+    runner: Runner = request.getfixturevalue(request.param)
+    return runner
+
+
+@pytest.fixture(scope="session", params=["namespaces", "process_limits"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """Both modes, for what must hold in either."""
+    found: Sandbox = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,85 @@
+"""What an ordinary submission does; nothing here may cost anything."""
+
+import collections
+import logging
+import platform
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclass(frozen=True)
+class Result:
+    value: int
+
+
+def double(x):
+    return x * 2
+
+
+def chatty():
+    warnings.warn("careful", stacklevel=1)
+    logging.getLogger(__name__).warning("still careful")
+    print("hello", file=sys.stdout)
+    platform.processor()
+    return Point(1, 2).x
+
+
+def changes_torch_settings():
+    import torch
+
+    torch.manual_seed(7)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    return torch.allclose(torch.ones(2), torch.ones(2))
+
+
+def writes_where_it_may():
+    Path("result.json").write_text("{}")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"x")
+    return Path("result.json").read_text()
+
+
+def open_task():
+    """Double a number."""
+    raise NotImplementedError("Task 1.2 is open: write double in labs/lab1_gpu_basics/honest.py")
+
+
+def divides_by_zero():
+    return 1 / 0
+
+
+def one_argument(x):
+    return x
+
+
+def imports():
+    """Which names that only exist outside can be imported."""
+    import importlib
+
+    found = []
+    for name in ("solutions", "tests", "honest", "endings", "conftest", "lab1_gpu_basics", "fake_submission"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+        found.append(name)
+    return found
+
+
+def where_from():
+    """Files that modules with often-shadowed names came from."""
+    import random
+    import sys
+
+    import numpy
+    import torch
+
+    names = [str(module.__file__) for module in (numpy, torch, random)]
+    return {"files": names, "sitecustomize": str(getattr(sys.modules.get("sitecustomize"), "__file__", None))}

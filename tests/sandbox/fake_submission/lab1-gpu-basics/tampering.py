@@ -1,0 +1,56 @@
+"""Attacks on what the probe measures with."""
+
+import json
+import time
+
+import torch
+
+
+def patch_clock():
+    time.perf_counter = lambda: 0.0
+    return 1
+
+
+def patch_allclose():
+    torch.allclose = lambda *a, **k: True
+    return 1
+
+
+def patch_assert_close():
+    torch.testing.assert_close = lambda *a, **k: None
+    return 1
+
+
+def patch_synchronize():
+    torch.cuda.synchronize = lambda *a: None
+    return 1
+
+
+def patch_event_method():
+    torch.cuda.Event.elapsed_time = lambda *a: 1.0
+    return 1
+
+
+def patch_json():
+    json.dumps = lambda *a, **k: "{}"
+    return 1
+
+
+def patch_code_object():
+    def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+        return True
+
+    torch.testing.assert_close.__code__ = allclose.__code__
+    return 1
+
+
+def patch_the_sandbox():
+    from grader.sandbox import codec
+
+    codec.dump_json = lambda value: b"{}"
+    return 1
+
+
+def patch_then_raise():
+    time.time = lambda: 0.0
+    raise ValueError("hiding behind an error")

@@ -1,0 +1,99 @@
+"""A probe that calls any function of the fake submission; the tests' stand-in for `grader/probes/`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def call(student: Any, *, module: str, function: str, **arguments: Any) -> dict[str, Any]:
+    """Call `labs.lab1_gpu_basics.MODULE.FUNCTION(**arguments)` and report what it returned."""
+    target = getattr(student.module(f"lab1_gpu_basics.{module}"), function)
+    return {"returned": target(**arguments)}
+
+
+def fixed_signature(student: Any, *, module: str, function: str) -> dict[str, Any]:
+    """Call with two arguments, whatever the function takes."""
+    return {"returned": getattr(student.module(f"lab1_gpu_basics.{module}"), function)(1, 2)}
+
+
+def broken(student: Any) -> dict[str, Any]:
+    """A bug of ours."""
+    return {"never": [][1]}
+
+
+def wrong_return(student: Any) -> dict[str, Any]:
+    """A probe that finds a return value unlike the docstring."""
+    raise WrongReturn("double() returned None, expected a number")
+
+
+class WrongReturn(Exception):
+    sandbox_kind = "wrong_return"
+
+
+def about(student: Any) -> dict[str, Any]:
+    """What the child is told about itself."""
+    return {
+        "device": student.device,
+        "gpu": student.gpu is not None,
+        "rank": student.rank,
+        "ranks": student.ranks,
+        "present": student.present,
+    }
+
+
+def all_reduce(student: Any) -> dict[str, Any]:
+    """Sum of the ranks' numbers, over gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=student.rendezvous, rank=student.rank, world_size=student.ranks)
+    total = torch.tensor(float(student.rank + 1))
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return {"total": total.item()}
+
+
+def wait_for_everyone(student: Any, *, misbehaving: int, function: str) -> dict[str, Any]:
+    """One rank calls `function` of the fake submission, the others wait for it in a collective."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=student.rendezvous, rank=student.rank, world_size=student.ranks)
+    if student.rank == misbehaving:
+        getattr(student.module("lab1_gpu_basics.endings"), function)()
+    dist.barrier()
+    return {}
+
+
+def one_rank(student: Any, *, misbehaving: int, function: str) -> dict[str, Any]:
+    """One rank calls `function`, the others return at once."""
+    if student.rank == misbehaving:
+        getattr(student.module("lab1_gpu_basics.endings"), function)()
+    return {"rank": student.rank}
+
+
+def tensors(student: Any, *, image: Any) -> dict[str, Any]:
+    """Tensors of several types, and the one that came in."""
+    import torch
+
+    return {
+        "image": image,
+        "image_type": f"{type(image).__module__}.{type(image).__name__}",
+        "half": torch.tensor([1.5, float("nan")], dtype=torch.bfloat16),
+        "nested": {"weights": [torch.arange(3), torch.ones(2, 2)]},
+        "transposed": torch.arange(6).reshape(2, 3).T,
+        "scalar": torch.tensor(float("inf")),
+    }
+
+
+def odd_values(student: Any) -> dict[str, Any]:
+    """Values JSON has no form for."""
+    import numpy
+
+    return {
+        "nan": float("nan"),
+        "infinities": (float("inf"), -float("inf")),
+        "numpy": [numpy.float32(0.5), numpy.int64(3), numpy.bool_(True)],
+        "dollar": {"$float": "nan", "x": 1},
+        "object": object(),
+        "surrogate": "\udc80",
+    }

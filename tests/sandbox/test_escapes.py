@@ -1,0 +1,130 @@
+"""What a submission tries in order to get out: none of it may reach anything, as root or as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandbox_runs import PROBES, SUBMISSION, Runner, call
+
+from grader.sandbox import Limits, Sandbox
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def attempt(runner: Runner, function: str, **arguments: Any) -> Any:
+    """What the function of the fake submission reported."""
+    reply = call(runner, "escapes", function, **arguments)
+    assert reply.kind == "ok", reply.first
+    return reply.value["returned"]
+
+
+def test_nothing_can_be_unmounted_or_made_writable(isolated: Runner) -> None:
+    assert attempt(isolated, "mounts", grader=str(REPOSITORY / "grader")) == []
+
+
+def test_a_nested_user_namespace_gives_no_power_over_mounts(isolated: Runner) -> None:
+    grader = str(REPOSITORY / "grader")
+    assert attempt(isolated, "mounts_from_a_nested_user_namespace", grader=grader) == []
+
+
+def test_writing_is_possible_below_tmp_and_dev_shm_only(isolated: Runner) -> None:
+    mark = uuid.uuid4().hex
+    folders = ["/", "/etc", "/usr/lib", "/submission", "/submission/labs", "/packages", "/dev", "/var/tmp", "/root"]
+    folders += [str(REPOSITORY), str(REPOSITORY / "labkit"), str(REPOSITORY / "grader/probes"), os.path.expanduser("~")]
+    allowed = [f"/tmp/{mark}", f"/dev/shm/{mark}", mark]
+    written = attempt(isolated, "write_to", paths=[f"{folder}/{mark}" for folder in folders] + allowed)
+    assert written == allowed
+    assert not any(Path(folder, mark).exists() for folder in ("/tmp", "/dev/shm", "/usr/lib", REPOSITORY))
+
+
+def test_shared_memory_of_others_is_neither_seen_nor_written(isolated: Runner) -> None:
+    name = f"gpulabs-test-{uuid.uuid4().hex}"
+    path = Path("/dev/shm", name)
+    path.write_text("ours")
+    path.chmod(0o666)
+    try:
+        assert name not in attempt(isolated, "list_folder", path="/dev/shm")
+        attempt(isolated, "write_to", paths=[str(path)])
+        assert path.read_text() == "ours"
+    finally:
+        path.unlink()
+
+
+def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
+    hidden = [
+        "solutions",
+        "grader/checks",
+        "grader/rubric.toml",
+        "grader/plugin.py",
+        ".git",
+        "tests/grader",
+        "pyproject.toml",
+    ]
+    assert attempt(isolated, "read_from", paths=[str(REPOSITORY / name) for name in hidden]) == []
+
+
+def test_homes_logs_and_other_temporary_files_do_not_exist(isolated: Runner, tmp_path: Path) -> None:
+    paths = ["/home", "/var/log", "/etc/shadow", "/root/.bashrc", "/run", str(tmp_path), "/boot", "/sys", "/mnt"]
+    assert attempt(isolated, "read_from", paths=paths) == []
+
+
+def test_no_connection_leaves_the_sandbox(isolated: Runner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert attempt(isolated, "connect_to", host="127.0.0.1", port=server.getsockname()[1]) != "connected"
+    assert attempt(isolated, "connect_to", host="192.0.2.1", port=80) == "OSError"
+
+
+def test_loopback_inside_works(isolated: Runner) -> None:
+    assert attempt(isolated, "inner_loopback") == "connected"
+
+
+def test_killing_everyone_finds_nobody(isolated: Runner) -> None:
+    reply = call(isolated, "escapes", "kill_everyone")
+    assert reply.error == "ProcessLookupError", "there is nobody but the attacker and its supervisor"
+    assert attempt(isolated, "inner_loopback") == "connected"
+
+
+def test_the_supervisor_cannot_be_killed(isolated: Runner) -> None:
+    reply = call(isolated, "escapes", "kill_the_parent")
+    assert reply.kind == "ok" or reply.first.error == "PermissionError"
+
+
+def test_the_supervisor_cannot_be_traced_or_read(isolated: Runner) -> None:
+    assert attempt(isolated, "trace_the_parent") == []
+
+
+def test_only_processes_of_the_run_are_visible(isolated: Runner) -> None:
+    assert attempt(isolated, "visible_processes") == [1, 2]
+
+
+def test_no_privilege_is_left(isolated: Runner) -> None:
+    got = attempt(isolated, "privileges")
+    assert {got[name] for name in ("CapEff", "CapPrm", "CapBnd")} == {"0000000000000000"}
+    assert got["NoNewPrivs"] == "1"
+    assert "0" not in got["Uid"].split()
+
+
+def test_no_device_can_be_made(isolated: Runner) -> None:
+    assert attempt(isolated, "make_a_device") is False
+
+
+def test_no_descriptor_but_our_pipes_is_open(isolated: Runner) -> None:
+    assert attempt(isolated, "open_descriptors") == ["pipe"] * 3
+
+
+@pytest.mark.parametrize("function", ["fork_without_end", "fork_swallowing_errors"])
+def test_forking_without_end_stops_at_the_limit(isolated: Runner, function: str) -> None:
+    limits = Limits(wall_seconds=2.0, processes=24, memory_bytes=4 * 2**30)
+    assert call(isolated, "endings", function, limits=limits).kind in ("error", "crashed", "timeout")
+    assert attempt(isolated, "visible_processes") == [1, 2]
+
+
+def test_secrets_in_the_judges_environment_stay_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COURSE_TOKEN", "s3cr3t")
+    with Sandbox(SUBMISSION, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
+        assert "s3cr3t" not in attempt(sandbox, "environment")

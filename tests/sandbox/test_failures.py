@@ -1,0 +1,111 @@
+"""What an exception is taken for, and the place it is traced to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_runs import PROBES, call, place
+
+from grader.sandbox import Reply, Request, Sandbox
+
+
+@pytest.fixture
+def importing(tmp_path: Path) -> Iterator[Callable[[str], Reply]]:
+    """Writes a module of Lab 1 and imports it in a sandbox without torch."""
+    module = tmp_path / "lab1_gpu_basics" / "module.py"
+    module.parent.mkdir()
+    with Sandbox(tmp_path, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
+
+        def run(source: str) -> Reply:
+            module.write_text(source)
+            return call(sandbox, "module", "function")
+
+        yield run
+
+
+def test_an_open_task_is_a_stub_with_its_own_words(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "honest", "open_task")
+    assert (reply.kind, reply.where) == ("stub", place("honest", "raise NotImplementedError", "open_task"))
+    assert reply.message.startswith("Task 1.2 is open")
+
+
+def test_an_error_has_type_message_place_and_line(sandbox: Sandbox) -> None:
+    first = call(sandbox, "honest", "divides_by_zero").first
+    assert (first.kind, first.error, first.message) == ("error", "ZeroDivisionError", "division by zero")
+    assert (first.where, first.line) == (place("honest", "1 / 0", "divides_by_zero"), "return 1 / 0")
+
+
+def test_a_syntax_error_names_file_line_and_source(importing: Callable[[str], Reply]) -> None:
+    first = importing("x = 1\ndef broken(:\n    pass\n").first
+    assert (first.kind, first.error, first.where) == ("import_error", "SyntaxError", "module.py:2")
+    assert first.line == "def broken(:"
+
+
+def test_a_missing_package_names_the_line_that_wants_it(importing: Callable[[str], Reply]) -> None:
+    first = importing("\nimport a_package_nobody_has\n").first
+    assert (first.kind, first.error, first.where) == ("import_error", "ModuleNotFoundError", "module.py:2")
+    assert first.line == "import a_package_nobody_has"
+
+
+def test_any_exception_while_importing_is_an_import_error(importing: Callable[[str], Reply]) -> None:
+    first = importing("value = undefined\n").first
+    assert (first.kind, first.error, first.where) == ("import_error", "NameError", "module.py:1")
+
+
+def test_leaving_at_import_is_reported(importing: Callable[[str], Reply]) -> None:
+    assert importing("import os\nos._exit(0)\n").kind == "crashed"
+    assert importing("import sys\nsys.exit(0)\n").first.where == "module.py:2"
+
+
+def test_a_mended_file_is_seen_at_once(importing: Callable[[str], Reply]) -> None:
+    assert importing("def function(:\n").kind == "import_error"
+    assert importing("def function():\n    return 5\n").value == {"returned": 5}
+
+
+def test_a_missing_file_is_named(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "absent", "function")
+    assert reply.kind == "import_error"
+    assert "labs/lab1_gpu_basics/absent.py does not exist" in reply.message
+
+
+def test_a_missing_function_is_the_submissions_error(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "honest", "absent")
+    assert (reply.kind, reply.where) == ("error", "honest.py")
+    assert reply.message == "labs/lab1_gpu_basics/honest.py does not define absent"
+
+
+def test_a_changed_signature_is_the_submissions_error(sandbox: Sandbox) -> None:
+    request = Request("drive.fixed_signature", params={"module": "honest", "function": "one_argument"})
+    reply = sandbox.run(request)
+    assert (reply.kind, reply.where) == ("error", place("honest", "def one_argument", "one_argument"))
+    assert "takes 1 positional argument" in reply.message
+
+
+def test_a_bug_of_ours_is_told_apart(sandbox: Sandbox) -> None:
+    first = sandbox.run(Request("drive.broken")).first
+    assert (first.kind, first.error, first.where) == ("probe_error", "IndexError", None)
+    assert "drive.py" in first.traceback
+
+
+def test_an_unknown_probe_is_a_bug_of_ours(sandbox: Sandbox) -> None:
+    assert sandbox.run(Request("nothing.there")).kind == "probe_error"
+
+
+def test_a_probe_may_refuse_a_return_value(sandbox: Sandbox) -> None:
+    reply = sandbox.run(Request("drive.wrong_return"))
+    assert (reply.kind, reply.message) == ("wrong_return", "double() returned None, expected a number")
+
+
+def test_warnings_and_prints_cost_nothing(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "honest", "chatty")
+    assert (reply.kind, reply.notes) == ("ok", ())
+    assert reply.ranks[0].stdout == "hello\n"
+    assert "careful" in reply.ranks[0].stderr
+
+
+def test_a_truth_run_has_no_submission(sandbox: Sandbox) -> None:
+    assert sandbox.run(Request("drive.about", student=False)).value["present"] is False
+    params = {"module": "honest", "function": "double"}
+    assert sandbox.run(Request("drive.call", params=params, student=False)).kind == "probe_error"

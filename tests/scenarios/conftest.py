@@ -1,0 +1,92 @@
+"""Grades a scenario in this process: one preloaded sandbox per run, the submission rebuilt in its folder each time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.configuration import own_configuration
+from grader.sandbox import Limits, Sandbox
+from tests.scenarios.build import SCENARIOS, Scenario, load
+
+LIMITS = Limits(wall_seconds=25, cpu_seconds=20)
+
+
+class Keeper:
+    """Hands every grading of this run the same sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
+        return self._sandbox
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What a grading said, by check and by criterion."""
+
+    exit_code: int
+    document: dict[str, Any]
+
+    @property
+    def score(self) -> float:
+        return float(self.document["score"])
+
+    @property
+    def checks(self) -> dict[str, dict[str, Any]]:
+        return {
+            check["id"]: check
+            for lab in self.document["labs"]
+            for criterion in lab["criteria"]
+            for check in criterion["checks"]
+        }
+
+    @property
+    def passed(self) -> set[str]:
+        return {name for name, check in self.checks.items() if check["outcome"] == "passed"}
+
+    @property
+    def losing_criteria(self) -> set[str]:
+        return {name.rpartition(".")[0] for name in self.checks if name not in self.passed}
+
+    @property
+    def problems(self) -> str:
+        """Everything that did not pass, for the message of a failing test."""
+        return "\n".join(
+            f"{name}: {check['outcome']}: {check['message']}"
+            for name, check in self.checks.items()
+            if check["outcome"] != "passed"
+        )
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Sandbox]]:
+    folder = tmp_path_factory.mktemp("submission") / "student"
+    load(SCENARIOS / "exploits" / "honest_right").build(folder)
+    with Sandbox(folder, limits=LIMITS) as sandbox:
+        yield folder, sandbox
+
+
+@pytest.fixture
+def grade(kept: tuple[Path, Sandbox], pytester: pytest.Pytester, tmp_path: Path) -> Callable[..., Graded]:
+    """Build a scenario and grade it as `pytest --grade` does."""
+    folder, sandbox = kept
+
+    def run(scenario: Scenario, *options: str, seed: int | None = None) -> Graded:
+        shutil.rmtree(folder)
+        scenario.build(folder)
+        report = tmp_path / "report"
+        arguments = ["--grade", f"--submission={folder}", "--device=vgpu", f"--grade-report={report}", *options]
+        if seed is not None:
+            arguments.append(f"--grade-seed={seed}")
+        done = pytester.inline_run(*own_configuration(), *arguments, plugins=[Keeper(sandbox)])
+        return Graded(int(done.ret), json.loads((report / "grade.json").read_text()))
+
+    return run

@@ -1,0 +1,42 @@
+"""Every planted bug of Lab 1 loses points where it should and nowhere else; every correct style keeps them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
+from tests.scenarios.conftest import Graded
+
+Grade = Callable[..., Graded]
+
+
+@pytest.mark.parametrize("bug", scenarios("lab1/bugs"), ids=lambda scenario: scenario.name)
+def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
+    graded = grade(bug, "--lab=1")
+    assert bug.fails, "the scenario names no check"
+    assert set(bug.fails).isdisjoint(graded.passed), graded.problems
+    assert bug.loses <= graded.losing_criteria, graded.problems
+    assert graded.losing_criteria <= bug.loses | bug.may_lose, graded.problems
+    assert graded.exit_code in (0, 1), graded.problems
+
+
+@pytest.mark.parametrize("variant", scenarios("lab1/variants"), ids=lambda scenario: scenario.name)
+def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
+    graded = grade(variant, "--lab=1")
+    assert graded.problems == ""
+    assert graded.score == 20
+    assert graded.document["integrity"] == []
+
+
+@pytest.mark.parametrize("model", ["A100-80GB", "H200"])
+def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
+    graded = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", f"--device=vgpu:{model}")
+    assert graded.problems == ""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_seeds_give_the_same_result(seed: int, grade: Grade) -> None:
+    right = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", seed=seed)
+    assert right.problems == ""
