@@ -128,7 +128,7 @@ class DispatchMode(TorchDispatchMode):
         if not gpu.values:
             if on_device:
                 return shapes_only.compute(operation, args, kwargs)
-            skippable = operation.library == "blas" and operation.is_product and not operation.mutates
+            skippable = operation.library == "blas" and operation.is_product
             if skippable and charges.product_of(operation.base, args, None).flops > _SKIP_FLOPS:
                 return shapes_only.skip(operation, args, kwargs)
         elif on_device and operation.is_factory and (args or kwargs):

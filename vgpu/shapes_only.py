@@ -118,10 +118,17 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def skip(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """A large product of CPU tensors, whose values nobody asked for: zeros of the right shape."""
+    """A large product of CPU tensors, whose values nobody asked for: zeros of the right shape, in `out` if given."""
     moved = [meta_like(value) if isinstance(value, torch.Tensor) else value for value in args]
-    described = operation.overload(*moved, **kwargs)
-    return zeros(described)
+    out = kwargs.get("out")
+    if out is None and operation.mutates:  # addmm_ and baddbmm_ write into their first argument
+        out = args[0]
+    if out is None:
+        return zeros(operation.overload(*moved, **kwargs))
+    shape = out.shape
+    if "out" in kwargs:
+        shape = operation.overload(*moved, **{**kwargs, "out": meta_like(out)}).shape
+    return (out if out.shape == shape else out.resize_(shape)).zero_()
 
 
 def zeros(described: torch.Tensor) -> torch.Tensor:

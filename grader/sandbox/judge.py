@@ -188,9 +188,10 @@ class Sandbox:
         assert self._home is not None
         here, there = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules; what we need comes last on the path.
+        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules. What we import must be what the
+        # server imports, also beside another installed copy, so our folders come first.
         program = (
-            f"import sys; sys.path += {_search_path(self._preload)!r}; "
+            f"import sys; sys.path[:0] = {_search_path(self._preload)!r}; "
             f"from grader.sandbox.server import main; main({there.fileno()}, {lifeline})"
         )
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -91,3 +93,15 @@ def test_large_cpu_products_are_charged_but_not_computed(shapes: vgpu.VirtualGPU
 def test_saving_without_values_is_refused(shapes: vgpu.VirtualGPU, tmp_path: object) -> None:
     with pytest.raises(vgpu.Unsupported, match="saving GPU tensors with shapes only"):
         torch.save(torch.ones(2, device="cuda"), f"{tmp_path}/x.pt")
+
+
+def test_a_large_product_on_the_cpu_is_charged_and_not_computed(shapes: vgpu.VirtualGPU) -> None:
+    """Source: this mode's promise: values nobody asked for are zeros, time is that of the model."""
+    left = torch.ones(512, 512)
+    out = torch.ones(512, 512)
+    start = time.perf_counter()
+    torch.mm(left, left, out=out)
+    seconds = time.perf_counter() - start
+    assert out.count_nonzero() == 0
+    assert seconds >= vgpu.cost.cpu_matmul_seconds(shapes.spec, 512, 512, 512, "float32")
+    assert torch.addmm(out, left, left).count_nonzero() == 0
