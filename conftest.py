@@ -1,3 +1,3 @@
-"""Students' code is never collected. The grading plugin is named in `pyproject.toml`: here its options came too late."""
+"""Students' code is never collected. The plugin is named in `pyproject.toml`: from here its options came too late."""
 
 collect_ignore = ["labs", "solutions"]

@@ -1,1 +1,1 @@
-"""Performance claims of the project: ratios measured side by side in one run, written as JSON. Not part of the tests."""
+"""Performance claims: ratios measured side by side in one run, written as JSON. Not part of the tests."""

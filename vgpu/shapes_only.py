@@ -128,7 +128,8 @@ def skip(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     shape = out.shape
     if "out" in kwargs:
         shape = operation.overload(*moved, **{**kwargs, "out": meta_like(out)}).shape
-    return (out if out.shape == shape else out.resize_(shape)).zero_()
+    target: torch.Tensor = out if out.shape == shape else out.resize_(shape)
+    return target.zero_()
 
 
 def zeros(described: torch.Tensor) -> torch.Tensor:

@@ -117,7 +117,7 @@ def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
         torch.mm(left, right, out=out)
     blocks: list[float] = []
     for _ in range(repeats):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(10):
             torch.mm(left, right, out=out)
@@ -241,7 +241,7 @@ def memory_truth(student: Any, *, widths: Sequence[int], batch: int, dtype: str 
     end("forward")
     loss = nn.functional.cross_entropy(output, targets)
     end("loss")
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     end("backward")
     optimizer.step()
     end("step")

@@ -101,7 +101,7 @@ class Product:
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
-class _ProductSpy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _ProductSpy(TorchDispatchMode):
     """Notes every matrix product that reaches PyTorch's dispatcher; used where there is no virtual GPU to ask."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ Runs in the child, on exceptions of untrusted code, so it trusts none of their m
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import re
@@ -38,7 +39,7 @@ def describe(
     where, line = _place(error, ours, prefix)
     message = _message(error)
     name = type(error).__name__
-    kind = _kind(error, name, message, bool(ours), importing)
+    kind = _kind(error, name, message, _raised_by(error, prefix), importing)
     if kind is None:
         blamed = _provoked(error, frames, probe_folders)
         if blamed is not None:
@@ -57,14 +58,14 @@ def describe(
     }
 
 
-def _kind(error: BaseException, name: str, message: str, ours: bool, importing: Sequence[str]) -> str | None:
+def _kind(error: BaseException, name: str, message: str, raised_here: bool, importing: Sequence[str]) -> str | None:
     """The kind where it follows from the error itself, else None."""
     declared = getattr(type(error), "sandbox_kind", None)
     if declared == "wrong_return" and _root(type(error)) in ("grader", "probes"):
         return "wrong_return"
     if name == "Unsupported" and _root(type(error)) == "vgpu":
         return "unsupported"
-    if isinstance(error, NotImplementedError) and ours:
+    if isinstance(error, NotImplementedError) and raised_here:
         return "stub"
     if _broke_in_vgpu(error, name, message):
         return "unsupported"
@@ -87,6 +88,16 @@ def _broke_in_vgpu(error: BaseException, name: str, message: str) -> bool:
     if linecache.getline(frame.f_code.co_filename, number).strip().startswith("raise "):
         return False
     return name in _INTERNAL or (name == "TypeError" and _SIGNATURE.match(message) is not None)
+
+
+def _raised_by(error: BaseException, prefix: str) -> bool:
+    """Whether a `raise` statement below `prefix` raised it; torch's own NotImplementedErrors come out of calls."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    if step is None or not step.tb_frame.f_code.co_filename.startswith(prefix):
+        return False
+    return step.tb_frame.f_code.co_code[step.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def _root(cls: type) -> str:

@@ -188,10 +188,10 @@ class Sandbox:
         assert self._home is not None
         here, there = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules. What we import must be what the
-        # server imports, also beside another installed copy, so our folders come first.
+        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
+        first, last = _search_path(self._preload)
         program = (
-            f"import sys; sys.path[:0] = {_search_path(self._preload)!r}; "
+            f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
             f"from grader.sandbox.server import main; main({there.fileno()}, {lifeline})"
         )
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
@@ -304,8 +304,13 @@ class Sandbox:
             raise SandboxError(f"the sandbox server's answer makes no sense: {error}") from None
 
 
-def _search_path(preload: Sequence[str]) -> list[str]:
-    """Folders our packages and the preloaded ones come from, for an interpreter that starts without our `sys.path`."""
+def _search_path(preload: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Folders that modules come from, for an interpreter that starts without our `sys.path`.
+
+    Returns:
+        Source trees, to be searched first, so that the server runs the same `grader` as we do although another copy may
+        be installed; and site folders, to be searched last, so that they shadow nothing.
+    """
     names = dict.fromkeys(["grader", *(name.partition(".")[0] for name in preload)])
     folders: dict[str, None] = {}
     for name in names:
@@ -313,4 +318,5 @@ def _search_path(preload: Sequence[str]) -> list[str]:
         if spec is not None and spec.origin and os.path.isfile(spec.origin):
             folder = os.path.dirname(os.path.abspath(spec.origin))
             folders[os.path.dirname(folder) if spec.submodule_search_locations else folder] = None
-    return list(folders)
+    last = [folder for folder in folders if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    return [folder for folder in folders if folder not in last], last

@@ -9,10 +9,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+_START_OF_STACK = 25
+"""Position in `/proc/PID/stat`, counted from the state: kept by fork, changed by exec."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,8 @@ class Usage:
     tasks: int
     """Processes and threads."""
     cpu_seconds: float
-    resident_bytes: int
-    """Anonymous and shared memory, pages that several map counted several times: an upper bound."""
+    added_bytes: int
+    """Anonymous and shared memory beyond what each inherited; pages that several map are counted several times."""
 
 
 def others() -> list[int]:
@@ -52,30 +56,46 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def usage(pids: Iterable[int]) -> Usage:
-    tasks, ticks, resident = 0, 0, 0
+    """What `pids`, descendants of ours, use. What we hold counts as inherited, unless a process called exec."""
+    own_stack, inherited = (_stat(os.getpid()) or [])[_START_OF_STACK:][:1], _resident(os.getpid())[0]
+    tasks, ticks, added = 0, 0, 0
     for pid in pids:
         fields = _stat(pid)
         if fields is None:
             continue
+        resident, threads = _resident(pid)
+        tasks += threads
         ticks += sum(int(field) for field in fields[11:15])
-        status = _read(f"/proc/{pid}/status")
-        for line in status.splitlines():
-            name, _, value = line.partition(":")
-            if name in ("RssAnon", "RssShmem"):
-                resident += int(value.split()[0]) * 1024
-            elif name == "Threads":
-                tasks += int(value)
-    return Usage(tasks, ticks / _TICKS_PER_SECOND, resident)
+        forked = fields[_START_OF_STACK:][:1] in (own_stack, ["0"])  # 0: we may not know
+        added += max(0, resident - inherited) if forked else resident
+    return Usage(tasks, ticks / _TICKS_PER_SECOND, added)
 
 
-def shared_out_bytes(pids: Iterable[int]) -> int:
-    """Anonymous and shared memory with each page divided by the number of processes that map it."""
+def _resident(pid: int) -> tuple[int, int]:
+    """Anonymous and shared memory in bytes, and threads."""
+    resident, threads = 0, 0
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("RssAnon", "RssShmem"):
+            resident += int(value.split()[0]) * 1024
+        elif name == "Threads":
+            threads = int(value)
+    return resident, threads
+
+
+def added_bytes_shared_out(pids: Collection[int]) -> int:
+    """Like `Usage.added_bytes`, but with each page divided by the number of processes that map it.
+
+    Stops the processes meanwhile: one that forks all the time holds the lock that this needs for most of it.
+    """
     total = 0
+    send(pids, signal.SIGSTOP)
     for pid in pids:
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
             if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
                 total += int(line.split()[1]) * 1024
-    return total
+    send(pids, signal.SIGCONT)
+    return max(0, total - _resident(os.getpid())[0])
 
 
 def tasks_of_user(uid: int) -> int:

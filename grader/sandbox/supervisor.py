@@ -324,7 +324,7 @@ def _look(run: Run, ranks: list[_Rank]) -> None:
     if used.tasks > limits.processes:
         _condemn_all(ranks, "crashed", f"more than {limits.processes} processes and threads", ask_first=False)
         _kill_all(run.namespaces)
-    elif used.resident_bytes > limits.memory_bytes and processes.shared_out_bytes(pids) > limits.memory_bytes:
+    elif used.added_bytes > limits.memory_bytes and _really_added(pids, used) > limits.memory_bytes:
         _condemn_all(ranks, "memory", f"more than {limits.memory_bytes / 2**20:.0f} MiB in use", ask_first=False)
         _kill_all(run.namespaces)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -334,3 +334,8 @@ def _look(run: Run, ranks: list[_Rank]) -> None:
         size = processes.folder_bytes(run.task.work, stop_bytes=limits.tmp_bytes)
         if size > limits.tmp_bytes:
             _condemn_all(ranks, "output", f"wrote more than {limits.tmp_bytes} bytes to files", ask_first=False)
+
+
+def _really_added(pids: list[int], used: processes.Usage) -> int:
+    """Memory added, where processes that share pages make the quick figure too large."""
+    return used.added_bytes if len(pids) == 1 else processes.added_bytes_shared_out(pids)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import numpy as np
 from numpy.typing import NDArray
 
 Mode = Literal["namespaces", "limits"]
@@ -46,8 +45,7 @@ class Limits:
     wall_seconds: float = 60.0
     cpu_seconds: float = 120.0
     memory_bytes: int = 4 * 2**30
-    """Anonymous and shared memory of all processes, shared pages divided among those who share them; some 200 MiB of
-    it is the preloaded interpreter."""
+    """Anonymous and shared memory that the processes add to the preloaded interpreter's, shared pages counted once."""
     processes: int = 256
     """Processes and threads together."""
     file_bytes: int = 256 * 2**20
@@ -189,8 +187,3 @@ class Isolation:
             f"isolation: process limits only, because {self.reason}",
             "  the submission can see this machine's files and network; grade only code you would run yourself",
         )
-
-
-def as_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """bfloat16 bit patterns as the float32 numbers they stand for (exact)."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)

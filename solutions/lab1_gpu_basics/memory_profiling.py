@@ -99,7 +99,7 @@ def profile_training_memory(
     with _stage("loss", device, readings):
         loss = functional.cross_entropy(output, targets)
     with _stage("backward", device, readings):
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     with _stage("step", device, readings):
         optimizer.step()
     with _stage("zero_grad", device, readings):

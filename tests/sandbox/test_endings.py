@@ -76,6 +76,15 @@ def test_a_memory_bomb_ends_at_the_limit(sandbox: Sandbox) -> None:
     assert "512 MiB" in reply.message
 
 
+def test_memory_of_programs_it_starts_counts(sandbox: Sandbox) -> None:
+    assert ending(sandbox, "eat_memory_in_programs", memory_bytes=512 * MIB).kind == "memory"
+
+
+def test_memory_shared_by_forks_counts_once(sandbox: Sandbox) -> None:
+    reply = ending(sandbox, "share_memory_with_forks", memory_bytes=512 * MIB)
+    assert reply.value == {"returned": [0] * 6}, reply.first
+
+
 def test_an_impossible_allocation_is_a_memory_reply_with_its_line(sandbox: Sandbox) -> None:
     reply = ending(sandbox, "ask_for_too_much")
     assert (reply.kind, reply.where) == ("memory", place("endings", "2**45", "ask_for_too_much"))

@@ -31,6 +31,11 @@ def test_an_open_task_is_a_stub_with_its_own_words(sandbox: Sandbox) -> None:
     assert reply.message.startswith("Task 1.2 is open")
 
 
+def test_what_torch_has_not_implemented_is_no_stub(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "honest", "asks_torch_for_what_it_lacks")
+    assert (reply.kind, reply.error) == ("error", "NotImplementedError")
+
+
 def test_an_error_has_type_message_place_and_line(sandbox: Sandbox) -> None:
     first = call(sandbox, "honest", "divides_by_zero").first
     assert (first.kind, first.error, first.message) == ("error", "ZeroDivisionError", "division by zero")

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -50,6 +51,26 @@ def eat_memory():
     hoard = []
     while True:
         hoard.append(bytearray(b"x") * (16 * 2**20))
+
+
+def eat_memory_in_programs():
+    """Several programs of their own, none of them large."""
+    source = "x = bytearray(b'x') * (96 * 2**20); import time; time.sleep(100)"
+    programs = [subprocess.Popen([sys.executable, "-S", "-c", source]) for _ in range(8)]
+    return [program.wait() for program in programs]
+
+
+def share_memory_with_forks():
+    """Six processes that share one block: it is there once."""
+    block = bytearray(b"x") * (128 * 2**20)
+    children = []
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.5)
+            os._exit(len(block) % 2)
+        children.append(child)
+    return [os.waitpid(child, 0)[1] for child in children]
 
 
 def ask_for_too_much():

@@ -51,6 +51,12 @@ def open_task():
     raise NotImplementedError("Task 1.2 is open: write double in labs/lab1_gpu_basics/honest.py")
 
 
+def asks_torch_for_what_it_lacks():
+    import torch
+
+    return torch.empty(3, device="meta").cpu()
+
+
 def divides_by_zero():
     return 1 / 0
 
@@ -71,15 +77,3 @@ def imports():
             continue
         found.append(name)
     return found
-
-
-def where_from():
-    """Files that modules with often-shadowed names came from."""
-    import random
-    import sys
-
-    import numpy
-    import torch
-
-    names = [str(module.__file__) for module in (numpy, torch, random)]
-    return {"files": names, "sitecustomize": str(getattr(sys.modules.get("sitecustomize"), "__file__", None))}

@@ -1,0 +1,24 @@
+"""Run every benchmark, one after the other: `make bench`, or `python -m benchmarks NAME...` for some."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import benchmarks
+
+LIBRARY = {"__main__", "measure"}
+
+
+def main(names: list[str]) -> None:
+    known = [entry.name for entry in pkgutil.iter_modules(benchmarks.__path__) if entry.name not in LIBRARY]
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"there is no benchmark {unknown[0]}; there are {', '.join(known)}")
+    for name in names or known:
+        print(f"{name} ...", flush=True)
+        print(f"  wrote {importlib.import_module(f'benchmarks.{name}').main()}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
