@@ -229,12 +229,13 @@ class TestMeasurements:
         call = {"size": long_size(device, fresh), "iterations": 12}
         (seen,) = measure(submission, device, [call], warm=True)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
-        low = 0.9 * expected(device, call, seen).low
+        honest = expected(device, call, seen)
         require(
-            took >= low,
-            f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected {seconds(low / 0.9)}",
+            took >= 0.9 * honest.low,
+            f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected {seconds(honest.low)}",
             SYNC_HINT,
         )
+        require(took <= 3 * honest.high, f"not the time of a product: saw {seconds(took)}, not {seconds(honest.high)}")
 
     @requires("lab1.benchmark.returns_result")
     def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
@@ -268,6 +269,8 @@ class TestMeasurements:
                     f"but no more than {peak:.5g} can be reached",
                     "a number above the peak means that the clock stopped too early or that work was counted twice",
                 )
+                slowest = 2 * call["size"] ** 3 / (5 * expected(device, call, seen).high) / 1e12
+                require(told >= slowest, f"{told:.3g} TFLOPS were not measured: even {slowest:.3g} would be very slow")
 
 
 @criterion("lab1.memory")
