@@ -80,7 +80,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.option.grade:
         return None
     try:
-        config.stash[_session] = _open_session(config)
+        config.stash[_session] = session = _open_session(config)
+        config.add_cleanup(session.close)
+        session.start()
     except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:
         print(f"could not grade: {error}", file=sys.stderr)
         return int(ExitCode.COULD_NOT_GRADE)
@@ -155,11 +157,6 @@ class _Grading:
             self.session.arrange(items)
         except GradingError as error:
             pytest.exit(f"could not grade: {error}", returncode=int(ExitCode.COULD_NOT_GRADE))
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[None]:
-        with self.session:
-            return (yield)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.session.progress.starting(self.session.ids[nodeid])

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -104,17 +103,16 @@ class GradingSession:
             owns_sandbox=kept is None,
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Let the sandbox's server begin to import PyTorch, which takes seconds, while pytest collects the checks."""
         if self._owns_sandbox:
             self._sandbox.__enter__()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End everything that was started."""
         self.progress.close()
         if self._owns_sandbox:
-            self._sandbox.__exit__(kind, error, traceback)
+            self._sandbox.close()
 
     def check_id(self, item: pytest.Item) -> str:
         return self.ids[item.nodeid]

@@ -12,7 +12,7 @@ from vgpu.errors import AttachError, SpecError, Unsupported
 from vgpu.spec import HostSpec, Spec, get_spec, list_specs
 
 if TYPE_CHECKING:
-    from vgpu.api import attach, current
+    from vgpu.api import attach, current, prepare
     from vgpu.device_queue import Kernel
     from vgpu.gpu import VirtualGPU
 
@@ -29,9 +29,16 @@ __all__ = [
     "current",
     "get_spec",
     "list_specs",
+    "prepare",
 ]
 
-_LAZY = {"attach": "vgpu.api", "current": "vgpu.api", "VirtualGPU": "vgpu.gpu", "Kernel": "vgpu.device_queue"}
+_LAZY = {
+    "attach": "vgpu.api",
+    "current": "vgpu.api",
+    "prepare": "vgpu.api",
+    "VirtualGPU": "vgpu.gpu",
+    "Kernel": "vgpu.device_queue",
+}
 
 
 def __getattr__(name: str) -> Any:

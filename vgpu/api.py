@@ -37,6 +37,15 @@ def current() -> VirtualGPU | None:
     return attached()
 
 
+def prepare() -> None:
+    """Do once what each first attach would do again: for a process that forks children which attach.
+
+    Runs no operation, starts no thread and asks nothing of a real GPU.
+    """
+    with attach(values=False, force=True):
+        pass
+
+
 @contextlib.contextmanager
 def attach(
     spec: str | os.PathLike[str] | Spec = "T4", *, values: bool = True, force: bool = False

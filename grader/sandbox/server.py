@@ -105,6 +105,8 @@ class _Server:
             except ImportError:
                 if name not in self._config.optional:
                     raise
+        if "vgpu" in sys.modules:
+            sys.modules["vgpu"].prepare()
         if not self._site.namespaces:
             packages = f"{self._config.home}/packages"
             os.makedirs(packages, exist_ok=True)

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from sandbox_runs import LIMITS, PRELOAD, PROBES, SUBMISSION, Runner, UserSandbox, children_of
 
 from grader.sandbox import Sandbox, SandboxError
+from tests.sandbox.sandbox_runs import LIMITS, PRELOAD, PROBES, SUBMISSION, Runner, UserSandbox, children_of
 
 
 @pytest.fixture(scope="session", autouse=True)

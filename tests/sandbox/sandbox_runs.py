@@ -14,9 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from as_user import become_nobody
-
 from grader.sandbox import Limits, Note, RankReply, Reply, Request, SandboxError
+from tests.sandbox.as_user import become_nobody
 
 HERE = Path(__file__).parent
 SUBMISSION = HERE / "fake_submission"

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_runs import Runner, call, place
 
 from grader.sandbox import Limits, Reply, Request, Sandbox
+from tests.sandbox.sandbox_runs import Runner, call, place
 
 MIB = 2**20
 

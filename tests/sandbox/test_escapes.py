@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 from grader.sandbox import Limits, Sandbox
+from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 REPOSITORY = Path(__file__).parents[2]
 

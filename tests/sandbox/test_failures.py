@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_runs import PROBES, call, place
 
 from grader.sandbox import Reply, Request, Sandbox
+from tests.sandbox.sandbox_runs import PROBES, call, place
 
 
 @pytest.fixture

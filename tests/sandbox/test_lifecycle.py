@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive
 
 from grader.sandbox import Limits, Request, Sandbox, SandboxError
+from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
 JUDGE = f"""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sandbox_runs import call
 
 from grader.sandbox import Request, Sandbox, codec
+from tests.sandbox.sandbox_runs import call
 
 
 def test_tensors_arrive_as_torch_and_return_as_numpy(sandbox: Sandbox) -> None:

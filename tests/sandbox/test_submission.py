@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_runs import PROBES, call
 
 from grader.sandbox import Sandbox, SubmissionError, submission
+from tests.sandbox.sandbox_runs import PROBES, call
 
 HOSTILE = ("torch", "numpy", "sitecustomize", "usercustomize", "conftest", "random", "json", "labkit")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_runs import call
 
 from grader.sandbox import Sandbox
+from tests.sandbox.sandbox_runs import call
 
 
 @pytest.mark.parametrize(

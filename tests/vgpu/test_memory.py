@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vgpu
-from conftest import rounded
+from tests.vgpu.conftest import rounded
 
 # :4096:2:16:8 = 2 * 4096 KiB + 8 * 16 KiB (aten/src/ATen/cuda/CublasHandlePool.cpp)
 WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024

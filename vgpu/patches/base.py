@@ -46,8 +46,18 @@ class PatchSet:
         """Do what `rebind` noted, in PyTorch's modules and the program's; undone also in modules imported later."""
         forward = {id(old): new for old, new in self._rebound}
         backward = {id(new): old for old, new in self._rebound}
-        _exchange(forward)
-        self._undo.append(lambda: _exchange(backward))
+        known = _torch_and_program_modules()
+        changed = _exchange(known, forward)
+        before = {id(module) for module in known}
+
+        def undo() -> None:
+            for space, name, old in changed:
+                if id(space.get(name, _MISSING)) in backward:
+                    space[name] = old
+            program = [m for m in _torch_and_program_modules() if id(m) not in before or not _is_torch(m)]
+            _exchange(program, backward)
+
+        self._undo.append(undo)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Run `action` when the patches are undone."""
@@ -65,11 +75,37 @@ class PatchSet:
             raise first
 
 
-def _exchange(replacements: dict[int, Any]) -> None:
-    for module in _torch_and_program_modules():
+# PyTorch has two thousand modules, which rarely bind anything new once they are imported, so what was found in one is
+# remembered: (ids that were looked for, number of names then) -> names that held one of them.
+_found_in_torch: dict[int, tuple[frozenset[int], int, list[str]]] = {}
+
+
+def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
+    """Put each replacement where its object is bound by name; returns (module's names, name, old object)."""
+    wanted = frozenset(replacements)
+    changed = []
+    for module in modules:
         space = vars(module)
-        for name in [name for name, value in list(space.items()) if id(value) in replacements]:
-            space[name] = replacements[id(space[name])]
+        for name in _names_of(module, space, wanted):
+            old = space.get(name)
+            if id(old) in replacements:
+                changed.append((space, name, old))
+                space[name] = replacements[id(old)]
+    return changed
+
+
+def _names_of(module: ModuleType, space: dict[str, Any], wanted: frozenset[int]) -> list[str]:
+    known = _found_in_torch.get(id(module))
+    if known is not None and known[0] == wanted and known[1] == len(space):
+        return known[2]
+    names = [name for name, value in list(space.items()) if id(value) in wanted]
+    if _is_torch(module):
+        _found_in_torch[id(module)] = (wanted, len(space), names)
+    return names
+
+
+def _is_torch(module: ModuleType) -> bool:
+    return str(module.__name__).partition(".")[0] == "torch"
 
 
 def _torch_and_program_modules() -> list[ModuleType]:
