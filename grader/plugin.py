@@ -102,6 +102,7 @@ def _open_session(config: pytest.Config) -> GradingSession:
     if not folder.is_absolute():
         folder = Path(config.invocation_params.dir, folder)
     return GradingSession.open(
+        name=str(option.submission),
         rubric=rubric,
         labs=rubric.select(_lab_numbers(option.lab)),
         folder=folder,

@@ -44,6 +44,7 @@ class GradingSession:
     def __init__(
         self,
         *,
+        name: str,
         rubric: Rubric,
         labs: tuple[Lab, ...],
         submission: Submission,
@@ -53,6 +54,7 @@ class GradingSession:
         report_folder: Path,
         owns_sandbox: bool,
     ) -> None:
+        self.name = name
         self.rubric = rubric
         self.labs = labs
         self.submission = submission
@@ -70,6 +72,7 @@ class GradingSession:
     def open(
         cls,
         *,
+        name: str,
         rubric: Rubric,
         labs: tuple[Lab, ...],
         folder: Path,
@@ -78,7 +81,9 @@ class GradingSession:
         report_folder: Path,
         kept: Sandbox | None = None,
     ) -> Self:
-        """Take up a submission; `kept` is an entered sandbox over its folder that outlives this grading.
+        """Take up the submission in `folder`, called `name` in reports.
+
+        `kept` is an entered sandbox over the folder that outlives this grading.
 
         Raises:
             GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks.
@@ -93,9 +98,10 @@ class GradingSession:
         except SandboxError as error:
             raise GradingError(str(error)) from None
         return cls(
+            name=name,
             rubric=rubric,
             labs=labs,
-            submission=Submission(folder, device, sandbox),
+            submission=Submission(device, sandbox),
             sandbox=sandbox,
             device=device,
             seed=seed,
@@ -176,7 +182,7 @@ class GradingSession:
     def result(self) -> Grade:
         """The grade of what has been reported so far."""
         circumstances = Circumstances(
-            submission=str(self.submission.folder),
+            submission=self.name,
             submission_sha256=self._sandbox.submission_sha256,
             device=self.device.label,
             simulated=self.device.simulated,

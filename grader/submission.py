@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,7 @@ class Seen:
 class Submission:
     """One student's folder, run probe by probe."""
 
-    def __init__(self, folder: Path, device: GradingDevice, sandbox: Sandbox) -> None:
-        self.folder = folder
+    def __init__(self, device: GradingDevice, sandbox: Sandbox) -> None:
         self.device = device
         self._sandbox = sandbox
         self._replies: dict[str, Reply] = {}

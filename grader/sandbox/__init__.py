@@ -8,7 +8,7 @@
 `docs/threat-model.md` says what is prevented, what is noticed and what is neither.
 """
 
-from grader.sandbox.judge import Sandbox
+from grader.sandbox.sandbox import Sandbox
 from grader.sandbox.types import (
     Isolation,
     Kind,

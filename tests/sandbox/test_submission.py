@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Sandbox, SubmissionError, submission
+from grader.sandbox import Sandbox, SubmissionError, copying
 from tests.sandbox.sandbox_runs import PROBES, call
 
 HOSTILE = ("torch", "numpy", "sitecustomize", "usercustomize", "conftest", "random", "json", "labkit")
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def copied(folder: Path, tmp_path: Path) -> set[str]:
     """Names of the copied files, relative to `labs`."""
     target = tmp_path / "copy"
-    submission.copy(submission.scan(folder), target)
+    copying.copy(copying.scan(folder), target)
     return {str(path.relative_to(target / "labs")) for path in target.rglob("*") if path.is_file()}
 
 
@@ -80,7 +80,7 @@ def test_caches_history_environments_and_large_files_stay_behind(folder: Path, t
     for name in (".git/config", "__pycache__/x.pyc", ".venv/lib.py", "env/pyvenv.cfg", "env/lib.py"):
         (lab / name).parent.mkdir(exist_ok=True)
         (lab / name).touch()
-    os.truncate(os.open(lab / "weights.pt", os.O_CREAT | os.O_WRONLY), submission.MAX_FILE_BYTES + 1)
+    os.truncate(os.open(lab / "weights.pt", os.O_CREAT | os.O_WRONLY), copying.MAX_FILE_BYTES + 1)
     assert copied(folder, tmp_path) == {"__init__.py", "lab1_gpu_basics/__init__.py", "lab1_gpu_basics/benchmark.py"}
 
 
@@ -98,7 +98,7 @@ def test_links_that_lead_outside_are_not_followed(folder: Path, tmp_path: Path) 
 
 
 def test_too_many_files_are_one_clear_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "MAX_FILES", 3)
+    monkeypatch.setattr(copying, "MAX_FILES", 3)
     for number in range(4):
         (folder / f"extra{number}.py").touch()
     with pytest.raises(SubmissionError, match="too large: more than 3 files"):
@@ -117,8 +117,8 @@ def test_two_folders_for_one_lab_are_one_clear_error(folder: Path) -> None:
 
 
 def test_the_digest_depends_on_content_alone(folder: Path, tmp_path: Path) -> None:
-    first = submission.copy(submission.scan(folder), tmp_path / "a")
+    first = copying.copy(copying.scan(folder), tmp_path / "a")
     folder.rename(tmp_path / "elsewhere")
-    assert submission.copy(submission.scan(tmp_path / "elsewhere"), tmp_path / "b") == first
+    assert copying.copy(copying.scan(tmp_path / "elsewhere"), tmp_path / "b") == first
     (tmp_path / "elsewhere/lab1_gpu_basics/benchmark.py").write_text("def answer():\n    return 43\n")
-    assert submission.copy(submission.scan(tmp_path / "elsewhere"), tmp_path / "c") != first
+    assert copying.copy(copying.scan(tmp_path / "elsewhere"), tmp_path / "c") != first

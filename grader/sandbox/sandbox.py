@@ -22,8 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from grader.sandbox import codec, replies, wire
-from grader.sandbox import submission as copying
+from grader.sandbox import codec, copying, replies, wire
 from grader.sandbox.root import SUBMISSION
 from grader.sandbox.types import Isolation, Limits, Note, Reply, Request, SandboxError
 
