@@ -95,6 +95,8 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError(
             f"--grade takes no test paths, but got {option.file_or_dir[0]}; name the folder as --submission=DIR"
         )
+    if getattr(option, "numprocesses", None):
+        raise GradingError("grading runs in one process; leave out -n")
     if option.grade_seed is not None and option.grade_seed < 0:
         raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
     rubric = rubrics.load()

@@ -126,7 +126,7 @@ class Submission:
         match answer.kind:
             case "stub":
                 return CheckFailed(
-                    text or "this task is still open", "fill in the TODO steps of the docstring in order"
+                    text or "this task is still open", "do the TODO steps below its docstring, in their order"
                 )
             case "import_error":
                 return CheckFailed(

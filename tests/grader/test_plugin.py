@@ -49,6 +49,7 @@ def outcomes(grade: dict[str, Any]) -> dict[str, str]:
         (["--lab=one"], "--lab one: expected numbers"),
         (["tests"], "--grade takes no test paths"),
         (["--grade-seed=-1"], "--grade-seed"),
+        (["-n", "2"], "leave out -n"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
