@@ -58,10 +58,10 @@ def matmul(
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
         slow_factor: one product in the middle of each timed call takes this many times as long (virtual GPU only).
-        truth: also measure each product independently, before and after the student's call (real GPU only).
+        truth: also measure each product independently, around the student's call (real GPU only).
     """
     module = student.module(BENCHMARK)
-    observed = []
+    observed: list[dict[str, Any]] = []
     for call in calls:
         arguments = {"device": student.device, **call}
         if "dtype" in arguments:
@@ -70,7 +70,8 @@ def matmul(
         if warm:
             _queue_products(arguments["device"], size, dtype, 3)
             _synchronize()
-        before = _event_seconds(size, dtype) if truth else None
+        # Measured before a first, cold call it would do the student's warm-up for them.
+        truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
         if slow_factor is not None:
             skipped = arguments.get("warmup", 10) + arguments["iterations"] // 2
             student.gpu.inject_slowdown(factor=slow_factor, after_kernels=skipped, min_flops=2 * size**3)
@@ -79,11 +80,13 @@ def matmul(
         with watch_products(student.gpu) as products:
             result = module.benchmark_matmul(**arguments)
             seen = products()
+        if truth:
+            truths.append(_event_seconds(size, dtype))
         observed.append(
             {
                 "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
                 "products": _counted(seen),
-                "truth": None if before is None else [before, _event_seconds(size, dtype)],
+                "truth": truths,
             }
         )
     return {"calls": observed}
