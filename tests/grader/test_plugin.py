@@ -1,5 +1,6 @@
 """`pytest --grade` from the shell: what it refuses, what it says, and what a submission cannot make it do."""
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -89,6 +90,10 @@ def test_the_same_seed_gives_the_same_grade(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def _plugin_is_installed() -> bool:
+    return any(entry.value == "grader.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
+
+
 HOSTILE = """\
 import pathlib
 pathlib.Path({marker!r}).write_text("ran in the judge")
@@ -100,6 +105,8 @@ pathlib.Path({marker!r}).write_text("ran in the judge")
 def test_a_submissions_conftest_and_configuration_are_never_executed(
     form: str, inside: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if " " in form and not _plugin_is_installed():
+        pytest.skip("pytest learns of the option in time only where the package is installed: see docs/threat-model.md")
     folder = tmp_path / "hostile"
     if inside:
         folder = ROOT / "build" / f"hostile-{os.getpid()}"

@@ -9,6 +9,7 @@ import timeit
 
 import pytest
 import torch
+from torch.utils import benchmark
 
 import vgpu
 from vgpu import cost
@@ -187,8 +188,7 @@ def test_timeit_gives_virtual_time(shapes: vgpu.VirtualGPU) -> None:
 
 
 def test_torch_benchmark_timer_gives_virtual_time(shapes: vgpu.VirtualGPU) -> None:
-    from torch.utils import benchmark
-
+    """Imported above, before any GPU was there: PyTorch 2.11 then binds a clock that does not wait."""
     x = _warm(2048)
     timer = benchmark.Timer("x @ x", globals={"x": x})
     one = cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)

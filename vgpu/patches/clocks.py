@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from vgpu.clock import ThreadClock
 from vgpu.patches.base import PatchSet
 from vgpu.state import attached
@@ -115,11 +117,20 @@ def install(patches: PatchSet) -> None:
         module = sys.modules.get(name)
         if module is not None and getattr(module, "time", None) is time:
             patches.set(module, "time", _real)
-    timer = sys.modules.get("torch.utils.benchmark.utils.timer")
-    for holder in (timeit.Timer, getattr(timer, "Timer", None)):
-        _patch_defaults(patches, getattr(holder, "__init__", None), replacements)
-    for function in (timeit.timeit, timeit.repeat):
+    for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
         _patch_defaults(patches, function, replacements)
+    timer = sys.modules.get("torch.utils.benchmark.utils.timer")
+    if timer is not None and id(timer.timer) in replacements:
+        # PyTorch 2.11 decides at import whether its clock waits for the GPU; it was imported where there was none.
+        waiting = dict.fromkeys(replacements, _synchronised_clock)
+        _patch_defaults(patches, timer.Timer.__init__, waiting)
+        patches.set(timer, "timer", _synchronised_clock)
+
+
+def _synchronised_clock() -> float:
+    """What `torch.utils.benchmark` reads on a machine with a GPU."""
+    torch.accelerator.synchronize()
+    return timeit.default_timer()
 
 
 def _patch_defaults(patches: PatchSet, function: Any, replacements: dict[int, Any]) -> None:
