@@ -22,6 +22,10 @@ _BUSY_SECONDS = 0.3
 _BUSY_SHARE = 0.6
 """A spinning process that gets less of a core than this is one of many."""
 
+_SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
+_SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
+"""Honest mistakes end like this too, so it costs nothing; but somebody may want to look."""
+
 _MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
@@ -114,10 +118,17 @@ class Submission:
             if any(rank.kind == "timeout" for rank in reply.ranks) and _machine_is_busy():
                 reply = self._sandbox.run(request)
             self._replies[key] = reply
-            self._notes += [
-                IntegrityNote(note.kind, note.detail, note.where or "", self._check) for note in reply.notes
-            ]
+            self._note(request, reply)
         return self._replies[key]
+
+    def _note(self, request: Request, reply: Reply) -> None:
+        """File what the sandbox noticed, and ends that a trick would have, under the check that runs now."""
+        for note in reply.notes:
+            self._notes.append(IntegrityNote(note.kind, note.detail, note.where or "", self._check))
+        for answer in reply.ranks:
+            if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
+                detail = f"{request.probe} ended as {answer.kind}: {answer.message}"
+                self._notes.append(IntegrityNote("ending", detail, answer.where or "", self._check))
 
     def _problem(self, request: Request, answer: RankReply) -> Exception:
         """The outcome that fits how the child ended."""

@@ -354,7 +354,7 @@ class TestAnalysis:
             answers.append(sizes[stays[0]] if stays else None)
             order = fresh.shuffled(list(range(len(rows))))
             cases.append([rows[index] for index in order])
-        seen = submission.probe("lab1.crossover", cases=cases)
+        seen = submission.numeric_probe("lab1.crossover", cases=cases)
         for case, answer, told in zip(cases, answers, seen.sizes, strict=True):
             shown = ", ".join(f"{row[0]}: {row[1] / row[2]:.3g}x" for row in sorted(case))
             require_equal(
@@ -382,7 +382,7 @@ class TestAnalysis:
                 }
             )
             answers.append((answer, took))
-        seen = submission.probe("lab1.bounds", cases=cases)
+        seen = submission.numeric_probe("lab1.bounds", cases=cases)
         for (answer, took), told in zip(answers, seen.bounds, strict=True):
             shown = ", ".join(f"{name} {seconds(value)}" for name, value in sorted(took.items()))
             require_equal(
@@ -398,7 +398,7 @@ class TestAnalysis:
             size, share, peak = fresh.odd(101, 4097), fresh.uniform(0.05, 0.95), fresh.uniform(5, 900)
             cases.append({"size": size, "seconds": 2 * size**3 / (share * peak * 1e12), "peak_tflops": peak})
             answers.append(share)
-        seen = submission.probe("lab1.peak_share", cases=cases)
+        seen = submission.numeric_probe("lab1.peak_share", cases=cases)
         for answer, told in zip(answers, seen.shares, strict=True):
             require_close(
                 told, answer, relative=1e-6, what="peak_share()", hint="a ratio: achieved TFLOPS over peak TFLOPS"
@@ -411,7 +411,7 @@ class TestAnalysis:
         for row, winner in zip(peaks, winners, strict=True):
             row[winner] = max(row) + fresh.integer(10**6, 10**8)
         allocated = [[fresh.integer(0, peak) for peak in row] for row in peaks]
-        seen = submission.probe("lab1.bottleneck", peaks=peaks, allocated=allocated)
+        seen = submission.numeric_probe("lab1.bottleneck", peaks=peaks, allocated=allocated)
         for row, winner, told in zip(peaks, winners, seen.stages, strict=True):
             require_equal(
                 told, STAGES[winner], what=f"find_bottleneck() for peaks {row}", hint="the largest peak_bytes"

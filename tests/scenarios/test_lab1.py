@@ -30,6 +30,15 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
     assert graded.document["integrity"] == []
 
 
+def test_what_the_virtual_gpu_cannot_do_needs_review_and_fails_nobody_silently(grade: Grade) -> None:
+    graded = grade(load(SCENARIOS / "lab1" / "undecided" / "captures_a_cuda_graph"), "--lab=1")
+    assert graded.exit_code == 3
+    first = graded.checks["lab1.benchmark.returns_result"]
+    assert (first["outcome"], first["points"]) == ("needs_review", 0)
+    assert "cannot run this" in first["message"]
+    assert {check["outcome"] for check in graded.checks.values()} == {"passed", "needs_review", "blocked"}
+
+
 @pytest.mark.parametrize("model", ["A100-80GB", "H200"])
 def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
     graded = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", f"--device=vgpu:{model}")
