@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from labkit import LabError
 
@@ -53,7 +54,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right")
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # Text: brackets in a name are not markup
     Console().print(table)
 
 

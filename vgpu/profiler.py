@@ -106,7 +106,7 @@ def to_events(recorder: Recorder, *, record_shapes: bool, profile_memory: bool) 
         )  # fmt: skip
         found.append(made)
         if event.kernel is not None:
-            kernel, name = event.kernel, f"{event.name} kernel [simulated]"
+            kernel, name = event.kernel, f"simulated_{event.name.removeprefix('aten::')}_kernel"
             made.append_kernel(name, 0, kernel.seconds * 1e6)
             found.append(
                 _function_event(

@@ -10,7 +10,7 @@ from grader.checks.lab1_memory import network, require_parameters, truth
 from grader.checks.timing import Call, devices, expected, long_size, measure, peak_tflops
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import mebibytes, number, require, require_close, require_equal, seconds
+from grader.judge import mebibytes, number, require, require_between, require_close, require_equal, seconds
 from grader.submission import Submission
 from labkit.results import STAGES
 
@@ -443,9 +443,9 @@ class TestAnalysis:
             require(bool(seen.operations), "profile_operations() returned nothing")
             first = seen.operations[0]
             require(
-                str(first["name"]).startswith(f"aten::{slowest}"),
+                first["name"] == f"aten::{slowest}",
                 f"the slowest operation of a step with {repeats}: saw {first['name']!r}, expected 'aten::{slowest}'",
-                "sort by the self time on the device, the longest first",
+                "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
             )
             require_equal(
                 first["calls"],
@@ -464,6 +464,15 @@ class TestAnalysis:
                     what=f"device seconds of {first['name']} in {steps} steps",
                     show=seconds,
                     hint="the profiler's times are in microseconds",
+                )
+                everything = sum(seen.device_seconds.values()) * steps / seen.steps_run
+                require_between(
+                    sum(took),
+                    0,
+                    1.02 * everything,
+                    what=f"device seconds of all operations together in {steps} steps",
+                    show=seconds,
+                    hint="self times: without the operations called in turn, and without listing kernels a second time",
                 )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
@@ -116,11 +116,24 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
     if problem is None:
         return
     mark, style = _MARK[problem.outcome]
-    text = Text.assemble((f"{mark} {problem.id}", style), ("  needs review" if mark == "?" else "", style))
-    console.print(Padding(text, (0, 0, 0, 10), expand=False))
-    console.print(Padding(Text(problem.message), (0, 0, 0, 12), expand=False))
+    review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
+    console.print(Text(f"{' ' * 10}{mark} {problem.id}{review}", style), soft_wrap=True)
+    console.print(_indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
-        console.print(Padding(Text.assemble(("→ ", "cyan"), problem.hint), (0, 0, 0, 12), expand=False))
+        console.print(_indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
+    more = sum(check.outcome is not Outcome.PASSED for check in criterion.checks) - 1
+    if more:
+        console.print(f"{' ' * 12}[dim]and {more} more, all in grade.html[/]")
+
+
+def _indented(text: str, width: int, indent: int) -> Text:
+    """Folded at words, without padding, so that it can be copied."""
+    margin = " " * indent
+    lines = [
+        textwrap.fill(line, max(40, width), initial_indent=margin, subsequent_indent=margin, break_long_words=False)
+        for line in text.splitlines()
+    ]
+    return Text("\n".join(lines))
 
 
 def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
@@ -129,7 +142,7 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
     console.print("\n[bold]For the instructor's eyes[/] (notes never cost points by themselves)")
     for note in notes:
         where = f" at {note.where}" if note.where else ""
-        console.print(Padding(Text(f"{note.kind}: {note.detail}{where}  [{note.check}]"), (0, 0, 0, 2), expand=False))
+        console.print(_indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
 
 
 def _show_result(console: Console, grade: Grade) -> None:

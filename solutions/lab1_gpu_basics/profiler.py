@@ -35,7 +35,7 @@ def profile_operations(
         warmup: calls before the recording starts. They are not recorded, and the device is idle when it starts.
 
     Returns:
-        One `OperationTime` per PyTorch operation (names such as "aten::mm") that ran while recording:
+        One `OperationTime` per PyTorch operation (its name begins with "aten::") that ran while recording:
         - calls: how often, over all recorded steps together;
         - cpu_seconds, device_seconds: *self* times, that is without the operations it called in turn, summed over
           these calls, in seconds (the profiler itself counts in microseconds). A kernel counts for the operation that
