@@ -1,0 +1,116 @@
+"""Judges whether Lab 1's numbers are true: seconds, TFLOPS, synchronisation, robustness."""
+
+from __future__ import annotations
+
+from grader.checks.timing import Call, devices, expected, long_size, measure, peak_tflops
+from grader.criterion import criterion, requires
+from grader.fresh import Fresh
+from grader.judge import number, require, require_close, seconds
+from grader.submission import Submission
+
+SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
+
+
+@criterion("lab1.measurements")
+class TestMeasurements:
+    @requires("lab1.benchmark.returns_result")
+    def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        for device in devices(submission.device):
+            calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
+            calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
+            for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+                expected(device, call, seen).require(
+                    seen["result"]["seconds"],
+                    f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
+                    SYNC_HINT,
+                )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        call = {"size": fresh.odd(65, 161), "iterations": 50}
+        (seen,) = measure(submission, device, [call], warm=True)
+        expected(device, call, seen).require(
+            seen["result"]["seconds"],
+            f"seconds per product of {call['size']}, a kernel shorter than its launch",
+            "time many products, or one with a synchronisation before and after; nothing else between start and stop",
+        )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        calls = [{"size": fresh.odd(101, 999), "iterations": 5} for _ in range(3)]
+        for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+            require(took > 0, f"MatmulResult.seconds: saw {took}")
+            require_close(
+                seen["result"]["tflops"],
+                2 * call["size"] ** 3 / took / 1e12,
+                relative=0.005,
+                what=f"TFLOPS of a product of {call['size']} that took {seconds(took)}",
+                show=lambda value: f"{value:.5g} TFLOPS",
+                hint="each of the n² results takes n multiplications and n additions",
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        call = {"size": long_size(device, fresh), "iterations": 1}
+        (seen,) = measure(submission, device, [call], warm=True, busy_products=20)
+        took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+        high = 1.5 * expected(device, call, seen).high
+        require(
+            took <= high,
+            f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, expected "
+            f"{seconds(high / 1.5)}",
+            f"the clock ran while older work was finished; {SYNC_HINT}, also before the start",
+        )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        call = {"size": long_size(device, fresh), "iterations": 12}
+        (seen,) = measure(submission, device, [call], warm=True)
+        took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+        honest = expected(device, call, seen)
+        require(
+            took >= 0.9 * honest.low,
+            f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected {seconds(honest.low)}",
+            SYNC_HINT,
+        )
+        require(took <= 3 * honest.high, f"not the time of a product: saw {seconds(took)}, not {seconds(honest.high)}")
+
+    @requires("lab1.benchmark.returns_result")
+    def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name if submission.device.simulated else "vgpu:T4"
+        call = {"size": long_size(device, fresh), "iterations": 25, "warmup": 3}
+        (seen,) = measure(submission, device, [call], slow_factor=200.0)
+        took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+        high = 1.1 * expected(device, call, seen).high
+        require(
+            took <= high,
+            f"one of 25 products was made 200 times slower: saw {seconds(took)}, expected {seconds(high / 1.1)}",
+            "the docstring asks for the median: of the single products, or of at least five blocks",
+        )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
+        for device in devices(submission.device):
+            calls: list[Call] = [
+                {"size": size, "iterations": 8, "dtype": dtype}
+                for dtype in ("float32", "float16")
+                for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
+            ]
+            for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+                told = number(seen["result"]["tflops"], "MatmulResult.tflops")
+                peak = peak_tflops(device, call["dtype"])
+                if peak is None:
+                    peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
+                require(
+                    told <= peak,
+                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, "
+                    f"but no more than {peak:.5g} can be reached",
+                    "a number above the peak means that the clock stopped too early or that work was counted twice",
+                )
+                slowest = 2 * call["size"] ** 3 / (5 * expected(device, call, seen).high) / 1e12
+                require(told >= slowest, f"{told:.3g} TFLOPS were not measured: even {slowest:.3g} would be very slow")

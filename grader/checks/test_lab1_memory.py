@@ -1,0 +1,78 @@
+"""Judges Lab 1's memory profile: every stage, each figure under its own name, equal to an independent count."""
+
+from __future__ import annotations
+
+from grader.checks.lab1_memory import network, require_parameters, truth
+from grader.checks.programs import picture_and_json
+from grader.criterion import criterion, requires
+from grader.fresh import Fresh
+from grader.judge import mebibytes, number, require, require_equal
+from grader.submission import Submission
+from labkit.results import STAGES
+
+
+@criterion("lab1.memory")
+class TestMemory:
+    def test_every_stage_present(self, submission: Submission, fresh: Fresh) -> None:
+        seen = submission.probe("lab1.memory", values=False, **network(fresh))
+        names = [stage["stage"] for stage in seen.profile["stages"]]
+        require_equal(names, list(STAGES), what="stages of profile_training_memory()")
+        require_equal(str(seen.profile["dtype"]).removeprefix("torch."), "float32", what="MemoryProfile.dtype")
+
+    @requires("every_stage_present")
+    def test_allocated_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        seen = submission.probe("lab1.memory", values=False, **case)
+        real = truth(submission, case)
+        real.compare(seen.profile, "allocated_bytes", "torch.cuda.memory_allocated() at the end of each stage")
+        held = seen.profile["stages"][1]["allocated_bytes"] - seen.profile["stages"][0]["allocated_bytes"]
+        require_parameters(held, case["widths"], 4, "bytes that the parameters added in stage 'model'")
+
+    @requires("every_stage_present")
+    def test_reserved_told_apart(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        seen = submission.probe("lab1.memory", values=False, **case)
+        truth(submission, case).compare(
+            seen.profile, "reserved_bytes", "reserved is what the caching allocator keeps, freed tensors included"
+        )
+
+    @requires("every_stage_present")
+    def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        seen = submission.probe("lab1.memory", values=False, **case)
+        truth(submission, case).compare(
+            seen.profile, "peak_bytes", "torch.cuda.max_memory_allocated(), reset where each stage begins"
+        )
+
+    @requires("every_stage_present")
+    def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
+        seen = submission.probe("lab1.memory", values=False, **network(fresh))
+        peaks = {stage["stage"]: number(stage["peak_bytes"], "peak_bytes") for stage in seen.profile["stages"]}
+        require(
+            peaks["loss"] < 0.9 * max(peaks.values()) and peaks["zero_grad"] < max(peaks.values()),
+            f"the peak never falls: {mebibytes(peaks['zero_grad'])} in 'zero_grad', which needs less than 'step'",
+            "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far",
+        )
+
+    @requires("every_stage_present")
+    def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        seen = submission.probe("lab1.memory_precisions", values=False, **case)
+        names = [str(profile["dtype"]).removeprefix("torch.") for profile in seen.profiles]
+        require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
+        for profile, bytes_per_element in zip(seen.profiles, (4, 2), strict=True):
+            stages = {stage["stage"]: stage["allocated_bytes"] for stage in profile["stages"]}
+            require_parameters(
+                stages["model"] - stages["baseline"],
+                case["widths"],
+                bytes_per_element,
+                f"bytes of the model in {profile['dtype']}",
+                "each precision starts from nothing: model, batch and optimizer of the run before must be gone",
+            )
+
+    @requires("every_stage_present", "precisions_compared")
+    def test_memory_timeline_saved(self, submission: Submission) -> None:
+        seen = submission.probe("lab1.program", values=False, module="memory_profiling", arguments=[])
+        rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.memory_profiling")
+        names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
+        require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")
