@@ -21,6 +21,8 @@ class TestBenchmark:
         told = seen.told
         require_equal(told["python"], seen.python, what="Environment.python")
         require_equal(told["torch"], seen.torch, what="Environment.torch")
+        require_equal(told["cuda"], seen.cuda, what="Environment.cuda")
+        require_equal(told["simulated"], submission.device.simulated, what="Environment.simulated")
         require_equal(told["device"], "cuda", what="Environment.device where a GPU is present")
         require_equal(told["device_name"], seen.device_name, what="Environment.device_name")
         require_equal(told["memory_bytes"], seen.memory_bytes, what="Environment.memory_bytes")
