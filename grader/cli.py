@@ -25,6 +25,10 @@ def grade_submission(
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
     report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),
+    overrides: Annotated[
+        Path | None, typer.Option(help="Points given by hand (default: overrides.toml here, if there is one).")
+    ] = None,
+    student: Annotated[str | None, typer.Option(help="Whose overrides apply (default: the folder's name).")] = None,
 ) -> None:
     """Grade a submission, as `pytest --grade` does; never reads pytest configuration of the submission.
 
@@ -34,6 +38,8 @@ def grade_submission(
     command += [f"--device={device}", f"--grade-report={report}"]
     command += [f"--lab={lab}"] if lab is not None else []
     command += [f"--grade-seed={seed}"] if seed is not None else []
+    command += [f"--overrides={overrides}"] if overrides is not None else []
+    command += [f"--student={student}"] if student is not None else []
     process = subprocess.Popen(command)
     while True:
         try:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 
+from grader.overrides import Override
 from grader.rubric import Criterion, Lab, Rubric
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 
 class Outcome(StrEnum):
@@ -66,6 +67,14 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class OverrideResult:
+    """What an instructor gave instead of the automatic points, and why."""
+
+    automatic_points: Decimal
+    reason: str
+
+
+@dataclass(frozen=True)
 class CriterionResult:
     id: str
     title: str
@@ -73,6 +82,7 @@ class CriterionResult:
     max_points: Decimal
     available: bool
     checks: tuple[CheckResult, ...]
+    override: OverrideResult | None = None
 
     @property
     def first_problem(self) -> CheckResult | None:
@@ -117,6 +127,7 @@ class Grade:
             check
             for lab in self.labs
             for criterion in lab.criteria
+            if criterion.override is None  # an instructor has looked
             for check in criterion.checks
             if check.outcome is Outcome.NEEDS_REVIEW
         )
@@ -142,6 +153,8 @@ class Circumstances:
     seed: int
     seconds: float
     integrity: tuple[IntegrityNote, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    """Those of this student."""
 
 
 DID_NOT_RUN = CheckReport(
@@ -157,9 +170,11 @@ def grade(
     """Score `reports` (by check id) over the selected labs of the rubric.
 
     A check without a report earns nothing and needs review. Passing takes `rubric.pass_percent` of the points that can
-    be earned in the selected labs; a lab that is not written yet offers none.
+    be earned in the selected labs; a lab that is not written yet offers none. An override replaces the points of its
+    criterion.
     """
-    results = tuple(_lab(lab, reports) for lab in labs)
+    overrides = {override.criterion: override for override in circumstances.overrides}
+    results = tuple(_lab(lab, reports, overrides) for lab in labs)
     score = sum((lab.points for lab in results), Decimal(0))
     max_score = sum((row.max_points for lab in results for row in lab.criteria if row.available), Decimal(0))
     pass_score = max_score * rubric.pass_percent / 100
@@ -182,14 +197,14 @@ def grade(
     )
 
 
-def _lab(lab: Lab, reports: Mapping[str, CheckReport]) -> LabResult:
-    criteria = tuple(_criterion(criterion, reports) for criterion in lab.criteria)
+def _lab(lab: Lab, reports: Mapping[str, CheckReport], overrides: Mapping[str, Override]) -> LabResult:
+    criteria = tuple(_criterion(criterion, reports, overrides.get(criterion.id)) for criterion in lab.criteria)
     available = any(criterion.available for criterion in criteria)
     points = sum((criterion.points for criterion in criteria), Decimal(0))
     return LabResult(lab.id, lab.title, points, lab.points, available, criteria)
 
 
-def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport]) -> CriterionResult:
+def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None) -> CriterionResult:
     checks = []
     for check in criterion.checks:
         report = reports.get(check.id, DID_NOT_RUN)
@@ -200,4 +215,13 @@ def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport]) -> Crit
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))
-    return CriterionResult(criterion.id, criterion.title, earned, criterion.points, criterion.available, tuple(checks))
+    given = earned if override is None else override.points
+    return CriterionResult(
+        criterion.id,
+        criterion.title,
+        given,
+        criterion.points,
+        criterion.available,
+        tuple(checks),
+        None if override is None else OverrideResult(earned, override.reason),
+    )

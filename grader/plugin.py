@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from grader import hooks
+from grader import hooks, overrides
 from grader import rubric as rubrics
 from grader.configuration import ROOT, own_configuration, own_inifile, own_rootdir
 from grader.devices import DeviceError
@@ -53,6 +53,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="grade-report",
         help="where grade.json and grade.html go (default: grade-report)",
     )
+    group.addoption(
+        "--overrides",
+        metavar="FILE",
+        default=None,
+        help=f"points that an instructor gave by hand (default: {overrides.DEFAULT_FILE} here, if there is one)",
+    )
+    group.addoption(
+        "--student", metavar="NAME", default=None, help="whose overrides apply (default: the folder's name)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,6 +75,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         raise pytest.UsageError("--grade needs the course's own configuration: leave out -c and --rootdir")
     invocation = [str(argument) for argument in early_config.invocation_params.args]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_inherited_path()]), _RESTARTED: "1"}
+    capturing = early_config.pluginmanager.getplugin("capturemanager")
+    if capturing is not None:  # it has turned standard output into a file, which the new process would inherit
+        capturing.stop_global_capturing()
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-P", "-m", "pytest", *own_configuration(), *invocation], environment)
 
@@ -83,7 +95,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         config.stash[_session] = session = _open_session(config)
         config.add_cleanup(session.close)
         session.start()
-    except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:
+    except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:  # an OverrideError is a ValueError
         print(f"could not grade: {error}", file=sys.stderr)
         return int(ExitCode.COULD_NOT_GRADE)
     return None
@@ -112,7 +124,21 @@ def _open_session(config: pytest.Config) -> GradingSession:
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
         report_folder=Path(config.invocation_params.dir, option.grade_report),
         kept=config.hook.pytest_grade_sandbox(folder=folder),
+        overrides=_overrides_for(config, folder, rubric),
     )
+
+
+def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) -> tuple[overrides.Override, ...]:
+    file, student = config.option.overrides, config.option.student or folder.resolve().name
+    path = Path(config.invocation_params.dir, file or overrides.DEFAULT_FILE)
+    theirs = path.resolve().is_relative_to(folder.resolve())
+    if file is None and (theirs or not path.is_file()):
+        return ()
+    if theirs:
+        raise overrides.OverrideError(
+            f"{path} lies in the submission: overrides are the instructor's, keep them outside"
+        )
+    return tuple(override for override in overrides.load(path, rubric) if override.student == student)
 
 
 def _lab_numbers(option: str | None) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from grader import report
 from grader.devices import GradingDevice
 from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
+from grader.overrides import Override
 from grader.report.terminal import Progress
 from grader.rubric import Lab, Rubric
 from grader.sandbox import Sandbox, SandboxError
@@ -53,6 +54,7 @@ class GradingSession:
         seed: int,
         report_folder: Path,
         owns_sandbox: bool,
+        overrides: tuple[Override, ...] = (),
     ) -> None:
         self.name = name
         self.rubric = rubric
@@ -65,6 +67,7 @@ class GradingSession:
         self.progress = Progress()
         self._sandbox = sandbox
         self._owns_sandbox = owns_sandbox
+        self._overrides = overrides
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
 
@@ -80,8 +83,9 @@ class GradingSession:
         seed: int,
         report_folder: Path,
         kept: Sandbox | None = None,
+        overrides: tuple[Override, ...] = (),
     ) -> Self:
-        """Take up the submission in `folder`, called `name` in reports.
+        """Take up the submission in `folder`, called `name` in reports; `overrides` are those of its student.
 
         `kept` is an entered sandbox over the folder that outlives this grading.
 
@@ -107,6 +111,7 @@ class GradingSession:
             seed=seed,
             report_folder=report_folder,
             owns_sandbox=kept is None,
+            overrides=overrides,
         )
 
     def start(self) -> None:
@@ -190,6 +195,7 @@ class GradingSession:
             seed=self.seed,
             seconds=round(time.monotonic() - self._started, 2),
             integrity=self.submission.integrity,
+            overrides=self._overrides,
         )
         return grade(self.rubric, self.labs, self._reports, circumstances)
 

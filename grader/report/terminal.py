@@ -112,6 +112,12 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
         marks,
     )
     console.print(row)
+    if criterion.override is not None:
+        text = (
+            f"given by the instructor instead of {points(criterion.override.automatic_points)}: "
+            f"{criterion.override.reason}"
+        )
+        console.print(_indented(text, console.width, 10), style="magenta", soft_wrap=True)
     problem = criterion.first_problem
     if problem is None:
         return

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,3 +162,23 @@ def descendants(pid: int) -> list[int]:
 def _all_below(children: dict[int, list[int]], pid: int) -> list[int]:
     below = children.get(pid, [])
     return [*below, *(deeper for child in below for deeper in _all_below(children, child))]
+
+
+def test_overrides_named_with_a_space_still_show_the_grade(tmp_path: Path) -> None:
+    """pytest takes the file after the space for a test path, finds another root directory, and is started over."""
+    overrides = tmp_path / "given.toml"
+    overrides.write_text(
+        '[[override]]\nstudent = "stubs"\ncriterion = "lab1.analysis"\npoints = 2\nreason = "shown at the board"\n'
+    )
+    stubs = tmp_path / "stubs"
+    shutil.copytree(ROOT / "labs", stubs)
+    done = grade(f"--submission={stubs}", "--lab=1", "--overrides", str(overrides), report=tmp_path / "report")
+    assert "given by the instructor instead of 0: shown at the board" in done.stdout
+    assert document(tmp_path / "report")["score"] == 2
+
+
+def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "overrides.toml").write_text("")
+    done = grade(f"--submission={tmp_path}", f"--overrides={tmp_path / 'overrides.toml'}")
+    assert done.returncode == 2
+    assert "lies in the submission" in done.stderr

@@ -1,0 +1,87 @@
+"""An instructor's overrides: what the file may say, and what becomes of the grade."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from grader import rubric as rubrics
+from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from grader.overrides import Override, OverrideError, load
+from grader.report.document import to_document
+from grader.report.html import render
+
+ENTRY = '[[override]]\nstudent = "ada"\ncriterion = "lab1.analysis"\npoints = 4.5\nreason = "right, in other units"\n'
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "overrides.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def graded(*overrides: Override, **outcomes: Outcome) -> Grade:
+    """Lab 1 with every check passed but those named (by the last part of their name)."""
+    rubric = rubrics.load()
+    labs = rubric.select((1,))
+    checks = [check.id for lab in labs for criterion in lab.criteria for check in criterion.checks]
+    reports = {check: CheckReport(outcomes.get(check.rpartition(".")[2], Outcome.PASSED)) for check in checks}
+    circumstances = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0, overrides=overrides)
+    return grade(rubric, labs, reports, circumstances)
+
+
+def test_an_entry_is_read_exactly(tmp_path: Path) -> None:
+    (override,) = load(written(tmp_path, ENTRY), rubrics.load())
+    assert override == Override("ada", "lab1.analysis", Decimal("4.5"), "right, in other units")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("4.5", "5.5"), "gives 0 to 5"),
+        (("4.5", "-1"), "gives 0 to 5"),
+        (("4.5", '"4.5"'), "is no number"),
+        (("4.5", "true"), "is no number"),
+        (("lab1.analysis", "lab1.nothing"), "no criterion 'lab1.nothing'"),
+        (("right, in other units", " "), "reason is missing"),
+        (('student = "ada"\n', ""), "student is missing"),
+        (("reason", "because"), "does not know 'because'"),
+        (("[[override]]", "[override]"), "two brackets"),
+        (("[[override]]", "[[overide]]"), "does not know 'overide'"),
+        (("[[override]]", "[[override"), "not valid TOML"),
+    ],
+)
+def test_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(OverrideError, match=message):
+        load(written(tmp_path, ENTRY.replace(*change)), rubrics.load())
+
+
+def test_the_same_criterion_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OverrideError, match="stands twice"):
+        load(written(tmp_path, ENTRY + ENTRY), rubrics.load())
+
+
+def test_points_are_replaced_and_the_reason_is_in_every_report() -> None:
+    before = graded(report_agrees_with_results=Outcome.FAILED)
+    after = graded(
+        Override("ada", "lab1.analysis", Decimal("4.5"), "right, in <other> units"),
+        report_agrees_with_results=Outcome.FAILED,
+    )
+    assert (before.score, after.score) == (Decimal(19), Decimal("19.5"))
+    criterion = after.labs[0].criteria[3]
+    assert criterion.override is not None
+    assert to_document(after)["labs"][0]["criteria"][3]["override"] == {
+        "automatic_points": 4,
+        "reason": "right, in <other> units",
+    }
+    assert "instead of 4: right, in &lt;other&gt; units" in render(after)
+
+
+def test_an_override_settles_what_needed_review() -> None:
+    assert graded(crossover_found=Outcome.NEEDS_REVIEW).exit_code is ExitCode.NEEDS_REVIEW
+    settled = graded(Override("ada", "lab1.analysis", Decimal(5), "looked"), crossover_found=Outcome.NEEDS_REVIEW)
+    assert settled.exit_code is ExitCode.PASSED
+
+
+def test_points_can_be_taken_away() -> None:
+    assert graded(Override("ada", "lab1.memory", Decimal(0), "copied")).score == Decimal(15)
