@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import LabError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 CHOICES = "auto, cpu, cuda, vgpu or vgpu:MODEL"
 DEFAULT_MODEL = "T4"
 """The GPU of free cloud notebooks, so that a student can compare."""
+GPU_24_GB = Path(__file__).parent / "gpus" / "RTX-3090.toml"
+"""The data sheet of a GPU with 24 GB, which is opened as "vgpu:" and this path."""
 
 
 class DeviceError(LabError):
@@ -72,7 +75,7 @@ def is_simulated() -> bool:
 
 
 @contextmanager
-def open_device(name: str = "auto", *, values: bool = True) -> Iterator[Device]:
+def open_device(name: str = "auto", *, values: bool = True, gpus: int = 1) -> Iterator[Device]:
     """Open a device for the block and print in one line which it is.
 
     Args:
@@ -80,6 +83,8 @@ def open_device(name: str = "auto", *, values: bool = True) -> Iterator[Device]:
             "vgpu:MODEL" for the virtual GPU, also where there is a real one.
         values: whether a virtual GPU computes real numbers. False keeps shapes, times and memory only, for work that a
             CPU would take minutes for. A virtual GPU that is attached already stays as it is.
+        gpus: how many virtual GPUs of that model there are, for programs with several processes. Processes that
+            `torch.multiprocessing` starts inside the block have the same ones.
 
     Yields:
         The `Device`. A virtual GPU attached here is detached when the block ends.
@@ -105,7 +110,7 @@ def open_device(name: str = "auto", *, values: bool = True) -> Iterator[Device]:
             raise DeviceError(f"the virtual {attached.spec.name} is attached already; {name} cannot be opened as well")
         yield _announced(_virtual(attached.spec), "attached already")
     elif kind == "vgpu" or not torch.cuda.is_available():
-        with _attach(model or DEFAULT_MODEL, values=values) as gpu:
+        with _attach(model or DEFAULT_MODEL, values=values, gpus=gpus) as gpu:
             yield _announced(_virtual(gpu.spec), "" if values else "shapes only: times and memory, no numbers")
     else:
         yield _announced(_real())
@@ -149,14 +154,14 @@ def _attached() -> "VirtualGPU | None":
 
 
 @contextmanager
-def _attach(model: str, *, values: bool) -> Iterator["VirtualGPU"]:
+def _attach(model: str, *, values: bool, gpus: int) -> Iterator["VirtualGPU"]:
     import vgpu
 
     try:
         spec = vgpu.get_spec(model)
     except vgpu.SpecError as error:
         raise DeviceError(f"--device vgpu:{model}: {error}") from error
-    with vgpu.attach(spec, values=values, force=True) as gpu:  # force: asked for by name beside a real GPU
+    with vgpu.attach(spec, values=values, gpus=gpus, force=True) as gpu:  # force: asked for by name beside a real GPU
         yield gpu
 
 

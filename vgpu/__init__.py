@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgpu import cost
 from vgpu.errors import AttachError, SpecError, Unsupported
-from vgpu.spec import HostSpec, Spec, get_spec, list_specs
+from vgpu.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, list_interconnects, list_specs
 
 if TYPE_CHECKING:
     from vgpu.api import attach, current, prepare
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttachError",
     "HostSpec",
+    "Interconnect",
     "Kernel",
     "Spec",
     "SpecError",
@@ -27,7 +28,9 @@ __all__ = [
     "attach",
     "cost",
     "current",
+    "get_interconnect",
     "get_spec",
+    "list_interconnects",
     "list_specs",
     "prepare",
 ]

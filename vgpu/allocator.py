@@ -1,14 +1,18 @@
 """Accounting of PyTorch's caching allocator: which bytes are allocated, cached and reserved. Pure Python, no memory.
 
 A model of `c10/cuda/CUDACachingAllocator.cpp` (constants, pools, best fit, splitting, merging, release of wholly free
-segments). Not here: expandable segments, private pools, garbage collection thresholds, and any real memory.
+segments, blocks that other streams still use). Not here: expandable segments (`vgpu.expandable`), options
+(`vgpu.allocator_settings`), private pools of graphs, and any real memory.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from dataclasses import dataclass, field
+import math
+import threading
+
+from vgpu.allocator_settings import AllocatorSettings, round_up
+from vgpu.blocks import Block, Counter, Pool
 
 # CUDACachingAllocator.cpp / CUDAAllocatorConfig.h
 MIN_BLOCK_BYTES = 512
@@ -27,133 +31,122 @@ class OutOfMemory(Exception):
         self.requested_bytes = requested_bytes
 
 
-@dataclass(slots=True, eq=False)
-class Block:
-    """A piece of a segment. `requested_bytes` is what the tensor wanted, `bytes` what it occupies."""
-
-    serial: int
-    address: int
-    bytes: int
-    small: bool
-    stream: int
-    segment_bytes: int
-    requested_bytes: int = 0
-    allocated: bool = False
-    previous: Block | None = None
-    next: Block | None = None
-
-
-@dataclass(slots=True)
-class Counter:
-    """One figure of `torch.cuda.memory_stats`."""
-
-    current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
-
-    def add(self, amount: int) -> None:
-        """The figure changes by `amount`."""
-        self.current += amount
-        if amount > 0:
-            self.allocated += amount
-            if self.current > self.peak:
-                self.peak = self.current
-        else:
-            self.freed -= amount
-
-
 FIGURES = (
     "allocated_bytes", "reserved_bytes", "inactive_split_bytes", "requested_bytes", "allocation", "segment",
     "inactive_split",
 )  # fmt: skip
-# A block stays active while another stream may still use it; here it is active exactly while it is allocated.
-_SAME_FIGURES = {"active_bytes": "allocated_bytes", "active": "allocation"}
-
-
-@dataclass(slots=True)
-class _Pool:
-    """Free blocks of one kind and stream, kept in the order (bytes, address) that best fit wants."""
-
-    free: list[tuple[int, int, int, Block]] = field(default_factory=list)
-
-    def insert(self, block: Block) -> None:
-        bisect.insort(self.free, (block.bytes, block.address, block.serial, block))
-
-    def remove(self, block: Block) -> None:
-        index = bisect.bisect_left(self.free, (block.bytes, block.address, block.serial))
-        del self.free[index]
-
-    def best_fit(self, wanted: int) -> Block | None:
-        index = bisect.bisect_left(self.free, (wanted,))
-        return self.free[index][3] if index < len(self.free) else None
+# A block stays active while another stream may still use it. Until the first such block these are the same figures.
+_ACTIVE = {"active_bytes": "allocated_bytes", "active": "allocation"}
+_POOLS = ("all", "large_pool", "small_pool")
+# What an allocation or a release changes.
+_CHANGED = (
+    "allocated_bytes", "allocation", "requested_bytes", "active_bytes", "active", "inactive_split_bytes",
+    "inactive_split",
+)  # fmt: skip
+_MOST_CHANGES = 100_000
 
 
 class CachingAllocator:
     """Bytes on one GPU. `capacity_bytes` is what the allocator may reserve (the card less the CUDA context)."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    # Whether free bytes that `empty_cache` cannot give back, because their segment is in use, are a figure.
+    counts_splits = True
+
+    def __init__(self, capacity_bytes: int, settings: AllocatorSettings | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
-        self.stats = {name: {pool: Counter() for pool in ("all", "large_pool", "small_pool")} for name in FIGURES}
+        self.configure(settings or AllocatorSettings())
+        self._stats = {name: {pool: Counter() for pool in _POOLS} for name in FIGURES}
+        self.reserved = self._stats["reserved_bytes"]["all"]
+        self.oversize = {"oversize_allocations": Counter(), "oversize_segments": Counter()}
         self.retries = 0
         self.ooms = 0
-        self._pools: dict[tuple[int, bool], _Pool] = {}
-        self._hot = {
-            small: tuple(
-                self.stats[figure][pool]
-                for figure in ("allocated_bytes", "requested_bytes", "allocation")
-                for pool in ("all", "small_pool" if small else "large_pool")
-            )
-            for small in (True, False)
-        }
+        self.synchronisations = 0
+        self.device_allocations = 0
+        self.device_releases = 0
+        # Until when the host has waited for other streams so as to get blocks back (seconds).
+        self.waited_until = 0.0
+        self._pools: dict[tuple[int, bool], Pool] = {}
+        # Freed blocks that a stream still uses until a moment (seconds): `insert_events`.
+        self._waiting: list[tuple[float, Block]] = []
+        # Bytes allocated now. The other figures that every allocation changes are noted, and counted when somebody
+        # asks: counting takes longer than all the rest of an allocation.
+        self.allocated_now = 0
+        self._changes: list[tuple[bool, int, int, int, int, int, int, int]] = []
+        self._counting = threading.Lock()
         self._serial = itertools.count()
         self._next_address = 0x7F00_0000_0000
         self.segments: dict[int, Block] = {}
 
+    def configure(self, settings: AllocatorSettings) -> None:
+        """New options, for what is allocated from now on."""
+        self.settings = settings
+        self._divides = any(settings.divisions)
+        self._largest_split = settings.max_split_bytes
+
+    # ---- figures ----------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> dict[str, dict[str, Counter]]:
+        """Every figure by pool."""
+        if self._changes:
+            self._count_changes()
+        return self._stats
+
+    def _note(self, change: tuple[bool, int, int, int, int, int, int, int]) -> None:
+        """Whether the pool is the small one, and the changes of the figures in `_CHANGED`."""
+        self._changes.append(change)
+        if len(self._changes) >= _MOST_CHANGES:
+            self._count_changes()
+
+    def _count_changes(self) -> None:
+        with self._counting:
+            changes, self._changes = self._changes, []
+            for small, *amounts in changes:
+                kind = "small_pool" if small else "large_pool"
+                for name, amount in zip(_CHANGED, amounts, strict=True):
+                    if amount and name in self._stats:
+                        pools = self._stats[name]
+                        pools["all"].add(amount)
+                        pools[kind].add(amount)
+
     def current(self, figure: str) -> int:
         """Current value of a figure over all pools."""
-        return self.stats[figure]["all"].current
+        if figure == "allocated_bytes":
+            return self.allocated_now
+        return (self.reserved if figure == "reserved_bytes" else self.stats[figure]["all"]).current
 
     def peak(self, figure: str) -> int:
         """Peak since the last reset of a figure over all pools."""
         return self.stats[figure]["all"].peak
 
+    def _all_counters(self) -> list[Counter]:
+        return [counter for pools in self.stats.values() for counter in pools.values()] + [*self.oversize.values()]
+
     def reset_peaks(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
-        for pools in self.stats.values():
-            for counter in pools.values():
-                counter.peak = counter.current
+        for counter in self._all_counters():
+            counter.peak = counter.current
 
     def reset_accumulated(self) -> None:
         """`torch.cuda.reset_accumulated_memory_stats`."""
-        for pools in self.stats.values():
-            for counter in pools.values():
-                counter.allocated = counter.freed = 0
-        self.retries = self.ooms = 0
+        for counter in self._all_counters():
+            counter.allocated = counter.freed = 0
+        self.retries = self.ooms = self.synchronisations = 0
+        self.device_allocations = self.device_releases = 0
 
     def _count(self, block: Block, **amounts: int) -> None:
         pool = "small_pool" if block.small else "large_pool"
         for figure, amount in amounts.items():
             if amount:
-                self.stats[figure]["all"].add(amount)
-                self.stats[figure][pool].add(amount)
+                self._stats[figure]["all"].add(amount)
+                self._stats[figure][pool].add(amount)
 
-    def _count_block(self, small: bool, sign: int, size: int, requested: int) -> None:
-        """`_count` for the figures that every allocation and release changes (the hot path, so written out)."""
-        for counter, amount in zip(self._hot[small], (size, size, requested, requested, 1, 1), strict=True):
-            if sign > 0:
-                counter.allocated += amount
-                counter.current = current = counter.current + amount
-                if current > counter.peak:
-                    counter.peak = current
-            else:
-                counter.freed += amount
-                counter.current -= amount
+    # ---- sizes ------------------------------------------------------------------------------------------------
 
     @staticmethod
     def round_bytes(requested: int) -> int:
-        """`round_size`: what a request occupies."""
+        """`round_size` with the default options: what a request occupies."""
         return max(MIN_BLOCK_BYTES, -(-requested // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
 
     @staticmethod
@@ -165,75 +158,193 @@ class CachingAllocator:
             return LARGE_SEGMENT_BYTES
         return -(-rounded // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
 
-    def malloc(self, requested: int, stream: int = 0) -> Block:
-        """A block for a tensor's storage of `requested` > 0 bytes; raises OutOfMemory."""
-        rounded = self.round_bytes(requested)
-        small = rounded <= SMALL_REQUEST_BYTES
-        pool = self._pools.setdefault((stream, small), _Pool())
-        block = pool.best_fit(rounded)
-        if block is not None:
-            pool.remove(block)
+    def _splits(self, small: bool, rounded: int, remaining: int) -> bool:
+        """`should_split`."""
+        if small:
+            return remaining >= MIN_BLOCK_BYTES
+        return remaining > SMALL_REQUEST_BYTES and rounded < self._largest_split
+
+    # ---- allocation -------------------------------------------------------------------------------------------
+
+    def malloc(self, requested: int, stream: int = 0, now: float = math.inf) -> Block:
+        """A block for a tensor's storage of `requested` > 0 bytes; raises OutOfMemory.
+
+        `now` is the device's time in seconds: blocks that other streams have passed by then are free again.
+        """
+        if self._waiting:
+            self._release_passed(now)
+        if self._divides:
+            rounded = round_up(requested, self.settings.divisions, MIN_BLOCK_BYTES)
         else:
-            block = self._new_segment(rounded, small, stream)
-        was_split = self._is_split(block)
+            rounded = -(-requested // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        small = rounded <= SMALL_REQUEST_BYTES
+        pool = self._pools.get((stream, small))
+        if pool is None:
+            pool = self._pools[(stream, small)] = Pool()
+        block = pool.take(rounded) if self._largest_split == math.inf else self._cached(pool, rounded)
+        if block is None:
+            block = self._new_block(rounded, small, stream)
+        was_split = block.previous is not None or block.next is not None
         remaining = block.bytes - rounded
-        if remaining >= MIN_BLOCK_BYTES if small else remaining > SMALL_REQUEST_BYTES:
-            rest = Block(next(self._serial), block.address + rounded, remaining, small, stream, block.segment_bytes)
-            rest.previous, rest.next = block, block.next
-            if rest.next is not None:
-                rest.next.previous = rest
-            block.next, block.bytes = rest, rounded
-            pool.insert(rest)
-            change = (-rounded, 0) if was_split else (remaining, 1)
-            self._count(block, inactive_split_bytes=change[0], inactive_split=change[1])
+        split_bytes = splits = 0
+        if self._splits(small, rounded, remaining):
+            self._split(block, rounded, pool)
+            split_bytes, splits = (-rounded, 0) if was_split else (remaining, 1)
         elif was_split:
-            self._count(block, inactive_split_bytes=-block.bytes, inactive_split=-1)
+            split_bytes, splits = -block.bytes, -1
+        if not self.counts_splits:
+            split_bytes = splits = 0
         block.allocated, block.requested_bytes = True, requested
-        self._count_block(small, 1, block.bytes, requested)
+        size = block.bytes
+        self.allocated_now += size
+        self._note((small, size, 1, requested, size, 1, split_bytes, splits))
+        if size >= self._largest_split:
+            self.oversize["oversize_allocations"].add(1)
         return block
 
-    @staticmethod
-    def _is_split(block: Block) -> bool:
-        return block.previous is not None or block.next is not None
+    def pass_through(self, requested: int, stream: int = 0) -> tuple[int, int]:
+        """A `malloc` and the `free` that follows it at once, where a cached block makes that cheap.
 
-    def _new_segment(self, rounded: int, small: bool, stream: int) -> Block:
+        Returns the block's bytes and address, or (0, 0) where no cached block fits and nothing has been done. Figures
+        of inactive splits, which dip for a moment, are left alone.
+        """
+        rounded = -(-requested // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        small = rounded <= SMALL_REQUEST_BYTES
+        pool = self._pools.get((stream, small))
+        if pool is None or self._waiting or self._divides or self._largest_split != math.inf:
+            return 0, 0
+        block = pool.best_fit(rounded)
+        if block is None:
+            return 0, 0
+        size = rounded if self._splits(small, rounded, block.bytes - rounded) else block.bytes
+        self._note((small, size, 1, requested, size, 1, 0, 0))
+        self._note((small, -size, -1, -requested, -size, -1, 0, 0))
+        return size, block.address
+
+    def _cached(self, pool: Pool, rounded: int) -> Block | None:
+        """`get_free_block`: the smallest that fits, if the oversize rules allow it; it is no longer free."""
+        block = pool.best_fit(rounded)
+        largest = self._largest_split
+        if block is None or rounded < largest <= block.bytes:
+            return None
+        if rounded >= largest and block.bytes >= rounded + self.settings.max_non_split_rounding_bytes:
+            return None
+        pool.remove(block)
+        return block
+
+    def _split(self, block: Block, rounded: int, pool: Pool) -> None:
+        rest = Block(next(self._serial), block.address + rounded, block.bytes - rounded, block.small, block.stream)
+        rest.previous, rest.next = block, block.next
+        if rest.next is not None:
+            rest.next.previous = rest
+        block.next, block.bytes = rest, rounded
+        pool.insert(rest)
+
+    def _new_block(self, rounded: int, small: bool, stream: int) -> Block:
         size = self.segment_bytes(rounded)
-        if self.current("reserved_bytes") + size > self.limit_bytes:
-            # As CUDA does: give back every wholly free segment, then try again once.
-            self.retries += 1
-            self.empty_cache()
-            if self.current("reserved_bytes") + size > self.limit_bytes:
-                self.ooms += 1
-                raise OutOfMemory(size)
-        block = Block(next(self._serial), self._next_address, size, small, stream, size)
+        self._make_room(size, stream, small)
+        block = Block(next(self._serial), self._next_address, size, small, stream)
         self._next_address += -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
         self.segments[block.address] = block
+        self.device_allocations += 1
         self._count(block, reserved_bytes=size, segment=1)
+        if size >= self.settings.max_split_bytes:
+            self.oversize["oversize_segments"].add(1)
         return block
 
-    def free(self, block: Block) -> None:
-        """The tensor's storage is gone: the block goes back to its pool, merged with free neighbours."""
-        self._count_block(block.small, -1, block.bytes, block.requested_bytes)
-        block.allocated, block.requested_bytes = False, 0
-        pool = self._pools[(block.stream, block.small)]
-        free_before = 0, 0
-        for neighbour in (block.previous, block.next):
-            if neighbour is not None and not neighbour.allocated:
-                pool.remove(neighbour)
-                free_before = free_before[0] + neighbour.bytes, free_before[1] + 1
-        if block.next is not None and not block.next.allocated:
+    def _make_room(self, size: int, stream: int, small: bool) -> None:
+        """As CUDA does when cudaMalloc fails: give cached segments back and try again once, then give up."""
+        if self._fits(size):
+            return
+        self._release_oversize(size, self._pools[(stream, small)])
+        if self._fits(size):
+            return
+        self.retries += 1
+        self.empty_cache()
+        if not self._fits(size):
+            self.ooms += 1
+            raise OutOfMemory(size)
+
+    def _fits(self, size: int) -> bool:
+        return self.current("reserved_bytes") + size <= self.limit_bytes
+
+    def _release_oversize(self, size: int, pool: Pool) -> None:
+        """`release_available_cached_blocks`: with max_split_size_mb, oversize blocks go first, the largest first."""
+        largest = self.settings.max_split_bytes
+        if largest == math.inf:
+            return
+        wanted = max(size, int(largest))
+        candidates = [entry[3] for entry in pool.free if not entry[3].is_split]
+        enough = next((block for block in candidates if block.bytes >= wanted), None)
+        released = 0
+        for block in [enough] if enough is not None else reversed(candidates):
+            if released >= wanted or block.bytes < largest:
+                break
+            released += block.bytes
+            self._give_back(block, pool)
+
+    # ---- release ----------------------------------------------------------------------------------------------
+
+    def free(self, block: Block, until: float = 0.0) -> None:
+        """The tensor's storage is gone. A block that other streams use stays theirs until the moment `until`."""
+        size = block.bytes
+        self.allocated_now -= size
+        if size >= self._largest_split:
+            self.oversize["oversize_allocations"].add(-1)
+        block.allocated = False
+        if block.uses:
+            if "active" not in self._stats:
+                self._tell_active_apart()
+            self._note((block.small, -size, -1, 0, 0, 0, 0, 0))
+            block.waiting, block.uses = True, frozenset()
+            self._waiting.append((until, block))
+        else:
+            self._free_block(block, -size, -1)
+
+    def _tell_active_apart(self) -> None:
+        stats = self.stats
+        for name, same in _ACTIVE.items():
+            stats[name] = {
+                pool: Counter(one.current, one.peak, one.allocated, one.freed) for pool, one in stats[same].items()
+            }
+
+    def _synchronise(self) -> None:
+        """`synchronize_and_free_events`."""
+        self.synchronisations += 1
+        self.waited_until = max((until for until, _ in self._waiting), default=self.waited_until)
+        self._release_passed(math.inf)
+
+    def _release_passed(self, now: float) -> None:
+        """`process_events`."""
+        passed = [block for until, block in self._waiting if until <= now]
+        if passed:
+            self._waiting = [entry for entry in self._waiting if entry[0] > now]
+            for block in passed:
+                block.waiting = False
+                self._free_block(block)
+
+    def _free_block(self, block: Block, size: int = 0, number: int = 0) -> None:
+        """`free_block`: back to the pool, merged with free neighbours; the change of what is allocated comes along."""
+        small, active, requested = block.small, block.bytes, block.requested_bytes
+        block.requested_bytes = 0
+        pool = self._pools[(block.stream, small)]
+        split_bytes = splits = 0
+        following, previous = block.next, block.previous
+        if following is not None and following.mapped and not (following.allocated or following.waiting):
+            pool.remove(following)
+            split_bytes, splits = -following.bytes, -1
             self._absorb_next(block)
-        if block.previous is not None and not block.previous.allocated:
-            block = block.previous
+        if previous is not None and previous.mapped and not (previous.allocated or previous.waiting):
+            pool.remove(previous)
+            split_bytes, splits = split_bytes - previous.bytes, splits - 1
+            block = previous
             self._absorb_next(block)
         pool.insert(block)
-        free_after = (block.bytes, 1) if self._is_split(block) else (0, 0)
-        if free_after != free_before:
-            self._count(
-                block,
-                inactive_split_bytes=free_after[0] - free_before[0],
-                inactive_split=free_after[1] - free_before[1],
-            )
+        if block.previous is not None or block.next is not None:
+            split_bytes, splits = split_bytes + block.bytes, splits + 1
+        if not self.counts_splits:
+            split_bytes = splits = 0
+        self._note((small, size, number, -requested, -active, -1, split_bytes, splits))
 
     @staticmethod
     def _absorb_next(block: Block) -> None:
@@ -245,31 +356,47 @@ class CachingAllocator:
             block.next.previous = block
 
     def empty_cache(self) -> int:
-        """`torch.cuda.empty_cache`: segments without any allocated block go back to the device; returns the bytes."""
-        released = 0
+        """`torch.cuda.empty_cache`: segments without any used block go back to the device; returns the bytes.
+
+        The host waits for blocks that streams still use; until when, `waited_until` says.
+        """
+        self._synchronise()
+        before = self.current("reserved_bytes")
         for pool in self._pools.values():
             for entry in list(pool.free):
-                block = entry[3]
-                if not self._is_split(block):
-                    pool.free.remove(entry)
-                    del self.segments[block.address]
-                    released += block.bytes
-                    self._count(block, reserved_bytes=-block.bytes, segment=-1)
-        return released
+                if not entry[3].is_split:
+                    self._give_back(entry[3], pool)
+        return before - self.current("reserved_bytes")
+
+    def _give_back(self, block: Block, pool: Pool) -> None:
+        """`release_block`: cudaFree of a wholly free segment."""
+        pool.remove(block)
+        del self.segments[block.address]
+        self.device_releases += 1
+        self._count(block, reserved_bytes=-block.bytes, segment=-1)
+        if block.bytes >= self.settings.max_split_bytes:
+            self.oversize["oversize_segments"].add(-1)
+
+    # ---- what programs ask ------------------------------------------------------------------------------------
 
     def as_memory_stats(self) -> dict[str, object]:
         """The nested dictionary that `torch._C._cuda_memoryStats` returns."""
+
+        def shown(counter: Counter) -> dict[str, int]:
+            return {
+                "current": counter.current, "peak": counter.peak,
+                "allocated": counter.allocated, "freed": counter.freed,
+            }  # fmt: skip
+
         result: dict[str, object] = {
-            figure: {
-                pool: {"current": c.current, "peak": c.peak, "allocated": c.allocated, "freed": c.freed}
-                for pool, c in pools.items()
-            }
-            for figure, pools in self.stats.items()
+            figure: {pool: shown(counter) for pool, counter in pools.items()} for figure, pools in self.stats.items()
         }
-        result |= {name: result[same] for name, same in _SAME_FIGURES.items()}
-        empty = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
-        result |= {"oversize_allocations": dict(empty), "oversize_segments": dict(empty)}
-        result |= {"num_alloc_retries": self.retries, "num_ooms": self.ooms, "max_split_size": -1}
-        result |= {"num_sync_all_streams": 0, "num_device_alloc": self.stats["segment"]["all"].allocated}
-        result["num_device_free"] = self.stats["segment"]["all"].freed
+        for name, same in _ACTIVE.items():
+            result.setdefault(name, result[same])
+        result |= {name: shown(counter) for name, counter in self.oversize.items()}
+        largest = self.settings.max_split_bytes
+        result |= {"num_alloc_retries": self.retries, "num_ooms": self.ooms}
+        result |= {"max_split_size": -1 if largest == math.inf else int(largest)}
+        result |= {"num_sync_all_streams": self.synchronisations}
+        result |= {"num_device_alloc": self.device_allocations, "num_device_free": self.device_releases}
         return result

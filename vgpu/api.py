@@ -7,33 +7,44 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 
 import torch
 import torch.utils._device
 
-from vgpu.dispatch_mode import DispatchMode
+from vgpu import categories, extensions, launch, state
 from vgpu.errors import AttachError
-from vgpu.function_mode import FunctionMode
 from vgpu.gpu import VirtualGPU
+from vgpu.machine import Machine
+from vgpu.modes import Modes
 from vgpu.patches import (
     PatchSet,
     clocks,
+    compilers,
     cuda,
+    data_parallel,
+    distributed,
+    event_loops,
     generators,
+    legacy_types,
+    loaders,
+    memory,
     nvml,
     profiling,
     python_calls,
+    refusals,
     serialization,
+    storages,
     streams,
     threads,
 )
-from vgpu.spec import Spec, get_spec
-from vgpu.state import THREAD, attached, set_attached
+from vgpu.spec import Interconnect, Spec, get_interconnect, get_spec
+from vgpu.state import THREAD, attached
 
 
 def current() -> VirtualGPU | None:
-    """The virtual GPU that is attached now, or None."""
+    """The calling thread's current virtual GPU, or None when none is attached."""
     return attached()
 
 
@@ -48,61 +59,114 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def attach(
-    spec: str | os.PathLike[str] | Spec = "T4", *, values: bool = True, force: bool = False
+    spec: str | os.PathLike[str] | Spec = "T4",
+    *,
+    gpus: int = 1,
+    interconnect: str | os.PathLike[str] | Interconnect | None = None,
+    values: bool = True,
+    force: bool = False,
 ) -> Iterator[VirtualGPU]:
-    """Make `torch.device("cuda")` work on this machine, simulated.
+    """Make `torch.device("cuda")` work on this machine, simulated; yields the GPU of index 0.
 
-    `spec` is a built-in GPU ("T4", "A100-80GB", "H100", ...), a TOML file, or a `Spec`. With `values=False` tensors on
-    the GPU have shapes only: much faster, `.item()` returns 0 and `.cpu()` zeros. Raises SpecError for a bad spec,
-    AttachError inside another attach, or where real CUDA is present and `force` is not given. On exit, also after an
-    exception, every patch is undone; tensors that lived on the GPU are then ordinary CPU (or meta) tensors.
+    `spec` is a built-in GPU ("T4", "A100-80GB", "H100", ...), a TOML file, or a `Spec`. `gpus` of them are attached to
+    this process, linked by `interconnect`; `gpu.machine.gpus` has them all. With `values=False` tensors on
+    the GPU have shapes only: much faster, `.item()` returns 0 and `.cpu()` zeros. On exit, also after an exception,
+    every patch is undone; tensors that lived on the GPU are then ordinary CPU (or meta) tensors.
+
+    Inside another attach, a fresh machine takes the place of the outer one, which waits unchanged until the inner block
+    is left; its tensors cannot be used meanwhile. Raises SpecError for a bad spec, and AttachError where real CUDA is
+    present and `force` is not given, or where other threads use the outer machine.
     """
     chosen = get_spec(spec)
-    if attached() is not None:
-        raise AttachError("a virtual GPU is attached already: leave that `with vgpu.attach(...)` block first")
-    if not force and torch.cuda.is_available():
+    outer = _attachments[-1] if _attachments else None
+    if outer is not None:
+        outer.require_alone()
+    elif not force and torch.cuda.is_available():
         raise AttachError("this machine has a real CUDA device; pass force=True to simulate one instead")
-    gpu = VirtualGPU(chosen, values=values)
-    function_mode, dispatch_mode = FunctionMode(gpu), DispatchMode(gpu)
-
-    def enter_modes() -> Callable[[], None]:
-        stack = contextlib.ExitStack()
-        stack.enter_context(function_mode)
-        stack.enter_context(dispatch_mode)
-        return stack.close
-
-    patches = PatchSet()
-    try:
-        set_attached(gpu)
-        patches.on_undo(lambda: set_attached(None))
-        _install(patches, gpu, function_mode, enter_modes)
-        patches.on_undo(enter_modes())
-        yield gpu
-    finally:
-        THREAD.target, THREAD.stream = None, 0
-        patches.undo()
-        gpu.registry.clear()
+    link = get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
+    machine = Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+    with outer.set_aside() if outer is not None else contextlib.nullcontext(), Attachment(machine, outer).entered():
+        yield machine.gpus[0]
 
 
-def _install(
-    patches: PatchSet, gpu: VirtualGPU, function_mode: FunctionMode, enter_modes: Callable[[], Callable[[], None]]
-) -> None:
-    cuda.install(patches, gpu)
+class Attachment:
+    """One `with vgpu.attach(...)` block: a machine, its modes and its patches."""
+
+    def __init__(self, machine: Machine, outer: Attachment | None) -> None:
+        self.machine = machine
+        self._modes = Modes(machine)
+        self._patches: PatchSet = PatchSet(None if outer is None else outer._patches)
+        self._thread = threading.get_ident()
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Everything in place."""
+        machine, patches = self.machine, self._patches
+        before = THREAD.reset()
+        device = torch.utils._device.CURRENT_DEVICE
+        _attachments.append(self)
+        try:
+            state.push(machine)
+            patches.on_undo(lambda: state.pop(machine))
+            _install(patches, machine, self._modes)
+            patches.on_undo(lambda: _restore_default_device(device))
+            patches.on_undo(self._modes.enter())
+            patches.on_undo(self._modes.stop)
+            patches.on_undo(machine.clock.turns.close)
+            yield
+        finally:
+            _attachments.remove(self)
+            patches.undo()
+            THREAD.restore(before)
+            machine.registry.clear()
+
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Another machine takes the place; this one's clocks, memory and patches wait below it."""
+        with self.machine.clock.hold(), self._modes.standing_aside():
+            yield
+
+    def require_alone(self) -> None:
+        """Raise AttachError where other threads would go on using this machine while another one is attached."""
+        clock = self.machine.clock
+        if threading.get_ident() != self._thread or clock.turns.has_others(clock.mine()):
+            raise AttachError(
+                "a virtual GPU is attached already, and other threads of the program use it (those of a data loader, "
+                "perhaps): leave that `with vgpu.attach(...)` block first, or end those threads"
+            )
+
+
+_attachments: list[Attachment] = []
+
+
+def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
+    cuda.install(patches, machine)
     streams.install(patches)
-    generators.install(patches, gpu)
-    serialization.install(patches, gpu)
+    memory.install(patches, machine)
+    categories.install(patches, machine)
+    generators.install(patches, machine)
+    data_parallel.install(patches, machine)
+    legacy_types.install(patches, machine)
+    storages.install(patches, machine)
+    serialization.install(patches, machine)
     profiling.install(patches)
-    nvml.install(patches, gpu)
-    python_calls.install(patches, gpu, function_mode)
-    patches.set(torch, "clear_autocast_cache", function_mode.weights.clear)
-    threads.install(patches, enter_modes)
+    nvml.install(patches, machine)
+    python_calls.install(patches, machine, modes.function_mode)
+    distributed.install(patches, machine)
+    launch.install(patches, machine)
+    compilers.install(patches, machine)
+    refusals.install(patches, machine)
+    extensions.install(patches, machine)
+    patches.set(torch, "clear_autocast_cache", modes.function_mode.weights.clear)
+    threads.install(patches, modes.enter)
+    loaders.install(patches, machine)
+    event_loops.install(patches)
     clocks.install(patches)
     patches.rebind_everywhere()
-    patches.on_undo(_forget_default_device)
 
 
-def _forget_default_device() -> None:
+def _restore_default_device(before: torch.device | None) -> None:
     """A default device of "cuda" would outlive the GPU."""
     device = torch.utils._device.CURRENT_DEVICE
-    if device is not None and device.type == "cuda":
-        torch.set_default_device(None)
+    if device is not None and device.type == "cuda" and device != before:
+        torch.set_default_device(before)

@@ -14,6 +14,13 @@ import torch
 
 from vgpu.gpu import VirtualGPU
 
+
+def _since(version: tuple[int, int], *names: str) -> tuple[str, ...]:
+    """Names that a list has from a version of PyTorch on."""
+    major, minor = torch.__version__.split(".")[:2]
+    return names if (int(major), int(minor)) >= version else ()
+
+
 LOWER = [
     "conv1d",
     "conv2d",
@@ -50,7 +57,6 @@ LOWER = [
     "gru_cell",
     "rnn_tanh_cell",
     "rnn_relu_cell",
-    "bilinear",
 ]
 FLOAT32 = [
     "acos",
@@ -103,10 +109,17 @@ FLOAT32 = [
     "upsample_nearest1d",
     "upsample_nearest2d",
     "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
     "upsample_linear1d",
     "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
     "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
     "upsample_trilinear3d",
+    # On the list of newer versions only (see `_since`).
+    *_since((2, 12), "rms_norm"),
 ]
 # They get dtype=float32 unless the caller gave one.
 FLOAT32_RESULT = [
@@ -124,6 +137,7 @@ PROMOTE = [
     "addcdiv",
     "addcmul",
     "atan2",
+    "bilinear",
     "cross",
     "dot",
     "vdot",
@@ -168,14 +182,14 @@ class WeightCache:
 
 def functions(names: Iterable[str]) -> set[Callable[..., Any]]:
     """Every Python-visible function or method of one of these names that a function mode may be shown."""
-    places = (torch, torch.Tensor, torch._C._nn, torch._C._VariableFunctions, torch.linalg)
+    places = (torch, torch.Tensor, torch._C._nn, torch._C._VariableFunctions, torch._C._linalg)  # type: ignore[attr-defined]
     variants = [(place, name) for name in names for place in places]
     return {getattr(place, name) for place, name in variants if callable(getattr(place, name, None))}
 
 
 def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The arguments as autocast would hand them to the function called `name`; unchanged where it does nothing."""
-    if not torch.is_autocast_enabled("cuda"):
+    if not torch.is_autocast_enabled("cuda") or kwargs.get("out") is not None:  # out= is not on the lists
         return args, kwargs
 
     def eligible(value: Any) -> bool:
@@ -204,7 +218,7 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
             return args, {**kwargs, "dtype": torch.float32}
         return args, kwargs
     if name == _BANNED:
-        if any(eligible(value) and value.dtype != torch.float32 for value in args):
+        if any(isinstance(value, torch.Tensor) and gpu.registry.has(value) for value in args):
             raise RuntimeError(_BANNED_TEXT)
         return args, kwargs
     wide = [value.dtype for value in args if eligible(value)]

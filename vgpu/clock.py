@@ -1,33 +1,31 @@
 """Virtual time on the host: one clock per thread. Pure Python.
 
-Every thread has its own point in virtual time. Work moves only the clock of the thread that does it; joining a thread
-moves the joiner up to it. Not here: the device's time (`vgpu.device_queue`) and the patches of `time.*`.
+Every thread has its own point in virtual time. Work moves only the clock of the thread that does it. Not here: which
+thread may go on (`vgpu.turns`), the device's time (`vgpu.device_queue`) and the patches of `time.*`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
-# A background sleeper that sees neither progress nor a reason to wait goes on after this long (real seconds): the
-# other threads are then held by something that cannot be observed from Python, such as a lock in C code.
-_PATIENCE_REAL_SECONDS = 2.0
-_POLL_REAL_SECONDS = 0.0005
-# A thread that was just woken still looks as if it waited until the interpreter runs it: look this often before
-# believing that nobody works.
-_QUIET_LOOKS = 3
+from vgpu.turns import ThreadClock, Turns, sleep_real
 
 
-@dataclass(slots=True)
-class ThreadClock:
-    """One thread's virtual time in seconds since attach, and whether it waits (really) for something."""
+class HostSpan(NamedTuple):
+    """What a host thread did from `start` to `end` (seconds since attach), other than launching kernels.
 
-    now: float = 0.0
-    background: bool = False
-    waiting: int = 0
-    sleeping_until: float | None = None
-    finished: bool = False
+    `kind` is "operation" (on CPU tensors), "metadata" (a view, an allocation), "wait" (for the device or a thread),
+    "sleep", "load" (waiting for a data loader), "start" (CUDA context, library handles), "communication", or "region":
+    a block that the program named (`record_function`, NVTX ranges) and that contains others.
+    """
+
+    kind: str
+    name: str
+    start: float
+    end: float
+    thread: str
 
 
 class HostClock:
@@ -35,22 +33,22 @@ class HostClock:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._clocks: list[ThreadClock] = []
-        self._main = self._add(ThreadClock())
+        # Plain tuples until somebody looks: this is part of every operation.
+        self._spans: list[tuple[str, str, float, float, str]] = []
+        self.turns = Turns()
+        self._main = ThreadClock(thread=threading.current_thread().name, native_id=threading.get_native_id())
+        self.turns.join_in(self._main)
         self._local.clock = self._main
 
-    def _add(self, clock: ThreadClock) -> ThreadClock:
-        with self._lock:
-            self._clocks.append(clock)
-        return clock
-
     def mine(self) -> ThreadClock:
-        """The calling thread's clock; a thread that nobody announced starts at the main thread's time."""
+        """The calling thread's clock; a thread that nobody announced takes no part, and follows the first one."""
         try:
             clock: ThreadClock = self._local.clock
         except AttributeError:
-            clock = self._local.clock = self._add(ThreadClock(now=self._main.now, background=True))
+            # Not `current_thread`: for a thread that C++ made it makes an object, whose locks ask for the clock again.
+            known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+            name = known.name if known is not None else "C++ thread"
+            clock = self._local.clock = ThreadClock(now=self._main.now, thread=name)
         return clock
 
     @property
@@ -62,80 +60,101 @@ class HostClock:
         """The calling thread works for `seconds`; returns its new time."""
         clock = self.mine()
         clock.now += seconds
+        if clock.now > clock.limit:
+            self.turns.give_way(clock)
         return clock.now
 
-    def wait_until(self, moment: float) -> None:
-        """The calling thread waits for something that happens at `moment` (no effect when that has passed)."""
+    def read(self, seconds: float) -> float:
+        """The calling thread looks at its clock, which takes `seconds`."""
         clock = self.mine()
-        clock.now = max(clock.now, moment)
+        if not clock.takes_part:
+            clock.now = max(clock.now, self._main.now)
+        return self.advance(seconds)
 
-    def spawn(self) -> ThreadClock:
-        """A clock for a thread about to start: it begins at the starter's time."""
-        return self._add(ThreadClock(now=self.now, background=True))
+    def spend(self, seconds: float, kind: str, name: str) -> float:
+        """The calling thread works for `seconds`, which its history keeps; returns when it began."""
+        clock = self.mine()
+        begin = clock.now
+        clock.now = end = begin + seconds
+        self._spans.append((kind, name, begin, end, clock.thread))
+        if end > clock.limit:
+            self.turns.give_way(clock)
+        return begin
+
+    def end_region(self, name: str, begin: float) -> None:
+        """A block that the program named began at `begin` and ends now."""
+        clock = self.mine()
+        self._spans.append(("region", name, begin, clock.now, clock.thread))
+
+    def wait_until(self, moment: float, name: str = "wait", kind: str = "wait") -> None:
+        """The calling thread waits for something that happens at `moment` (no effect when that has passed)."""
+        clock = self.jump(moment, name, kind)
+        if clock.now > clock.limit:
+            self.turns.give_way(clock)
+
+    def jump(self, moment: float, name: str = "wait", kind: str = "wait") -> ThreadClock:
+        """The same for a caller that holds a lock: other threads get their turn at its next step."""
+        clock = self.mine()
+        if moment > clock.now:
+            self._spans.append((kind, name, clock.now, moment, clock.thread))
+            clock.now = moment
+        return clock
+
+    @property
+    def spans(self) -> list[HostSpan]:
+        """What the host's threads did and waited for, launches aside, in the order in which it was noted."""
+        return [HostSpan(*span) for span in list(self._spans)]
+
+    def spawn(self, thread: str, *, takes_part: bool = True) -> ThreadClock:
+        """A clock for a thread (by name) about to start: it begins at the starter's time."""
+        clock = ThreadClock(now=self.now, thread=thread)
+        if takes_part:
+            self.turns.join_in(clock)
+        else:
+            self.turns.outsiders += 1
+        return clock
 
     def adopt(self, clock: ThreadClock) -> None:
         """The calling thread runs on `clock` from now on (made by `spawn`)."""
         self._local.clock = clock
+        self.turns.first_turn(clock)
 
     def finish(self, clock: ThreadClock) -> None:
         """A thread has ended; nobody waits for its time any more."""
-        with self._lock:
-            clock.finished = True
-            self._clocks = [other for other in self._clocks if other is not clock]
+        if clock.takes_part:
+            self.turns.leave(clock)
+        else:
+            self.turns.outsiders -= 1
+
+    def forked(self) -> None:
+        """This process is a fork of the one that attached: the calling thread is the only one."""
+        clock = self._main = self.mine()
+        self.turns.forked(clock)
 
     def sleep(self, seconds: float) -> None:
-        """`time.sleep`: the main thread moves on at once; a background thread lets the others reach that time first.
-
-        Without this a monitor that sleeps 0.1 s in a loop would take thousands of samples while the main thread
-        launches one kernel.
-        """
+        """`time.sleep`: whoever is due before goes first. A thread that takes no part sleeps really."""
         clock = self.mine()
-        target = clock.now + max(seconds, 0.0)
-        if clock.background:
-            self.pause(clock, target)
-        clock.now = max(clock.now, target)
+        begin = clock.now
+        if clock.takes_part:
+            self.turns.sleep(clock, begin + max(seconds, 0.0))
+            self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
+        else:
+            sleep_real(seconds)
 
-    def pause(self, clock: ThreadClock, target: float, stop: threading.Event | None = None) -> bool:
-        """Hold the calling background thread until the others get to `target`; True when `stop` was set before."""
-        clock.sleeping_until = target
-        seen, since, quiet = -1.0, time_real(), 0
-        try:
-            while not self._others_reached(clock, target):
-                quiet = quiet + 1 if self._nobody_works_before(clock, target) else 0
-                if quiet > _QUIET_LOOKS:
-                    return False
-                progress = sum(other.now for other in self._clocks)
-                if progress != seen:
-                    seen, since = progress, time_real()
-                elif time_real() - since > _PATIENCE_REAL_SECONDS:
-                    return False
-                if stop is None:
-                    sleep_real(_POLL_REAL_SECONDS)
-                elif event_wait_real(stop, _POLL_REAL_SECONDS):
-                    return True
-        finally:
-            clock.sleeping_until = None
-        return False
+    def block(self, seconds: float | None = None) -> bool:
+        """The calling thread waits until another one calls it, at most for `seconds`; False when that passed."""
+        clock = self.mine()
+        begin = clock.now
+        called = self.turns.block(clock, seconds)
+        if clock.now > begin:
+            self._spans.append(("wait", "wait", begin, clock.now, clock.thread))
+        return called
 
-    def _others(self, clock: ThreadClock) -> list[ThreadClock]:
-        with self._lock:
-            return [other for other in self._clocks if other is not clock]
+    def call(self, clock: ThreadClock) -> None:
+        """Wake a blocked thread, at the caller's time."""
+        mine = self.mine()
+        self.turns.call(clock, mine.now if mine.takes_part else None)
 
-    def _others_reached(self, clock: ThreadClock, target: float) -> bool:
-        return any(other.now >= target for other in self._others(clock) if other.sleeping_until is None)
-
-    def _nobody_works_before(self, clock: ThreadClock, target: float) -> bool:
-        """All others wait, or sleep for at least as long: then the earliest sleeper goes on."""
-        for other in self._others(clock):
-            if other.sleeping_until is None:
-                if other.waiting <= 0:
-                    return False
-            elif other.sleeping_until < target:
-                return False
-        return True
-
-
-# Bound before anything is patched: the simulation itself must wait in real time.
-time_real = time.perf_counter
-sleep_real = time.sleep
-event_wait_real = threading.Event.wait
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        """In this block the thread really waits for something whose virtual time nobody knows yet."""
+        return self.turns.hold(self.mine())

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
-from vgpu.spec import Spec
+from vgpu.spec import Interconnect, Spec
 
 BYTES_PER_ELEMENT = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
@@ -49,8 +50,13 @@ def kernel_seconds(
 ) -> float:
     """Device time of one kernel. `efficiency` is the ratio of the peak that this shape reaches."""
     arithmetic = flops / (peak_flops(spec, dtype, tf32=tf32) * efficiency) if flops else 0.0
+    return max(arithmetic, traffic_seconds(spec, bytes))
+
+
+def traffic_seconds(spec: Spec, bytes: float) -> float:
+    """Device time of a kernel that only moves `bytes`."""
     traffic = bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
-    return max(arithmetic, traffic, spec.minimum_kernel_seconds)
+    return traffic if traffic > spec.minimum_kernel_seconds else spec.minimum_kernel_seconds
 
 
 @functools.lru_cache(maxsize=65536)
@@ -71,12 +77,38 @@ def product_efficiency(
     """Ratio of the peak reached by `batch` products of (m, k) with (k, n)."""
     if min(m, n, k, batch) < 1:
         return 1.0
+    if m == 1 or n == 1:
+        # cuBLAS has kernels without tiles for a matrix times a vector (gemv) and for dot products: memory bounds them.
+        return spec.product_efficiency_ratio
     tensor_cores = peak_flops(spec, dtype, tf32=tf32) > spec.peak_flops["float32"]
     table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
     pipeline = k / (k + _PIPELINE_DEPTH)
     return spec.product_efficiency_ratio * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
+
+
+# Share of the peak that fused attention reaches on long sequences, (forward, backward), by kernel and the GPU's major
+# compute capability (the next lower one holds for others). FlashAttention-2 on the A100: T. Dao, "FlashAttention-2"
+# (2023), abstract and section 4.1, which also has CUTLASS's kernel (xFormers); FlashAttention-2 and cuDNN on the H100:
+# J. Shah et al., "FlashAttention-3" (2024), abstract and figures 5 and 6. Other entries are modelled.
+_ATTENTION = {
+    "flash": {8: (0.70, 0.60), 9: (0.38, 0.33)},
+    "efficient": {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)},
+    "cudnn": {8: (0.70, 0.60), 9: (0.62, 0.50)},
+}
+# Rows of queries that one block of threads works on.
+_ATTENTION_ROWS = 128
+
+
+def attention_efficiency(spec: Spec, kernel: str, heads: int, rows: int, *, backward: bool) -> float:
+    """Ratio of the peak that a fused attention kernel reaches for `heads` (batch times heads) of `rows` queries."""
+    table = _ATTENTION[kernel]
+    major = max((known for known in table if known <= spec.compute_capability[0]), default=min(table))
+    blocks = heads * math.ceil(rows / _ATTENTION_ROWS)
+    filled = rows / (math.ceil(rows / _ATTENTION_ROWS) * _ATTENTION_ROWS)
+    busy = blocks / (math.ceil(blocks / spec.multiprocessors) * spec.multiprocessors)
+    return table[major][backward] * filled * busy
 
 
 def batched_matmul_seconds(
@@ -113,3 +145,31 @@ def cpu_matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32
     """Host seconds of a product (m, k) @ (k, n) on the CPU: exactly what is charged there for `aten::mm`."""
     moved = (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
     return cpu_seconds(spec, flops=2.0 * m * n * k, bytes=moved, dtype=dtype)
+
+
+# Bytes that pass each GPU's link per byte of the buffer, and hops that come after each other, for n ranks in a ring
+# (NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth"; P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2),
+# 2009). Gather, scatter, all-to-all and point to point are grouped sends, which need one hop.
+_COLLECTIVES: dict[str, tuple[Callable[[int], float], Callable[[int], int]]] = {
+    "all_reduce": (lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)),
+    "all_gather": (lambda n: (n - 1) / n, lambda n: n - 1),
+    "reduce_scatter": (lambda n: (n - 1) / n, lambda n: n - 1),
+    "broadcast": (lambda n: 1.0, lambda n: n - 1),
+    "reduce": (lambda n: 1.0, lambda n: n - 1),
+    "all_to_all": (lambda n: (n - 1) / n, lambda n: 1),
+    "gather": (lambda n: (n - 1) / n, lambda n: 1),
+    "scatter": (lambda n: (n - 1) / n, lambda n: 1),
+    "send": (lambda n: 1.0, lambda n: 1),
+}
+
+
+def collective_seconds(link: Interconnect, name: str, bytes: float, ranks: int) -> float:
+    """Time of a collective among `ranks` GPUs: latency per hop + bytes / bus bandwidth, by the ring's formulas.
+
+    `bytes` is the size that nccl-tests reports: the tensor for "all_reduce", "broadcast", "reduce" and "send", else the
+    whole buffer of all ranks ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"). One rank takes 0.
+    """
+    share, hops = _COLLECTIVES[name]
+    if ranks < 2:
+        return 0.0
+    return hops(ranks) * link.latency_seconds + share(ranks) * bytes / link.bandwidth_bytes_per_second

@@ -1,4 +1,4 @@
-"""Tensors made on the GPU, or moved there whole: factories, `*_like`, `new_*`, `torch.tensor`.
+"""Tensors made on a GPU, or moved there whole: factories, `*_like`, `new_*`, `torch.tensor`.
 
 Not here: `.to()` and the other methods of a tensor (`vgpu.function_mode`), which use `to_device` of this module.
 """
@@ -11,28 +11,18 @@ import torch
 import torch.utils._device
 
 from vgpu import transfers
-from vgpu.residency import CPU_DEVICE, CUDA_DEVICE
-from vgpu.state import THREAD
+from vgpu.devices import place
+from vgpu.generator import CudaGenerator
+from vgpu.residency import CPU_DEVICE
+from vgpu.state import HOST, THREAD
+from vgpu.unsupported import unsupported
 
 if TYPE_CHECKING:
     from vgpu.function_mode import FunctionMode
+    from vgpu.gpu import VirtualGPU
 
-_INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _T = torch.Tensor
-
-
-def wants_cuda(device: Any) -> bool:
-    """Whether a device argument means the GPU; raises RuntimeError for a GPU that is not there."""
-    if device is None:
-        return False
-    if isinstance(device, int):
-        kind, index = "cuda", device
-    else:
-        parsed = device if isinstance(device, torch.device) else torch.device(device)
-        kind, index = parsed.type, parsed.index or 0
-    if kind == "cuda" and index != 0:
-        raise RuntimeError(_INVALID_ORDINAL)
-    return kind == "cuda"
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -40,41 +30,59 @@ def factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     device = kwargs.get("device")
     if device is None:
         device = torch.utils._device.CURRENT_DEVICE
-    on_gpu = wants_cuda(device)
+    gpu = place(mode.machine, device)
     if "out" in kwargs and kwargs["out"] is not None:
         return func(*args, **kwargs)
-    return create(mode, func, args, kwargs, on_gpu, device)
+    return create(mode, func, args, kwargs, gpu, device)
 
 
 def create(
-    mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_gpu: bool, device: Any
+    mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGPU | None, device: Any
 ) -> Any:
+    """Call a factory function so that its result is on `gpu`, or on `device` where that is None."""
+    if gpu is not None and torch._C._get_dispatch_mode(_FAKE) is not None:
+        raise unsupported("GPU tensors under FakeTensorMode")
     pinned = bool(kwargs.pop("pin_memory", False))
-    kwargs["device"] = mode.real_device if on_gpu else CPU_DEVICE if device is None else device
-    generator = kwargs.get("generator")
-    if generator is not None and (generator.device.type == "cuda") != on_gpu:
-        wanted = "cuda" if on_gpu else "cpu"
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
-    if on_gpu and not mode.gpu.values:
+    if pinned and gpu is not None:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    kwargs["device"] = mode.real_device if gpu is not None else CPU_DEVICE if device is None else device
+    check_generator(kwargs.get("generator"), gpu)
+    if gpu is not None and not mode.machine.values:
         kwargs.pop("generator", None)
-    before, THREAD.target = THREAD.target, on_gpu
+    before, THREAD.target = THREAD.target, HOST if gpu is None else gpu.index
     try:
         result = func(*args, **kwargs)
     finally:
         THREAD.target = before
-    if pinned and not on_gpu:
-        mode.gpu.registry.pin(result)
+    if pinned and gpu is None:
+        mode.registry.pin(result)
     return result
 
 
+def check_generator(generator: torch.Generator | None, gpu: VirtualGPU | None) -> None:
+    """A generator for an operation on `gpu`: only the type of the device has to agree (ATen/core/Generator.h)."""
+    wanted = "cpu" if gpu is None else "cuda"
+    if generator is not None and generator.device.type != wanted:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+    if isinstance(generator, CudaGenerator):
+        generator.draw()  # in the dispatch mode it is only PyTorch's generator
+
+
+def draw(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.normal_()`, `torch.bernoulli(x)`: random numbers for a tensor that is there, perhaps from a generator."""
+    if kwargs.get("generator") is not None and args and isinstance(args[0], _T):
+        check_generator(kwargs["generator"], mode.registry.gpu_of(args[0]))
+    return func(*args, **kwargs)
+
+
 def like(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`zeros_like`, `new_zeros`: on the GPU when the model tensor is, unless a device is named."""
+    """`zeros_like`, `new_zeros`: on the GPU of the model tensor, unless a device is named."""
     device = kwargs.get("device")
     model: Any = args[0] if args else kwargs["input"]
     if device is None and not kwargs.get("pin_memory"):
         return func(*args, **kwargs)
-    on_gpu = wants_cuda(device) if device is not None else mode.has(model)
-    return create(mode, func, args, kwargs, on_gpu, device)
+    gpu = place(mode.machine, device) if device is not None else mode.registry.gpu_of(model)
+    return create(mode, func, args, kwargs, gpu, device)
 
 
 def from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,46 +90,51 @@ def from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     device = kwargs.pop("device", None)
     data = args[0] if args else kwargs.get("data")
     if isinstance(data, _T):
-        if device is None and torch.utils._device.CURRENT_DEVICE is None and not mode.has(data):
+        home = mode.registry.gpu_of(data)
+        if device is None and torch.utils._device.CURRENT_DEVICE is None and home is None:
             return func(*args, **kwargs)
-        target = device if device is not None else CUDA_DEVICE if mode.has(data) else CPU_DEVICE
+        target = place(mode.machine, device) if device is not None else home
         moved = data.detach() if func is torch.tensor else data
-        moved = to_device(mode, moved, wants_cuda(target), kwargs.get("dtype"), copy=func is torch.tensor)
+        moved = to_device(mode, moved, target, kwargs.get("dtype"), copy=func is torch.tensor)
         return moved.requires_grad_() if kwargs.get("requires_grad") else moved
     if device is None:
         device = torch.utils._device.CURRENT_DEVICE
     learns = kwargs.pop("requires_grad", False)
     pinned = kwargs.pop("pin_memory", False)
-    on_gpu = wants_cuda(device)
-    result = func(*args, device=CPU_DEVICE if on_gpu or device is None else device, **kwargs)
-    if on_gpu:
-        result = transfers.move(mode.gpu, result, to_device=True)
+    gpu = place(mode.machine, device)
+    result = func(*args, device=CPU_DEVICE if gpu is not None or device is None else device, **kwargs)
+    if gpu is not None:
+        result = transfers.move(mode.machine, result, gpu)
     elif pinned:
-        mode.gpu.registry.pin(result)
+        mode.registry.pin(result)
     return result.requires_grad_() if learns else result
 
 
 def new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    device = kwargs.pop("device", None)
-    on_gpu = wants_cuda(device) if device is not None else mode.has(args[0])
+    """`tensor.new_tensor(data)`: on the device of the tensor, unless one is named."""
     kwargs.setdefault("dtype", args[0].dtype)
-    return from_data(mode, torch.tensor, args[1:], {**kwargs, "device": CUDA_DEVICE if on_gpu else CPU_DEVICE})
+    if kwargs.get("device") is None:
+        kwargs["device"] = mode.registry.device_of(args[0])
+    return from_data(mode, torch.tensor, args[1:], kwargs)
 
 
 def normal(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.normal` is a factory only when its mean and deviation are numbers."""
     if any(isinstance(value, _T) for value in (*args, *kwargs.values())):
-        return func(*args, **kwargs)
+        return draw(mode, func, args, kwargs)
     return factory(mode, func, args, kwargs)
 
 
 def to_device(
-    mode: FunctionMode, tensor: Any, on_gpu: bool, dtype: Any = None, *, copy: bool = False, **options: Any
+    mode: FunctionMode, tensor: Any, target: VirtualGPU | None, dtype: Any = None, *, copy: bool = False, **options: Any
 ) -> Any:
-    """A tensor on the wanted device, itself where nothing has to change."""
-    if mode.has(tensor) == on_gpu:
+    """A tensor on the wanted device (None: the host), itself where nothing has to change."""
+    if target is not None and tensor.layout is not torch.strided:
+        kind = "MKL-DNN" if tensor.is_mkldnn else "sparse"
+        raise unsupported(f"{kind} tensors on the GPU")
+    if mode.registry.gpu_of(tensor) is target:
         if dtype is None and not copy:
             return tensor
         chosen = {key: value for key, value in options.items() if key == "memory_format"}
         return tensor.to(dtype or tensor.dtype, copy=copy, **chosen)
-    return transfers.transfer(mode.gpu, tensor, to_device=on_gpu, dtype=dtype, **options)
+    return transfers.transfer(mode.machine, tensor, target, dtype, **options)

@@ -1,4 +1,4 @@
-"""The virtual GPU: one object that holds its clocks, memory and history, and that programs may ask.
+"""A virtual GPU: one object that holds its queue, memory and history, and that programs may ask.
 
 Not here: how operations get to it (`vgpu.dispatch_mode`, `vgpu.function_mode`) and the patches of `torch.cuda`.
 """
@@ -8,28 +8,30 @@ Not here: how operations get to it (`vgpu.dispatch_mode`, `vgpu.function_mode`) 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from vgpu import charges, cost
-from vgpu.clock import HostClock
-from vgpu.device_queue import DeviceQueue, Kernel, Slowdown
+from vgpu import categories, charges, cost, generator, precision
+from vgpu.device_queue import COMPUTE, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
 from vgpu.memory import DeviceMemory, MemorySample
 from vgpu.operations import Operation
 from vgpu.report import summary_text
-from vgpu.residency import Registry
-from vgpu.spec import Spec
 from vgpu.state import THREAD
+from vgpu.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from vgpu.profiler import Recorder
+    from vgpu.machine import Machine
+    from vgpu.recorder import Recorder
 
-# The seed of CUDA's default generator before anyone sets one (c10::default_rng_seed_val).
-_DEFAULT_SEED = 67280421310721
 # What the queries that return at once cost on the host (cudaEventQuery, cudaStreamQuery): modelled.
 QUERY_SECONDS = 5e-7
+# A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
+_TUNED_RATIO = 0.9
+_LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
 
 
 class VirtualGPU:
@@ -38,20 +40,34 @@ class VirtualGPU:
     `timeline` lists every kernel and transfer (`Kernel`), `memory_timeline` every change of memory.
     """
 
-    def __init__(self, spec: Spec, *, values: bool) -> None:
-        self.spec = spec
-        self.values = values
-        self.clock = HostClock()
+    def __init__(self, machine: Machine, index: int) -> None:
+        self.machine = machine
+        self.index = index
+        self.device = torch.device("cuda", index)
+        spec = self.spec = machine.spec
+        self.values = machine.values
+        # Shared by the GPUs of a machine: the host's clock, and the registry of what lives on which of them.
+        self.clock = machine.clock
+        self.registry = machine.registry
         self.queue = DeviceQueue(self.clock)
-        self.memory = DeviceMemory(spec, self.clock)
-        self.registry = Registry(self.memory)
-        self.generator = torch.Generator(device="cpu")
-        self.generator.manual_seed(_DEFAULT_SEED)
+        self.memory = DeviceMemory(spec, self.clock, index, self.queue)
+        self.workspaces = Workspaces(self)
+        self.generator = generator.on(self.device)
         self.recorder: Recorder | None = None
-        self.host_slowdowns: list[tuple[int, float]] = []
         self.started = False
-        self._handles: set[tuple[str, bool, int]] = set()
-        self._workspaces: list[torch.UntypedStorage] = []
+        self._handles: set[tuple[str, bool]] = set()
+        # What products of a shape take: programs repeat theirs at every step.
+        self._product_seconds: dict[tuple[charges.Product, str, int, bool], float] = {}
+
+    @property
+    def uuid(self) -> str:
+        """What NVML and the device properties call it by; the digits spell "vgpu"."""
+        return f"00000000-0000-0000-0000-76677075{self.index:04x}"
+
+    @property
+    def stream(self) -> int:
+        """The calling thread's current stream on this GPU."""
+        return THREAD.streams.get(self.index, 0)
 
     # ---- what a program asks -------------------------------------------------------------------------------------
 
@@ -65,6 +81,22 @@ class VirtualGPU:
         """(seconds, allocated bytes, reserved bytes) after every allocation and release."""
         return self.memory.timeline
 
+    def memory_by_category(self) -> dict[str, int]:
+        """Bytes allocated now, by what they are for (`vgpu.categories.NAMES`); they add up to all that is allocated."""
+        self.machine.ledger.look()
+        return categories.now(self.memory)
+
+    def peak_by_category(self) -> dict[str, int]:
+        """The same at the moment of the peak since the last reset of peak statistics."""
+        self.machine.ledger.look()
+        return categories.at_peak(self.memory)
+
+    @property
+    def category_timeline(self) -> list[categories.CategorySample]:
+        """The same after every change of memory: (seconds, bytes by category)."""
+        self.machine.ledger.look()
+        return categories.timeline(self.memory)
+
     @property
     def utilization(self) -> float:
         """Share of the time since attach in which the device was busy (ratio)."""
@@ -76,8 +108,39 @@ class VirtualGPU:
         return self.clock.now
 
     def summary(self, count: int = 10) -> str:
-        """A table of the `count` costliest operations, marked as simulated."""
-        return summary_text(self.spec, self.timeline, self.utilization, self.memory.settled(), count)
+        """Where time and memory went, with the `count` costliest operations; plain text, marked as simulated."""
+        return summary_text(self, count)
+
+    def save_picture(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        start: float | None = None,
+        stop: float | None = None,
+        gpus: Sequence[int] | None = None,
+    ) -> Path:
+        """Draw host launches, kernels, memory and utilisation to a .png, .svg or .pdf file, marked as simulated.
+
+        `start` and `stop` choose a window in seconds since attach, as `now()` gives them; without `start` the creation
+        of the CUDA context is left out. With several GPUs those that did something are shown, or the indices in `gpus`.
+        Raises ValueError for another suffix or an empty window, Unsupported where matplotlib is not installed.
+        """
+        from vgpu import picture
+
+        return picture.save(self, path, start=start, stop=stop, gpus=gpus)
+
+    def save_trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        start: float | None = None,
+        stop: float | None = None,
+        gpus: Sequence[int] | None = None,
+    ) -> Path:
+        """Write the same to a .json or .json.gz trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        from vgpu import trace
+
+        return trace.save(self, path, start=start, stop=stop, gpus=gpus)
 
     def inject_slowdown(
         self,
@@ -103,57 +166,43 @@ class VirtualGPU:
         """A hiccup of the host: it loses `seconds` once, before the operation after the next `after_operations`."""
         if seconds < 0 or after_operations < 0:
             raise ValueError("seconds and after_operations must not be negative")
-        self.host_slowdowns.append((after_operations, seconds))
+        self.machine.host_slowdowns.append((after_operations, seconds))
 
     # ---- what the modes and patches tell it ----------------------------------------------------------------------
 
     def start(self) -> None:
         """The CUDA context, created at first use."""
         if not self.started:
+            self.machine.require_usable()
             self.started = True
-            self.clock.advance(self.spec.context_seconds)
-
-    def host_operation(self) -> None:
-        """One more operation on the host: a host hiccup may hit it."""
-        if self.host_slowdowns:
-            due = [seconds for left, seconds in self.host_slowdowns if left == 0]
-            self.host_slowdowns = [(left - 1, seconds) for left, seconds in self.host_slowdowns if left > 0]
-            self.clock.advance(sum(due))
+            self.clock.spend(self.spec.context_seconds, "start", "CUDA context")
 
     def synchronize(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for the whole device."""
         self.start()
+        name = "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize"
         begin = self.clock.now
-        self.clock.wait_until(self.queue.ready_at(stream))
-        self.clock.advance(self.spec.synchronize_seconds)
+        self.clock.wait_until(self.queue.ready_at(stream), name)
+        self.clock.spend(self.spec.synchronize_seconds, "wait", name)
         if self.recorder is not None:
-            self.recorder.host("cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize", begin)
+            self.recorder.host(name, begin)
 
     def prepare_library(self, operation: Operation) -> None:
-        """cuBLAS and cuDNN make a handle per thread at first use; a cuBLAS handle keeps a workspace per stream.
+        """cuBLAS and cuDNN make a handle per thread at first use; autograd's backward has a thread of its own on CUDA.
 
-        Autograd's backward pass runs in its own thread on CUDA, so it has its own handle and workspace.
+        Their workspaces are in `vgpu.workspaces`.
         """
         library = operation.library
         backward = torch._C._current_graph_task_id() != -1
-        handle = (library, backward, THREAD.stream if library == "blas" else 0)
+        handle = (library, backward)
         if handle in self._handles:
             return
-        if not any(known[:2] == handle[:2] for known in self._handles):
-            whole = self.spec.blas_handle_seconds if library == "blas" else self.spec.cudnn_handle_seconds
-            # Loading the library is the expensive part, and done once per process.
-            first = not any(known[0] == library for known in self._handles)
-            self.clock.advance(whole if first else whole / 10)
         self._handles.add(handle)
-        if library == "blas" and self.spec.blas_workspace_bytes:
-            workspace = torch.UntypedStorage(self.spec.blas_workspace_bytes, device="meta")
-            self.registry.add_storage(workspace, THREAD.stream)
-            self._workspaces.append(workspace)
-
-    def clear_workspaces(self) -> None:
-        """`torch._C._cuda_clearCublasWorkspaces`."""
-        self._workspaces.clear()
-        self._handles = {handle for handle in self._handles if handle[0] != "blas"}
+        whole = self.spec.blas_handle_seconds if library == "blas" else self.spec.cudnn_handle_seconds
+        # Loading the library is the expensive part, and done once per process.
+        first = library not in self.machine.loaded_libraries
+        self.machine.loaded_libraries.add(library)
+        self.clock.spend(whole if first else whole / 10, "start", f"{_LIBRARIES[library]} handle")
 
     def charge(
         self,
@@ -170,15 +219,30 @@ class VirtualGPU:
         if operation.is_product:
             product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
             flops = product.flops
-            seconds = charges.product_seconds(spec, product, dtype, moved, tf32=_tf32_allowed(operation))
+            tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
+            key = product, dtype, moved, tf32
+            known = self._product_seconds.get(key)
+            if known is None:
+                known = charges.product_seconds(spec, product, dtype, moved, tf32=tf32)
+                self._product_seconds[key] = known
+            seconds = known
+            dtype = "tf32" if tf32 else dtype
+            if operation.base in charges.CONVOLUTIONS and torch.backends.cudnn.benchmark:
+                seconds *= _TUNED_RATIO
         else:
-            seconds = cost.kernel_seconds(spec, flops=0.0, bytes=moved)
+            seconds = cost.traffic_seconds(spec, moved)
         launches = 1
         if operation.is_foreach:
             launches = charges.launches_of(operation.base, args)
             seconds += (launches - 1) * spec.minimum_kernel_seconds
+        # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
         shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
-        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes)
+        engine = ""
+        if self.queue.has_several_streams and charges.fills(
+            spec, product if operation.is_product else None, outputs or inputs
+        ):
+            engine = COMPUTE
+        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes, engine=engine)
 
     def launch(
         self,
@@ -189,12 +253,14 @@ class VirtualGPU:
         moved: int = 0,
         dtype: str = "float32",
         shapes: tuple[tuple[int, ...], ...] = (),
+        slowed: bool = False,
+        engine: str = "",
     ) -> float:
-        """Queue a kernel on the calling thread's stream; returns when it ends."""
+        """Queue a kernel on the calling thread's current stream of this GPU; returns when it ends."""
         launch_seconds = self.spec.launch_seconds * launches
-        end = self.queue.launch(name, seconds, launch_seconds, THREAD.stream, flops, moved, dtype, shapes)
+        end = self.queue.launch(name, seconds, launch_seconds, self.stream, flops, moved, dtype, shapes, slowed, engine)
         if self.recorder is not None:
-            self.recorder.kernel(self.queue.timeline[-1], self.clock.now)
+            self.recorder.kernel(self.queue.timeline[-1], self.clock.now, self.index)
         return end
 
     def charge_host(
@@ -209,16 +275,15 @@ class VirtualGPU:
         if operation.is_product:
             flops = charges.product_of(operation.base, args, outputs[0] if outputs else None).flops
         moved = charges.bytes_of(operation.base, inputs, outputs)
-        begin = self.clock.now
         dtype = _dtype_name(inputs or outputs)
-        self.clock.advance(cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype))
+        seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
+        begin = self.clock.spend(seconds, "operation", operation.name)
         if self.recorder is not None:
             self.recorder.host(operation.name, begin, tuple(tuple(tensor.shape) for tensor in inputs[:8]))
 
     def charge_metadata(self, operation: Operation) -> None:
         """An operation that only changes a tensor's description: host time, no kernel."""
-        begin = self.clock.now
-        self.clock.advance(self.spec.metadata_seconds)
+        begin = self.clock.spend(self.spec.metadata_seconds, "metadata", operation.name)
         if self.recorder is not None:
             self.recorder.host(operation.name, begin)
 
@@ -228,21 +293,22 @@ class VirtualGPU:
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
         seconds = cost.transfer_seconds(self.spec, moved, pinned=pinned)
-        end = self.launch(name, seconds, moved=moved)
+        end = self.launch(name, seconds, moved=moved, engine=TO_DEVICE if to_device else TO_HOST)
         if not (non_blocking and pinned):
-            self.clock.wait_until(end)
+            self.clock.wait_until(end, name)
+
+
+_FLOATING = {
+    dtype: charges.DTYPE_NAMES.get(dtype, "float32")
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point
+}
 
 
 def _dtype_name(tensors: Sequence[torch.Tensor]) -> str:
     """The precision that decides an operation's rate: that of the first floating-point tensor."""
     for tensor in tensors:
-        if tensor.dtype.is_floating_point:
-            return charges.DTYPE_NAMES.get(tensor.dtype, "float32")
+        name = _FLOATING.get(tensor.dtype)
+        if name is not None:
+            return name
     return charges.DTYPE_NAMES.get(tensors[0].dtype, "float32") if tensors else "float32"
-
-
-def _tf32_allowed(operation: Operation) -> bool:
-    backends = torch.backends
-    if operation.base in charges.CONVOLUTIONS:
-        return bool(backends.cudnn.allow_tf32)
-    return bool(backends.cuda.matmul.allow_tf32)

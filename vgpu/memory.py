@@ -1,6 +1,7 @@
 """The GPU's memory as a program sees it: allocations of storages, their history, and running out of it.
 
-Not here: the accounting rules (`vgpu.allocator`) and which tensors live on the GPU (`vgpu.residency`).
+Not here: the accounting rules (`vgpu.allocator`), which tensors live on the GPU (`vgpu.residency`), what the bytes are
+for (`vgpu.categories`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ from typing import NamedTuple
 
 import torch
 
-from vgpu.allocator import Block, CachingAllocator, OutOfMemory
+from vgpu.allocator import CachingAllocator, OutOfMemory
+from vgpu.allocator_settings import AllocatorSettings, from_environment
+from vgpu.blocks import Block
 from vgpu.clock import HostClock
+from vgpu.device_queue import DeviceQueue
+from vgpu.expandable import ExpandableAllocator
 from vgpu.spec import Spec
+
+# The category of bytes that nobody said anything about (an index into `vgpu.categories.NAMES`).
+OTHER = 5
 
 
 class MemorySample(NamedTuple):
@@ -22,6 +30,18 @@ class MemorySample(NamedTuple):
     seconds: float
     allocated_bytes: int
     reserved_bytes: int
+
+
+class MemoryEvent(NamedTuple):
+    """The same with what changed: `bytes` (negative: released) of the block described by `tag`, at `address`."""
+
+    seconds: float
+    allocated_bytes: int
+    reserved_bytes: int
+    tag: list[int]
+    bytes: int
+    address: int
+    stream: int
 
 
 def format_bytes(size: int) -> str:
@@ -37,33 +57,86 @@ def format_bytes(size: int) -> str:
 class DeviceMemory:
     """Allocations on one GPU, from any thread."""
 
-    def __init__(self, spec: Spec, clock: HostClock) -> None:
+    def __init__(self, spec: Spec, clock: HostClock, index: int = 0, queue: DeviceQueue | None = None) -> None:
         self._spec = spec
+        self._index = index
         self._clock = clock
+        self._queue = queue
         self._lock = threading.RLock()
-        self.allocator = CachingAllocator(spec.memory_bytes - spec.context_bytes)
-        self._samples: list[tuple[float, int, int]] = []
+        self.allocator = self._new_allocator(from_environment())
+        self._events: list[tuple[float, int, int, list[int], int, int, int]] = []
+        self._peak_from = 0
         self.fraction = 1.0
+        if self.allocator.settings.process_fraction < 1.0:
+            self.set_fraction(self.allocator.settings.process_fraction)
         # Storages die at any moment, also while the allocator's lock is held (garbage collection): the release is
         # only noted then, and done before the next allocation or reading.
-        self._released: deque[tuple[float, Block]] = deque()
+        self._released: deque[tuple[float, float, Block]] = deque()
 
-    def allocate(self, requested: int, stream: int = 0) -> Block:
-        """A block of `requested` > 0 bytes; raises torch.OutOfMemoryError with CUDA's wording."""
+    def _new_allocator(self, settings: AllocatorSettings) -> CachingAllocator:
+        kind = ExpandableAllocator if settings.expandable_segments else CachingAllocator
+        return kind(self._spec.memory_bytes - self._spec.context_bytes, settings)
+
+    def configure(self, settings: AllocatorSettings) -> None:
+        """New options while the program runs. Whether segments expand is decided before the first allocation."""
         with self._lock:
-            self._settle()
+            if not self.allocator.segments:
+                self.allocator = self._new_allocator(settings)
+            else:
+                self.allocator.configure(settings)
+
+    def allocate(self, requested: int, stream: int = 0, tag: list[int] | None = None) -> Block:
+        """A block of `requested` > 0 bytes; raises torch.OutOfMemoryError with CUDA's wording.
+
+        `tag` holds the category of the bytes (`vgpu.categories`), which may change while the block lives.
+        """
+        with self._lock:
+            if self._released:
+                self._settle()
+            now = self._clock.now
+            tag = tag if tag is not None else [OTHER]
+            allocator = self.allocator
             try:
-                block = self.allocator.malloc(requested, stream)
+                block = allocator.malloc(requested, stream, now)
             except OutOfMemory as error:
                 wanted = error.requested_bytes
             else:
-                self._sample(self._clock.now)
+                if allocator.waited_until > now:
+                    self._clock.jump(allocator.waited_until)
+                block.tag = tag
+                self._events.append((
+                    now, allocator.allocated_now, allocator.reserved.current, tag, block.bytes, block.address, stream,
+                ))  # fmt: skip
                 return block
         raise torch.OutOfMemoryError(self._out_of_memory_text(wanted))
 
+    def pass_through(self, requested: int, stream: int, category: int) -> None:
+        """Bytes that live as long as one operation: `allocate` and `release`, mostly without moving blocks."""
+        with self._lock:
+            if self._released:
+                self._settle()
+            allocator = self.allocator
+            size, address = allocator.pass_through(requested, stream)
+            if size:
+                now, tag = self._clock.now, [category]
+                allocated, reserved = allocator.allocated_now, allocator.reserved.current
+                self._events.append((now, allocated + size, reserved, tag, size, address, stream))
+                self._events.append((now, allocated, reserved, tag, -size, address, stream))
+                return
+        self.release(self.allocate(requested, stream, [category]))
+
     def release(self, block: Block) -> None:
         """The storage of `block` is gone. Safe at any moment, in any thread."""
-        self._released.append((self._clock.now, block))
+        until = 0.0
+        if block.uses and self._queue is not None:
+            # `insert_events`: an event on every stream that was recorded for it.
+            until = max(self._queue.ready_at(stream) for stream in block.uses)
+        self._released.append((self._clock.now, until, block))
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """`recordStream`: after its release the block is not reused before `stream` has passed that point."""
+        if stream != block.stream:
+            block.uses = {*block.uses, stream}
 
     def require(self, requested: int) -> None:
         """Raise as `allocate` would when `requested` bytes can never fit, before anything is computed."""
@@ -82,13 +155,22 @@ class DeviceMemory:
         """`torch.cuda.empty_cache`."""
         with self._lock:
             self._settle()
-            if self.allocator.empty_cache():
-                self._sample(self._clock.now)
+            released = self.allocator.empty_cache()
+            self._clock.jump(self.allocator.waited_until)
+            if released:
+                self._note(self._clock.now, [OTHER], 0, 0, 0)
 
     def set_fraction(self, fraction: float) -> None:
         """`torch.cuda.set_per_process_memory_fraction`."""
         self.fraction = fraction
         self.allocator.limit_bytes = min(int(self._spec.memory_bytes * fraction), self.allocator.capacity_bytes)
+
+    def reset_peaks(self) -> None:
+        """`torch.cuda.reset_peak_memory_stats`."""
+        with self._lock:
+            self._settle()
+            self.allocator.reset_peaks()
+            self._peak_from = max(len(self._events) - 1, 0)
 
     def free_bytes(self) -> int:
         """What cudaMemGetInfo calls free: the card less the context and every reserved segment."""
@@ -96,21 +178,40 @@ class DeviceMemory:
 
     def _settle(self) -> None:
         while self._released:
-            moment, block = self._released.popleft()
-            self.allocator.free(block)
-            self._sample(moment)
+            moment, until, block = self._released.popleft()
+            tag, size, address, stream = block.tag, block.bytes, block.address, block.stream
+            self.allocator.free(block, until)
+            self._note(moment, tag if tag is not None else [OTHER], -size, address, stream)
+
+    def _note(self, moment: float, tag: list[int], change: int, address: int, stream: int) -> None:
+        allocator = self.allocator
+        self._events.append((moment, allocator.allocated_now, allocator.reserved.current, tag, change, address, stream))
 
     @property
     def timeline(self) -> list[MemorySample]:
         """Every change of memory so far."""
         with self._lock:
             self._settle()
-            return [MemorySample(*sample) for sample in self._samples]
+            return [MemorySample(*event[:3]) for event in self._events]
 
-    def _sample(self, moment: float) -> None:
-        stats = self.allocator.stats
-        reserved = stats["reserved_bytes"]["all"].current
-        self._samples.append((moment, stats["allocated_bytes"]["all"].current, reserved))
+    def events(self, start: int = 0) -> list[MemoryEvent]:
+        """Every change of memory from the `start`-th on, with the block that changed."""
+        with self._lock:
+            self._settle()
+            return [MemoryEvent(*event) for event in self._events[start:]]
+
+    def event_count(self) -> int:
+        """How many changes there were so far."""
+        with self._lock:
+            self._settle()
+            return len(self._events)
+
+    def peak_event(self) -> int:
+        """Which change brought the peak since the last reset (an index into `events`; -1: none)."""
+        with self._lock:
+            self._settle()
+            candidates = range(self._peak_from, len(self._events))
+            return max(candidates, key=lambda index: self._events[index][1], default=-1)
 
     def _out_of_memory_text(self, wanted: int) -> str:
         allocator, spec = self.allocator, self._spec
@@ -118,7 +219,7 @@ class DeviceMemory:
         allowed = f"{format_bytes(allocator.limit_bytes)} allowed; " if self.fraction < 1.0 else ""
         return (
             f"CUDA out of memory. Tried to allocate {format_bytes(wanted)}. "
-            f"GPU 0 has a total capacity of {format_bytes(spec.memory_bytes)} of which "
+            f"GPU {self._index} has a total capacity of {format_bytes(spec.memory_bytes)} of which "
             f"{format_bytes(allocator.capacity_bytes - reserved)} is free. "
             f"Including non-PyTorch memory, this process has "
             f"{format_bytes(reserved + spec.context_bytes)} memory in use. {allowed}"
@@ -126,6 +227,7 @@ class DeviceMemory:
             f"{format_bytes(reserved - allocated)} is reserved by PyTorch but unallocated. "
             "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
             "to avoid fragmentation.  See documentation for Memory Management  "
-            "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables) "
+            "(https://docs.pytorch.org/docs/stable/notes/cuda.html"
+            "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf) "
             f"[simulated by vgpu: {spec.name}]"
         )

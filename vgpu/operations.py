@@ -6,12 +6,13 @@ operation costs (`vgpu.charges`) or does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from vgpu import charges
+from vgpu import charges, determinism, precision
 
 # No kernel: they only make or change a tensor's description. `_unsafe_view` and friends are not marked as views in
 # the schema although they share the storage.
@@ -38,13 +39,37 @@ _SYNCHRONISE = {
 # CPU tensors for some of their arguments (indices, optimizer steps).
 _MIXED_DEVICES = {
     "copy_", "_to_copy", "index", "index_put_", "index_put", "_index_put_impl_", "_copy_from", "set_", "_foreach_copy_",
+    "_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence", "_ctc_loss",
+    "_ctc_loss_backward",
+}  # fmt: skip
+# Their kernels are charged by the process group (`vgpu.distributed`).
+_COLLECTIVES = ("c10d", "_c10d_functional")
+_FOREACH = ("_foreach", "_fused", "_amp_foreach")
+# One kernel on CUDA, several or none on the CPU: `vgpu.cuda_kernels` has them.
+CUDA_KERNELS = {
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+    "_fused_rms_norm", "_fused_rms_norm_backward", "_softmax", "_log_softmax", "_softmax_backward_data",
+    "_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_batch_norm",
+    "native_batch_norm_backward", "log_sigmoid_forward", "log_sigmoid_backward",
+    "batch_norm_stats", "batch_norm_gather_stats_with_counts", "batch_norm_elemt", "batch_norm_backward_reduce",
+    "batch_norm_backward_elemt", "_cudnn_rnn", "_cudnn_rnn_backward",
+}  # fmt: skip
+# Kernels with temporary tensors of their own, beside products and convolutions: `vgpu.workspaces` knows how large.
+TAKES_SCRATCH = {
+    "_safe_softmax", "embedding_dense_backward", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
 }  # fmt: skip
 # Kernels with wrapper checks, which do not accept a CPU scalar either.
 _STRICT_DEVICES = {
     "mm": "mat2", "addmm": "mat1", "bmm": "mat2", "baddbmm": "batch1", "convolution": "weight",
     "native_layer_norm": "weight", "embedding": "index", "nll_loss_forward": "target", "native_batch_norm": "weight",
     "cat": "tensors", "index_select": "index", "gather": "index", "dot": "tensor", "mv": "vec", "addmv": "mat",
+    "scatter_add": "index", "index_add": "index", "index_copy": "index", "native_group_norm": "weight",
 }  # fmt: skip
+# Operators of PyTorch; those of others are the program's or a library's.
+_OWN_NAMESPACES = {"aten", "prim", "prims", "c10d", "_c10d_functional", "c10d_functional", "profiler", "inductor"}
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,10 +95,18 @@ class Operation:
     is_composite: bool
     is_foreach: bool
     is_collective: bool
+    is_custom: bool
     depends_on_data: bool
     launches: bool
     is_product: bool
     library: str
+    in_float32: bool
+    tf32_switch: str
+    is_cuda_kernel: bool
+    takes_scratch: bool
+    is_sum: bool
+    nondeterministic: bool
+    shaped_by_floats: bool
 
 
 _known: dict[Any, Operation] = {}
@@ -116,11 +149,32 @@ def _classify(overload: Any) -> Operation:
         may_resize=full in ("resize_", "resize_as_", "set_") or any(a.is_out for a in schema.arguments),
         mixed_devices=full in _MIXED_DEVICES,
         strict_argument=_STRICT_DEVICES.get(base),
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"),
-        is_foreach=base.startswith(("_foreach", "_fused", "_amp_foreach")),
-        is_collective=namespace in ("c10d", "_c10d_functional"),
+        is_composite=base not in CUDA_KERNELS
+        and torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"),
+        is_foreach=base.startswith(_FOREACH),
+        is_collective=namespace in _COLLECTIVES,
+        is_custom=namespace not in _OWN_NAMESPACES,
         depends_on_data=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
-        launches=not (is_view or is_metadata or full in _ALLOCATE_ONLY),
+        launches=not (is_view or is_metadata or full in _ALLOCATE_ONLY or namespace in _COLLECTIVES),
         is_product=charges.is_product(base),
         library=charges.library_of(base),
+        in_float32=base in precision.IN_FLOAT32,
+        tf32_switch=precision.TF32_SWITCHES.get(base, ""),
+        is_cuda_kernel=namespace == "aten" and base in CUDA_KERNELS and not any(a.is_out for a in schema.arguments),
+        takes_scratch=charges.library_of(base) == "blas" or base in charges.CONVOLUTIONS or base in TAKES_SCRATCH,
+        is_sum=overload is torch.ops.aten.add.Tensor,
+        nondeterministic=namespace == "aten" and base in determinism.KERNELS,
+        # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
+        shaped_by_floats=torch.Tag.pointwise not in tags and not base.startswith(_FOREACH),
     )
+
+
+def needs_values(operation: Operation, args: Sequence[Any]) -> bool:
+    """Whether the shape or value of a data-dependent operation's result does depend on values.
+
+    Integer indices do not change the shape of `index`; masks do, and CUDA waits to count them (IndexingUtils.h,
+    `expandTensors`).
+    """
+    if operation.base != "index":
+        return operation.depends_on_data
+    return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])

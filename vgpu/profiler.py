@@ -1,7 +1,9 @@
-"""`torch.profiler` on virtual time: the same classes and tables, filled from the simulation.
+"""`torch.profiler` and `torch.autograd.profiler` on virtual time: PyTorch's own classes, filled from the simulation.
 
-`profile` is a subclass of PyTorch's, so schedules, steps and handlers are PyTorch's own code; only the tracing is
-replaced. Tables and traces are marked as simulated. Not here: Python stacks, which are not recorded.
+`torch.profiler.profile` runs its own code (schedules, steps, handlers, tables) on top of
+`torch.autograd.profiler.profile`; only that is replaced, by a subclass that records from the virtual GPU instead of
+through Kineto. Tables and traces are marked as simulated. Not here: what is recorded while a profile is active
+(`vgpu.recorder`), CPU memory, hardware counters, and autograd's own events (`AddBackward0`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -10,72 +12,26 @@ replaced. Tables and traces are marked as simulated. Not here: Python stacks, wh
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+import torch.autograd.profiler
 import torch.profiler
 from torch._C._autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
+from torch.profiler import ProfilerActivity
 
-from vgpu.device_queue import Kernel
+from vgpu import history, trace
+from vgpu.errors import Unsupported
+from vgpu.recorder import HostEvent, Recorder
 from vgpu.state import attached
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
 
 # Host time to open or close a region while a profile is active: modelled.
 _REGION_SECONDS = 5e-7
 _MARK = "Simulated by vgpu ({}): modelled times, nothing was measured"
-
-
-@dataclass(frozen=True, slots=True)
-class HostEvent:
-    """Something the host did: an operation, a wait, or a named region. Seconds since attach."""
-
-    name: str
-    start: float
-    end: float
-    thread: int
-    shapes: tuple[tuple[int, ...], ...] = ()
-    kernel: Kernel | None = None
-    memory_bytes: int = 0
-    region: bool = False
-
-
-class Recorder:
-    """Collects what happens on a virtual GPU and its host while a profile is active."""
-
-    def __init__(self, gpu: VirtualGPU) -> None:
-        self.gpu = gpu
-        self.events: list[HostEvent] = []
-        self._allocated = gpu.memory.settled().current("allocated_bytes")
-
-    def _memory_change(self) -> int:
-        allocated = self.gpu.memory.settled().current("allocated_bytes")
-        change, self._allocated = allocated - self._allocated, allocated
-        return change
-
-    def kernel(self, kernel: Kernel, end: float) -> None:
-        """An operation that launched a kernel (or a transfer) and returned at `end`."""
-        self.events.append(
-            HostEvent(
-                kernel.name, kernel.launched_at, end, threading.get_ident(), kernel.shapes, kernel,
-                self._memory_change(),
-            )
-        )  # fmt: skip
-
-    def host(self, name: str, start: float, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
-        """Something that kept the host from `start` until now."""
-        change = self._memory_change()
-        self.events.append(HostEvent(name, start, self.gpu.clock.now, threading.get_ident(), shapes, None, change))
-
-    def region(self, name: str, start: float) -> None:
-        """A `record_function` block that began at `start` and ends now."""
-        self.events.append(HostEvent(name, start, self.gpu.clock.now, threading.get_ident(), region=True))
+_original: Any = torch.autograd.profiler.profile
 
 
 class SimulatedEvents(EventList):
@@ -89,134 +45,134 @@ class SimulatedEvents(EventList):
 
     def key_averages(self, *args: Any, **kwargs: Any) -> SimulatedEvents:
         """Averages by name, as PyTorch makes them."""
-        averages = super().key_averages(*args, **kwargs)
-        averages.__class__ = SimulatedEvents
-        averages.mark = self.mark
-        return averages  # type: ignore[no-any-return]
+        return _marked(super().key_averages(*args, **kwargs), self.mark)
 
 
-def to_events(recorder: Recorder, *, record_shapes: bool, profile_memory: bool) -> SimulatedEvents:
+def _marked(events: Any, mark: str) -> SimulatedEvents:
+    events.__class__ = SimulatedEvents
+    events.mark = mark
+    return events  # type: ignore[no-any-return]
+
+
+class AutogradProfile(_original):  # type: ignore[misc]
+    """`torch.autograd.profiler.profile` while a virtual GPU is attached; `torch.profiler.profile` runs on it too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        configuration = kwargs.get("experimental_config")
+        if getattr(configuration, "profiler_metrics", None):
+            raise Unsupported("hardware counters (profiler_metrics)", "profile without them")
+        super().__init__(*args, **kwargs)
+        self.recorder: Recorder | None = None
+        self._function_events: Any = None
+
+    def _prepare_trace(self) -> None:
+        self.entered = True
+        self.trace_id = self.create_trace_id() if hasattr(self, "create_trace_id") else ""
+
+    def _start_trace(self) -> None:
+        gpu = attached()
+        if gpu is None:
+            raise RuntimeError("this profile needs the virtual GPU under which it was made; it is no longer attached")
+        self.entered = True
+        cuda = self.use_device == "cuda"
+        self.recorder = Recorder(
+            gpu,
+            cpu=self.use_cpu,
+            cuda=cuda,
+            shapes=self.record_shapes,
+            memory=self.profile_memory,
+            stacks=self.with_stack,
+        )
+        self.recorder.attach()
+        torch.autograd.profiler._run_on_profiler_start()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool | None:
+        """Wait for the device, as the real profiler does, and stop recording."""
+        if not self.enabled:
+            return None
+        if self.recorder is not None:
+            self.recorder.detach()
+        torch.autograd.profiler._run_on_profiler_stop()
+        if self._function_events and self.acc_events:
+            self._old_function_events = self._function_events
+        self._function_events, self._needs_processing = None, True
+        self.kineto_results: Any = self.recorder
+        if self.acc_events:
+            self._ensure_function_events()
+        return False
+
+    def _parse_kineto_results(self, result: Recorder, timeout_s: float | None = None) -> list[FunctionEvent]:
+        return to_events(result, flops=self.with_flops)
+
+    def _ensure_function_events(self) -> None:
+        super()._ensure_function_events()
+        recorder = self.recorder
+        if recorder is not None and self._function_events is not None:
+            # PyTorch's code for this mode looks for Kineto's CPU memory; there is none.
+            note = "; CPU memory is not recorded" if self.profile_memory else ""
+            _marked(self._function_events, _MARK.format(recorder.gpu.spec.name) + note)
+
+    def export_chrome_trace(self, path: str, metadata: Any = None, *args: Any, **options: Any) -> None:
+        """Write a trace for Perfetto: host threads, device streams, arrows, memory. A name in .gz is compressed."""
+        if self.recorder is None:
+            raise AssertionError("the profile has recorded nothing yet")
+        if options.get("cuda_graph_annotations"):
+            raise Unsupported("annotations of CUDA graphs", "export the trace without them")
+        trace.write(self.recorder.document(), path)
+
+    def toggle_collection_dynamic(self, enabled: bool, activities: Iterable[ProfilerActivity]) -> None:
+        """Record host operations or the device's kernels from now on, or do not."""
+        if self.recorder is not None:
+            chosen = set(activities)
+            self.recorder.cpu = enabled if ProfilerActivity.CPU in chosen else self.recorder.cpu
+            self.recorder.cuda = enabled if ProfilerActivity.CUDA in chosen else self.recorder.cuda
+
+
+def to_events(recorder: Recorder, *, flops: bool) -> list[FunctionEvent]:
     """The recorded events as PyTorch's `FunctionEvent`s: one per operation, one more per kernel on the device."""
     found: list[FunctionEvent] = []
     for event in sorted(recorder.events, key=lambda item: (item.start, -item.end)):
-        made = _function_event(
-            len(found), event.name, event.thread, event.start, event.end, event.shapes if record_shapes else (),
-            cpu_memory_usage=0, device_memory_usage=event.memory_bytes if profile_memory else 0,
-            is_user_annotation=event.region, flops=int(event.kernel.flops) if event.kernel is not None else 0,
-        )  # fmt: skip
-        found.append(made)
-        if event.kernel is not None:
-            kernel, name = event.kernel, f"simulated_{event.name.removeprefix('aten::')}_kernel"
-            made.append_kernel(name, 0, kernel.seconds * 1e6)
+        kernel = event.kernel
+        made = None
+        if event.on_host:
+            made = _function_event(
+                len(found), event.name, event.thread, event.start, event.end, event,
+                device_memory_usage=event.memory_bytes, is_user_annotation=event.region,
+                flops=int(kernel.flops) if kernel is not None and flops else None,
+            )  # fmt: skip
+            found.append(made)
+        if kernel is not None and event.on_device:
+            # What copies and collectives are called is the same on CUDA; other kernels' names are not known here.
+            known = history.kernel_kind(kernel) in ("copy", "communication")
+            name = kernel.name if known else f"simulated_{kernel.name.removeprefix('aten::')}_kernel"
+            if made is not None:
+                made.append_kernel(name, event.device, kernel.seconds * 1e6)
             found.append(
                 _function_event(
-                    len(found), name, kernel.stream, kernel.start, kernel.end, (), device_type=DeviceType.CUDA,
-                    device_index=0,
+                    len(found), name, kernel.stream, kernel.start, kernel.end, None, device_type=DeviceType.CUDA,
+                    device_index=event.device, device_resource_id=kernel.stream,
                 )
             )  # fmt: skip
-    events = SimulatedEvents(found, use_device="cuda", profile_memory=profile_memory, with_flops=False)
-    events.mark = _MARK.format(recorder.gpu.spec.name)
-    events._build_tree()
-    return events
+    return found
 
 
 def _function_event(
-    number: int, name: str, thread: int, start: float, end: float, shapes: Any, **options: Any
+    number: int, name: str, thread: int, start: float, end: float, event: HostEvent | None, **options: Any
 ) -> FunctionEvent:
+    shapes = event.shapes if event is not None else ()
     return FunctionEvent(
-        id=number, name=name, thread=thread, start_us=start * 1e6, end_us=end * 1e6, fwd_thread=None, stack=[],
-        input_shapes=[list(shape) for shape in shapes], scope=0, use_device="cuda", **options,
+        id=number, name=name, trace_name=name, overload_name="", thread=thread, start_us=start * 1e6, end_us=end * 1e6,
+        fwd_thread=None, stack=list(event.stack) if event is not None else [],
+        input_shapes=[list(shape) for shape in shapes], scope=0, use_device="cuda", cpu_memory_usage=0, **options,
     )  # fmt: skip
 
 
-_original_profile: Any = torch.profiler.profile
-
-
-class profile(_original_profile):  # type: ignore[misc]  # noqa: N801 - PyTorch's name
-    """`torch.profiler.profile` while a virtual GPU is attached."""
-
-    _recorder: Recorder | None = None
-
-    def prepare_trace(self) -> None:
-        """Nothing to warm up."""
-
-    def start_trace(self) -> None:
-        """Begin to record."""
-        gpu = attached()
-        if gpu is None:
-            raise RuntimeError("this profile belongs to a virtual GPU that is no longer attached")
-        gpu.recorder = self._recorder = Recorder(gpu)
-
-    def stop_trace(self) -> None:
-        """Wait for the device, as the real profiler does, and stop recording."""
-        gpu = attached()
-        if gpu is not None:
-            gpu.synchronize()
-            gpu.recorder = None
-
-    def events(self) -> SimulatedEvents:
-        """Everything recorded since the last start of the trace."""
-        if self._recorder is None:
-            raise AssertionError("the profile has recorded nothing yet")
-        return to_events(self._recorder, record_shapes=self.record_shapes, profile_memory=self.profile_memory)
-
-    def key_averages(
-        self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, **options: Any
-    ) -> SimulatedEvents:
-        """Averages by name, and by shape if asked for."""
-        return self.events().key_averages(group_by_input_shape, group_by_stack_n, **options)
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write a trace for chrome://tracing or Perfetto: host threads, device streams, memory."""
-        if self._recorder is None:
-            raise AssertionError("the profile has recorded nothing yet")
-        Path(path).write_text(json.dumps(chrome_trace(self._recorder)), encoding="utf-8")
-
-    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Not recorded: the file is written empty, as PyTorch does without stacks."""
-        Path(path).write_text("", encoding="utf-8")
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Accepted and ignored: the simulated trace has its own metadata."""
-
-    add_metadata_json = add_metadata
-    preset_metadata_json = add_metadata
-
-
-def chrome_trace(recorder: Recorder) -> dict[str, Any]:
-    """The Trace Event Format of what was recorded."""
-    gpu = recorder.gpu
-    entries: list[dict[str, Any]] = [
-        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
-        for pid, name in ((0, "host (simulated)"), (1, f"{gpu.spec.title} (simulated)"))
-    ]
-    for event in recorder.events:
-        kind = "user_annotation" if event.region else "cpu_op"
-        entries.append(_span(event.name, kind, 0, event.thread, event.start, event.end - event.start))
-        if event.kernel is not None:
-            kernel = event.kernel
-            category = "gpu_memcpy" if kernel.name.startswith("Memcpy") else "kernel"
-            span = _span(kernel.name, category, 1, kernel.stream, kernel.start, kernel.seconds)
-            span["args"] = {"flops": kernel.flops, "bytes": kernel.bytes, "dtype": kernel.dtype}
-            entries.append(span)
-    if recorder.events:
-        begin = min(event.start for event in recorder.events)
-        for sample in gpu.memory_timeline:
-            if sample.seconds >= begin:
-                values = {"allocated": sample.allocated_bytes, "reserved": sample.reserved_bytes}
-                entries.append({"ph": "C", "pid": 1, "name": "memory", "ts": sample.seconds * 1e6, "args": values})
-    return {"simulated": True, "simulator": "vgpu", "gpu": gpu.spec.name, "schemaVersion": 1, "traceEvents": entries}
-
-
-def _span(name: str, category: str, pid: int, tid: int, start: float, seconds: float) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start * 1e6, "dur": seconds * 1e6}
-
-
 class record_function(contextlib.ContextDecorator):  # noqa: N801 - PyTorch's name
-    """`torch.profiler.record_function`: a named region of host time."""
+    """`torch.profiler.record_function`: a named region of host time, kept in the history with or without a profile."""
 
     def __init__(self, name: str, args: str | None = None) -> None:
         self.name = name
+        self.args = args
         self._starts: list[float] = []
 
     def __enter__(self) -> record_function:
@@ -228,6 +184,45 @@ class record_function(contextlib.ContextDecorator):  # noqa: N801 - PyTorch's na
 
     def __exit__(self, *error: object) -> None:
         start, gpu = self._starts.pop(), attached()
-        if gpu is not None and gpu.recorder is not None:
+        if gpu is None:
+            return
+        if gpu.recorder is not None:
             gpu.clock.advance(_REGION_SECONDS)
             gpu.recorder.region(self.name, start)
+        gpu.clock.end_region(self.name, start)
+
+    def _call_end_callbacks_on_future(self, future: Any) -> Any:
+        return future
+
+
+class emit_nvtx:  # noqa: N801 - PyTorch's name
+    """`torch.autograd.profiler.emit_nvtx`: it waits, as CUDA's does; every operation is in the history anyway."""
+
+    def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
+        self.enabled = enabled
+
+    def __enter__(self) -> emit_nvtx | None:
+        if self.enabled:
+            torch.cuda.synchronize()
+        return self if self.enabled else None
+
+    def __exit__(self, *error: object) -> None:
+        if self.enabled:
+            torch.cuda.synchronize()
+
+
+def export_memory_timeline(profile: Any, path: str | os.PathLike[str], device: str | None = None) -> None:
+    """`torch.profiler.profile.export_memory_timeline`: the memory of the profile's time by category.
+
+    .json and .json.gz hold [times in microseconds, [0, bytes by category]] as PyTorch writes them; .html a picture.
+    Raises Unsupported for raw events, which have no counterpart here.
+    """
+    missing = [name for name in ("record_shapes", "profile_memory", "with_stack") if not getattr(profile, name)]
+    if missing:
+        raise ValueError(f"{', '.join(f'{name}=True' for name in missing)} required for memory profiling.")
+    recorder = getattr(profile.profiler, "recorder", None)
+    if recorder is None:
+        raise AssertionError("the profile has recorded nothing yet")
+    if str(path).endswith("raw.json.gz"):
+        raise Unsupported("raw memory events (.raw.json.gz)", "export .json.gz or .html, or use gpu.save_trace")
+    recorder.export_memory(path, torch.device(device or "cuda:0").index or 0)

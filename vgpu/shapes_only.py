@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vgpu.errors import Unsupported
-from vgpu.operations import Operation
+from vgpu.operations import Operation, needs_values
 
 # What a value read from the GPU is in shapes-only mode, whatever the program computed.
 PLACEHOLDER = 0.0
@@ -48,15 +48,24 @@ def on_meta(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[An
 # many operations, which costs ten times as much as making a tensor of a known shape.
 _known_results: dict[Any, Any] = {}
 _MOST_KNOWN = 100_000
+_META = torch.device("meta")
+# Asking `isinstance` of what is no plain tensor costs more than the rest of a look (PyTorch's metaclass answers).
+_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_SCALARS = frozenset((int, bool, type(None), torch.dtype, str, torch.device))
 
 
 def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run an operation on meta tensors; raises Unsupported where its result's shape depends on values."""
-    if operation.is_view or operation.may_resize:
+    if operation.is_foreach and operation.mutates and not operation.overload._schema.returns:
+        return None  # it only writes to tensors that have no values; some of these have no meta kernel
+    # `_unsafe_view` is no view by its schema, but its result has its input's storage.
+    if operation.is_view or operation.is_metadata or operation.may_resize:
         return _infer(operation, args, kwargs)
     inputs: list[torch.Tensor] = []
+    floats = operation.shaped_by_floats
     try:
-        key = operation.overload, _signature(args, inputs), _signature(tuple(kwargs.items()), inputs)
+        # Operations are made once and kept: their identity says which one it is.
+        key = id(operation), _signature(args, inputs, floats), _signature(tuple(kwargs.items()), inputs, floats)
         known = _known_results.get(key)
     except TypeError:  # an argument that cannot be hashed, such as a generator or a script object
         return _infer(operation, args, kwargs)
@@ -68,17 +77,26 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
     return result
 
 
-def _signature(values: Sequence[Any], inputs: list[torch.Tensor]) -> Any:
+def _signature(values: Sequence[Any], inputs: list[torch.Tensor], floats: bool) -> Any:
+    """What decides the result's shape; floats (a learning rate, which changes at every step) only where they do."""
     parts: list[Any] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind in _PLAIN_TENSORS:
+            inputs.append(value)
+            parts.append((value.shape, value.stride(), value.dtype, value.is_meta))
+        elif kind is float and not floats:
+            parts.append(float)
+        elif kind in _SCALARS:
+            # 1, 1.0 and True are equal keys, but not equal arguments.
+            parts.append((kind, value))
+        elif isinstance(value, torch.Tensor):
             inputs.append(value)
             parts.append((value.shape, value.stride(), value.dtype, value.is_meta))
         elif isinstance(value, (list, tuple)):
-            parts.append(_signature(value, inputs))
+            parts.append(_signature(value, inputs, floats))
         else:
-            # 1, 1.0 and True are equal keys, but not equal arguments.
-            parts.append((type(value), value))
+            parts.append((kind, value))
     return tuple(parts)
 
 
@@ -96,7 +114,7 @@ def _describe(result: Any, inputs: list[torch.Tensor]) -> Any:
 def _rebuild(known: Any, inputs: list[torch.Tensor]) -> Any:
     kind = known[0]
     if kind == "new":
-        return torch.empty_strided(known[1], known[2], dtype=known[3], device="meta")
+        return torch.empty_strided(known[1], known[2], dtype=known[3], device=_META)
     if kind == "input":
         return inputs[known[1]]
     if kind == "many":
@@ -107,7 +125,7 @@ def _rebuild(known: Any, inputs: list[torch.Tensor]) -> Any:
 def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type != "meta":
         kwargs = {**kwargs, "device": torch.device("meta")}
-    if operation.depends_on_data:
+    if operation.depends_on_data and needs_values(operation, args):
         raise Unsupported(f"{operation.name} with shapes only", "its result depends on values; attach with values=True")
     try:
         return operation.overload(*args, **kwargs)

@@ -17,6 +17,12 @@ from typing import Any
 from vgpu.errors import SpecError
 
 _BUILT_IN = Path(__file__).with_name("gpus.toml")
+# What only NVML reports of a board; a figure that is missing is "Not Supported" there.
+MONITORING = (
+    "memory_clock_megahertz", "idle_clock_megahertz", "idle_memory_clock_megahertz", "minimum_power_watts",
+    "maximum_celsius", "slowdown_celsius", "shutdown_celsius", "pcie_generation", "memory_bus_bits", "cores", "nvlinks",
+    "idle_performance_state",
+)  # fmt: skip
 _PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "int8")
 
 
@@ -34,11 +40,24 @@ class HostSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interconnect:
+    """What joins several GPUs: bytes/s of each GPU in each direction, as achieved, and seconds of one hop."""
+
+    name: str
+    title: str
+    bandwidth_bytes_per_second: float
+    latency_seconds: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """One GPU. `peak_flops` maps a precision ("float32", "tf32", "float16", ...) to dense FLOP/s.
 
     `memory_bytes` is what `torch.cuda.get_device_properties().total_memory` reports; `context_bytes` of it are
-    taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy.
+    taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy. `interconnect`
+    names what joins several of these GPUs; `links` are the interconnects that a file of the user's own describes.
+    `monitoring` has what only NVML tells of a board (`MONITORING`).
     """
 
     name: str
@@ -67,8 +86,11 @@ class Spec:
     temperature_celsius: tuple[float, float]
     driver_version: str
     l2_bytes: int
+    interconnect: str
     host: HostSpec
+    monitoring: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, Interconnect] = field(default_factory=dict)
 
     def peak_tflops(self, dtype: str = "float32") -> float:
         """Dense peak in TFLOPS of a precision; raises SpecError where the GPU has none."""
@@ -86,7 +108,8 @@ def get_spec(spec: str | os.PathLike[str] | Spec = "T4") -> Spec:
     """A built-in GPU by name, a custom one from a TOML file, or a `Spec` as it is.
 
     A file holds one `[gpu.NAME]` table in the format of `vgpu/gpus.toml`; `base = "T4"` takes every other figure
-    from a built-in GPU, and an optional `[host]` table changes figures of the host. Raises SpecError.
+    from a built-in GPU, an optional `[host]` table changes figures of the host, and `[interconnect.NAME]` tables
+    describe links that `interconnect = "NAME"` may name. Raises SpecError.
     """
     if isinstance(spec, Spec):
         return spec
@@ -99,10 +122,45 @@ def get_spec(spec: str | os.PathLike[str] | Spec = "T4") -> Spec:
     return _built_in(names[text.lower()])
 
 
+def list_interconnects() -> tuple[str, ...]:
+    """Names of the built-in interconnects, in the order of the data file."""
+    return tuple(_load(_BUILT_IN)["interconnect"])
+
+
+def get_interconnect(link: str | os.PathLike[str] | Interconnect, spec: Spec | None = None) -> Interconnect:
+    """An interconnect by name (of the built-in ones, or of `spec.links`), from a TOML file, or as it is.
+
+    A file holds one `[interconnect.NAME]` table in the format of `vgpu/gpus.toml`. Raises SpecError.
+    """
+    if isinstance(link, Interconnect):
+        return link
+    text = os.fspath(link)
+    if text.endswith(".toml"):
+        found = _links(Path(text), _load(Path(text)))
+        if len(found) != 1:
+            raise SpecError(f"{text}: expected exactly one [interconnect.NAME] table, found {len(found)}")
+        return next(iter(found.values()))
+    known = {**_links(_BUILT_IN, _load(_BUILT_IN)), **(spec.links if spec is not None else {})}
+    names = {name.lower(): name for name in known}
+    if text.lower() not in names:
+        raise SpecError(f"no interconnect named {text!r}; choose one of {', '.join(known)}, or give a .toml file")
+    return known[names[text.lower()]]
+
+
+def _links(path: Path, data: Mapping[str, Any]) -> dict[str, Interconnect]:
+    tables = data.get("interconnect", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise SpecError(f"{path}: interconnects are tables: [interconnect.NAME]")
+    return {
+        name: Interconnect(name=name, **_checked(path, f"interconnect.{name}", Interconnect, table, extra=("name",)))
+        for name, table in tables.items()
+    }
+
+
 @functools.cache
 def _built_in(name: str) -> Spec:
     data = _load(_BUILT_IN)
-    return _build(_BUILT_IN, name, _inherit(_BUILT_IN, name, data["gpu"]), data["host"])
+    return _build(_BUILT_IN, name, _inherit(_BUILT_IN, name, data["gpu"]), data["host"], {})
 
 
 def _from_file(path: Path) -> Spec:
@@ -116,7 +174,7 @@ def _from_file(path: Path) -> Spec:
     if "base" in table:
         table = _merge(_inherit(_BUILT_IN, str(table["base"]), _load(_BUILT_IN)["gpu"], path), table)
     host = _merge(_load(_BUILT_IN)["host"], data.get("host", {}))
-    return _build(path, name, table, host)
+    return _build(path, name, table, host, _links(path, data))
 
 
 def _inherit(path: Path, name: str, gpus: Mapping[str, Any], asked_by: Path | None = None) -> dict[str, Any]:
@@ -128,7 +186,7 @@ def _inherit(path: Path, name: str, gpus: Mapping[str, Any], asked_by: Path | No
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**below, **above}
-    for key in ("peak_flops", "sources"):
+    for key in ("peak_flops", "monitoring", "sources"):
         if isinstance(below.get(key), dict) and isinstance(above.get(key), dict):
             merged[key] = {**below[key], **above[key]}
     merged.pop("base", None)
@@ -147,12 +205,18 @@ def _load(path: Path) -> dict[str, Any]:
     return data
 
 
-def _build(path: Path, name: str, table: Mapping[str, Any], host: Mapping[str, Any]) -> Spec:
+def _build(
+    path: Path, name: str, table: Mapping[str, Any], host: Mapping[str, Any], links: Mapping[str, Interconnect]
+) -> Spec:
     host_values = _checked(path, "host", HostSpec, host, extra=())
-    values = _checked(path, f"gpu.{name}", Spec, table, extra=("name", "host"))
-    spec = Spec(name=name, host=HostSpec(**host_values), **values)
+    values = _checked(path, f"gpu.{name}", Spec, table, extra=("name", "host", "links"))
+    spec = Spec(name=name, host=HostSpec(**host_values), links=MappingProxyType(dict(links)), **values)
     if spec.context_bytes >= spec.memory_bytes:
         raise SpecError(f"{path}: [gpu.{name}] context_bytes must be smaller than memory_bytes")
+    try:
+        get_interconnect(spec.interconnect, spec)
+    except SpecError as error:
+        raise SpecError(f"{path}: [gpu.{name}] interconnect: {error}") from None
     return spec
 
 
@@ -191,6 +255,12 @@ def _convert(path: Path, where: str, kind: str, value: Any) -> Any:
         if "float32" not in value or set(value) - set(_PRECISIONS):
             raise fail(f"float32 and others of {', '.join(_PRECISIONS)}")
         return MappingProxyType({key: float(item) for key, item in value.items()})
+    if kind == "Mapping[str, int]":
+        if not isinstance(value, dict) or not all(number(item, whole=True) for item in value.values()):
+            raise fail("a table of whole numbers")
+        if set(value) - set(MONITORING):
+            raise fail(f"some of {', '.join(MONITORING)}")
+        return MappingProxyType(dict(value))
     if kind.startswith("tuple"):
         whole = "int" in kind
         if not isinstance(value, list) or len(value) != 2 or not all(number(item, whole=whole) for item in value):

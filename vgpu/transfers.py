@@ -1,4 +1,4 @@
-"""Tensors that move between the host and the virtual GPU, with autograd following them back.
+"""Tensors that move between the host and the virtual GPUs, with autograd following them back.
 
 Not here: `copy_` between existing tensors, which the dispatch mode sees.
 """
@@ -11,73 +11,89 @@ import torch
 
 from vgpu import shapes_only
 from vgpu.gpu import VirtualGPU
-from vgpu.state import attached
+from vgpu.machine import Machine
+from vgpu.state import machine as attached_machine
 
 
-def _require_gpu() -> VirtualGPU:
-    gpu = attached()
-    if gpu is None:
+def _require_machine() -> Machine:
+    machine = attached_machine()
+    if machine is None:
         raise RuntimeError("a gradient crossed to or from a virtual GPU that is no longer attached")
-    return gpu
+    return machine
 
 
 class ToCopy(torch.autograd.Function):
     """`aten::_to_copy` between devices; its gradient takes the way back (ToCopyBackward0 in PyTorch)."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, to_device: bool, dtype: Any, options: dict[str, Any]) -> torch.Tensor:
-        ctx.to_device, ctx.dtype = to_device, tensor.dtype
-        return move(_require_gpu(), tensor, to_device=to_device, dtype=dtype, **options)
+    def forward(
+        ctx: Any, tensor: torch.Tensor, target: VirtualGPU | None, dtype: Any, options: dict[str, Any]
+    ) -> torch.Tensor:
+        machine = _require_machine()
+        ctx.source, ctx.dtype = machine.registry.gpu_of(tensor), tensor.dtype
+        return move(machine, tensor, target, dtype=dtype, **options)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (gradient,) = gradients
-        back = move(_require_gpu(), gradient, to_device=not ctx.to_device, dtype=ctx.dtype)
-        return back, None, None, None
+        return move(_require_machine(), gradient, ctx.source, dtype=ctx.dtype), None, None, None
 
 
 def transfer(
-    gpu: VirtualGPU, tensor: torch.Tensor, *, to_device: bool, dtype: torch.dtype | None = None, **options: Any
+    machine: Machine, tensor: torch.Tensor, target: VirtualGPU | None, dtype: torch.dtype | None = None, **options: Any
 ) -> torch.Tensor:
-    """A copy of `tensor` on the other device; differentiable where autograd records."""
+    """A copy of `tensor` on another device (None: the host); differentiable where autograd records."""
     if tensor.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = ToCopy.apply(tensor, to_device, dtype, options)
+        result: torch.Tensor = ToCopy.apply(tensor, target, dtype, options)
         return result
-    return move(gpu, tensor, to_device=to_device, dtype=dtype, **options)
+    return move(machine, tensor, target, dtype=dtype, **options)
 
 
 def move(
-    gpu: VirtualGPU,
+    machine: Machine,
     tensor: torch.Tensor,
+    target: VirtualGPU | None,
     *,
-    to_device: bool,
     dtype: torch.dtype | None = None,
     non_blocking: bool = False,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:
     """The copy itself. A change of dtype happens at the source (CopyKernel.cu, `copy_requires_temporaries`)."""
+    source = machine.registry.gpu_of(tensor)
     dtype = dtype or tensor.dtype
+    if source is target:  # a gradient that is where it belongs already
+        return tensor if dtype == tensor.dtype else tensor.to(dtype)
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        moved = tensor.numel() * dtype.itemsize
-        if to_device:
-            with torch._C._DisableTorchDispatch():
-                if gpu.values:
-                    result = tensor.detach().to(dtype, copy=True, memory_format=memory_format)
-                else:
-                    result = torch.empty_like(tensor, dtype=dtype, device="meta", memory_format=memory_format)
-            gpu.start()
-            gpu.registry.add(result)
-            pinned = gpu.registry.is_pinned(tensor)
-            gpu.transfer(moved, to_device=True, pinned=pinned, non_blocking=non_blocking)
-            return result
-        if dtype != tensor.dtype:
+        if source is not None and dtype != tensor.dtype:
             tensor = tensor.detach().to(dtype)
+        if target is None:
+            return _to_host(machine, tensor, source, non_blocking, memory_format)
+        moved = tensor.numel() * dtype.itemsize
         with torch._C._DisableTorchDispatch():
-            result = tensor.detach().clone(memory_format=memory_format) if gpu.values else shapes_only.zeros(tensor)
-        # A non-blocking copy to the host lands in pinned memory (Copy.cpp, `_to_copy`).
-        if non_blocking:
-            gpu.registry.pin(result)
-        gpu.transfer(moved, to_device=False, pinned=non_blocking, non_blocking=non_blocking)
-        if not non_blocking:
-            gpu.clock.advance(gpu.spec.synchronize_seconds)
+            if machine.values:
+                result = tensor.detach().to(dtype, copy=True, memory_format=memory_format)
+            else:
+                result = torch.empty_like(tensor, dtype=dtype, device="meta", memory_format=memory_format)
+        target.start()
+        machine.registry.add(result, target, target.stream)
+        if source is None:
+            pinned = machine.registry.is_pinned(tensor)
+            target.transfer(moved, to_device=True, pinned=pinned, non_blocking=non_blocking)
+        else:
+            machine.peer_copy(source, target, moved)
         return result
+
+
+def _to_host(
+    machine: Machine, tensor: torch.Tensor, source: VirtualGPU | None, non_blocking: bool, layout: torch.memory_format
+) -> torch.Tensor:
+    assert source is not None
+    with torch._C._DisableTorchDispatch():
+        result = tensor.detach().clone(memory_format=layout) if machine.values else shapes_only.zeros(tensor)
+    # A non-blocking copy to the host lands in pinned memory (Copy.cpp, `_to_copy`).
+    if non_blocking:
+        machine.registry.pin(result)
+    source.transfer(tensor.nbytes, to_device=False, pinned=non_blocking, non_blocking=non_blocking)
+    if not non_blocking:
+        machine.clock.advance(machine.spec.synchronize_seconds)
+    return result

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import vgpu
+
+from .jobs import Job
 
 
 @pytest.fixture
@@ -21,6 +24,12 @@ def shapes() -> Iterator[vgpu.VirtualGPU]:
     """An A100 with shapes only."""
     with vgpu.attach("A100-80GB", values=False) as attached:
         yield attached
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """`job(work)` runs `work(rank)` on every rank of a distributed job."""
+    return Job(tmp_path)
 
 
 def rounded(*sizes: int) -> int:

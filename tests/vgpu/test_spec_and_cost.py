@@ -135,3 +135,12 @@ def test_the_cpu_is_charged_by_its_own_model(gpu: vgpu.VirtualGPU) -> None:
     _ = torch.mm(x, x)
     assert gpu.now() - before == pytest.approx(cost.cpu_matmul_seconds(gpu.spec, 64, 64, 64), rel=1e-9)
     assert gpu.timeline == []
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1 << 20), (4096, 1, 4096), (1, 4096, 4096)])
+def test_a_product_with_a_vector_takes_as_long_as_reading_its_operands(m: int, n: int, k: int) -> None:
+    # One multiply-add per element read is far left of the roofline's ridge; cuBLAS has gemv kernels for it.
+    spec = vgpu.get_spec("T4")
+    seconds = cost.matmul_seconds(spec, m, n, k)
+    traffic = 4 * (m * k + k * n + m * n) / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
+    assert seconds == pytest.approx(traffic)

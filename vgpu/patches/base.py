@@ -14,9 +14,11 @@ _MISSING: Any = object()
 class PatchSet:
     """Replaces attributes, and undoes it all in reverse order."""
 
-    def __init__(self) -> None:
+    def __init__(self, below: PatchSet | None = None) -> None:
+        """`below`: patches that were made before and stay when these are undone."""
         self._undo: list[Callable[[], None]] = []
         self._rebound: list[tuple[Any, Any]] = []
+        self._below = below
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class (also one that was not there)."""
@@ -45,7 +47,8 @@ class PatchSet:
     def rebind_everywhere(self) -> None:
         """Do what `rebind` noted, in PyTorch's modules and the program's; undone also in modules imported later."""
         forward = {id(old): new for old, new in self._rebound}
-        backward = {id(new): old for old, new in self._rebound}
+        staying = {id(new) for _, new in self._below._rebound} if self._below is not None else set()
+        backward = {id(new): old for old, new in self._rebound if id(new) not in staying}
         known = _torch_and_program_modules()
         changed = _exchange(known, forward)
         before = {id(module) for module in known}

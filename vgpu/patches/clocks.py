@@ -8,7 +8,6 @@ and timeouts inside C code, which stay real.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import timeit
 import types
@@ -17,21 +16,19 @@ from typing import Any
 
 import torch
 
-from vgpu.clock import ThreadClock
 from vgpu.patches.base import PatchSet
 from vgpu.state import attached
 
 # Whole seconds keep differences of readings exact to the same binary fraction in every run.
 _MONOTONIC_START_SECONDS = 1000.0
-_real = types.SimpleNamespace(
-    **{name: getattr(time, name) for name in dir(time) if not name.startswith("_")}, waits=threading.Event.wait
-)
+_real = types.SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("_")})
 _wall_start = [0.0]
 
 # These really wait with `time.monotonic() + timeout`: on virtual time their timeouts would never pass.
 _REALLY_WAITING = (
     "multiprocessing.connection", "multiprocessing.queues", "multiprocessing.managers", "multiprocessing.pool",
-    "concurrent.futures._base", "asyncio.base_events", "asyncio.events", "socketserver", "torch.multiprocessing.spawn",
+    "asyncio.base_events", "asyncio.events", "socketserver", "torch.multiprocessing.spawn",
+    "torch.distributed.distributed_c10d", "torch.distributed._watchdog",
 )  # fmt: skip
 _CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
@@ -40,7 +37,7 @@ def _read(start: Callable[[], float], real: Callable[[], float]) -> float:
     gpu = attached()
     if gpu is None:
         return real()
-    return start() + gpu.clock.advance(gpu.spec.host.clock_read_seconds)
+    return start() + gpu.clock.read(gpu.spec.host.clock_read_seconds)
 
 
 def _virtual(name: str) -> tuple[Callable[[], float], Callable[[], int]]:
@@ -56,7 +53,7 @@ def _virtual(name: str) -> tuple[Callable[[], float], Callable[[], int]]:
         gpu = attached()
         if gpu is None:
             return int(real_ns())
-        return int(start()) * 1_000_000_000 + round(gpu.clock.advance(gpu.spec.host.clock_read_seconds) * 1e9)
+        return int(start()) * 1_000_000_000 + round(gpu.clock.read(gpu.spec.host.clock_read_seconds) * 1e9)
 
     clock.__name__ = clock.__qualname__ = name
     clock_ns.__name__ = clock_ns.__qualname__ = name + "_ns"
@@ -82,28 +79,6 @@ def sleep(seconds: float) -> None:
 _functions["sleep"] = sleep
 
 
-def _event_wait(event: threading.Event, timeout: float | None = None) -> bool:
-    """`Event.wait` with a timeout, the usual heartbeat of a monitor thread, waits in virtual time there."""
-    gpu = attached()
-    if gpu is None:
-        return bool(_real.waits(event, timeout))
-    clock = gpu.clock.mine()
-    if timeout is None or not clock.background:
-        return _really_wait(clock, event, timeout)
-    target = clock.now + timeout
-    if not event.is_set() and not gpu.clock.pause(clock, target, event):
-        clock.now = max(clock.now, target)
-    return event.is_set()
-
-
-def _really_wait(clock: ThreadClock, event: threading.Event, timeout: float | None) -> bool:
-    clock.waiting += 1
-    try:
-        return bool(_real.waits(event, timeout))
-    finally:
-        clock.waiting -= 1
-
-
 def install(patches: PatchSet) -> None:
     """Put the program on virtual time."""
     _wall_start[0] = float(int(_real.time()))
@@ -112,7 +87,6 @@ def install(patches: PatchSet) -> None:
         patches.set(time, name, function)
         patches.rebind(getattr(_real, name), function)
     patches.set(timeit, "default_timer", _functions["perf_counter"])
-    patches.set(threading.Event, "wait", _event_wait)
     for name in _REALLY_WAITING:
         module = sys.modules.get(name)
         if module is not None and getattr(module, "time", None) is time:

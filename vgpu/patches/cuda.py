@@ -14,8 +14,12 @@ import torch
 import torch.cuda
 import torch.cuda.memory
 import torch.cuda.random
+from torch.cuda._utils import _get_device_index
 
+from vgpu.devices import gpu_at
 from vgpu.gpu import VirtualGPU
+from vgpu.machine import Machine
+from vgpu.memory import DeviceMemory
 from vgpu.patches.base import PatchSet
 from vgpu.state import THREAD
 
@@ -64,162 +68,172 @@ def properties(gpu: VirtualGPU) -> DeviceProperties:
         max_threads_per_multi_processor=1024 if (major, minor) == (7, 5) else 2048, max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152, L2_cache_size=spec.l2_bytes,
         clock_rate=int(spec.clock_hertz / 1000), is_integrated=False, is_multi_gpu_board=False,
-        gcnArchName="", uuid="00000000-0000-0000-0000-76677075" + "0000", pci_bus_id=0, pci_device_id=4,
-        pci_domain_id=0,
+        gcnArchName="", uuid=gpu.uuid, pci_bus_id=0, pci_device_id=4 + gpu.index, pci_domain_id=0,
     )  # fmt: skip
 
 
-def _index(device: Any) -> int:
-    """The index of a device argument; raises as CUDA does for a GPU that is not there."""
-    if device is None:
-        return 0
-    if isinstance(device, (str, torch.device)):
-        parsed = torch.device(device)
-        if parsed.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-        index = parsed.index or 0
-    else:
-        index = int(device)
-    if index > 0:
-        raise RuntimeError("CUDA error: invalid device ordinal")
-    return 0
-
-
-def install(patches: PatchSet, gpu: VirtualGPU) -> None:
-    """Make `torch.cuda` and `torch.accelerator` those of the virtual GPU."""
-    replacements = _python_functions(gpu)
+def install(patches: PatchSet, machine: Machine) -> None:
+    """Make `torch.cuda` and `torch.accelerator` those of the virtual GPUs."""
+    replacements = _python_functions(machine)
     for name, function in replacements.items():
         patches.rebind(getattr(torch.cuda, name), function)
-    for name, function in _c_functions(gpu).items():
+    for name, function in _c_functions(machine).items():
         # Bound by name in several modules (`torch.cuda._exchange_device`), absent from CPU-only builds.
         if hasattr(torch._C, name):
             patches.rebind(getattr(torch._C, name), function)
         else:
             patches.set(torch._C, name, function)
     patches.set(torch.cuda, "_initialized", True)
-    patches.set(torch.cuda, "_cached_device_count", 1)
-    _accelerator(patches, gpu)
+    patches.set(torch.cuda, "_cached_device_count", len(machine.gpus))
+    # PyTorch sets it when it initialises CUDA.
+    patches.set(torch.cuda, "_get_device_properties", lambda index: properties(gpu_at(machine, index)))
+    _accelerator(patches, machine)
     backends = torch.backends
     patches.set(backends.cuda, "is_built", lambda: True)
     patches.set(backends.cudnn, "is_acceptable", lambda tensor: False)
 
 
-def _python_functions(gpu: VirtualGPU) -> dict[str, Callable[..., Any]]:
-    def synchronize(device: Any = None) -> None:
-        _index(device)
-        gpu.synchronize()
+def _set_device(machine: Machine) -> Callable[[int], None]:
+    def set_device(index: int) -> None:
+        if index >= 0:
+            THREAD.device = gpu_at(machine, index).index
 
-    def get_device_properties(device: Any = None) -> DeviceProperties:
-        _index(device)
-        return properties(gpu)
+    return set_device
 
-    def get_device_name(device: Any = None) -> str:
-        _index(device)
-        return gpu.spec.title
 
-    def get_device_capability(device: Any = None) -> tuple[int, int]:
-        _index(device)
-        return gpu.spec.compute_capability
+def _exchange_device(machine: Machine) -> Callable[[int], int]:
+    """c10/cuda/CUDAFunctions.cpp, `ExchangeDevice`: a negative index changes nothing and gives -1."""
+
+    def exchange(index: int) -> int:
+        if index < 0:
+            return -1
+        before, THREAD.device = THREAD.device, gpu_at(machine, index).index
+        return before
+
+    return exchange
+
+
+def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    spec = machine.spec
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
-        _index(device)
+        gpu = gpu_at(machine, _get_device_index(device, optional=True))
         gpu.start()
-        return gpu.memory.free_bytes(), gpu.spec.memory_bytes
+        return gpu.memory.free_bytes(), spec.memory_bytes
 
     def is_bf16_supported(including_emulation: bool = True) -> bool:
-        return including_emulation or gpu.spec.compute_capability >= (8, 0)
+        return including_emulation or spec.compute_capability >= (8, 0)
 
     def lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:
         callable()
 
-    major, minor = gpu.spec.compute_capability
+    def start() -> None:
+        machine.gpus[THREAD.device].start()
+
+    major, minor = spec.compute_capability
     return {
         "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None if device is not None and _negative(device) else _discard(_index(device)),
-        "synchronize": synchronize,
-        "get_device_properties": get_device_properties,
-        "get_device_name": get_device_name,
-        "get_device_capability": get_device_capability,
+        "device_count": lambda: len(machine.gpus),
+        "current_device": lambda: THREAD.device,
         "mem_get_info": mem_get_info,
         "is_bf16_supported": is_bf16_supported,
         "is_initialized": lambda: True,
-        "init": gpu.start,
-        "_lazy_init": lambda: None,
+        "init": start,
+        "_lazy_init": machine.require_usable,
         "_lazy_call": lazy_call,
         "_is_compiled": lambda: True,
-        "can_device_access_peer": lambda device, peer: False,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
         "is_current_stream_capturing": lambda: False,
-        "_exchange_device": lambda device: 0 if device >= 0 else -1,
-        "_maybe_exchange_device": lambda device: 0 if device >= 0 else -1,
+        "_exchange_device": _exchange_device(machine),
+        "_maybe_exchange_device": _exchange_device(machine),
     }
 
 
-def _negative(device: Any) -> bool:
-    return isinstance(device, int) and device < 0
+def _memory_of(machine: Machine) -> Callable[[int], DeviceMemory]:
+    def memory(index: int) -> DeviceMemory:
+        if not 0 <= index < len(machine.gpus):  # `assertValidDevice` in c10/cuda/CUDACachingAllocator.cpp
+            raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+        return machine.gpus[index].memory
+
+    return memory
 
 
-def _discard(_: int) -> None:
-    return None
-
-
-def _c_functions(gpu: VirtualGPU) -> dict[str, Callable[..., Any]]:
-    memory = gpu.memory
+def _empty_cache(machine: Machine) -> Callable[..., None]:
+    """The caches of all GPUs (CUDACachingAllocator.cpp, `emptyCache`)."""
 
     def empty_cache(*_: Any) -> None:
-        gpu.synchronize()
-        memory.empty_cache()
+        for gpu in machine.gpus:
+            if gpu.started:
+                gpu.synchronize()
+            gpu.memory.empty_cache()
+
+    return empty_cache
+
+
+def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    memory = _memory_of(machine)
+
+    def current() -> VirtualGPU:
+        return machine.gpus[THREAD.device]
 
     def sleep(cycles: int) -> None:
-        gpu.start()
-        gpu.launch("spin_kernel", cycles / gpu.spec.clock_hertz)
+        current().start()
+        current().launch("spin_kernel", cycles / machine.spec.clock_hertz)
+
+    def clear_workspaces() -> None:
+        for gpu in machine.gpus:
+            gpu.workspaces.clear()
 
     names: dict[str, Callable[..., Any]] = {
-        "_cuda_getDeviceCount": lambda: 1,
-        "_cuda_getDevice": lambda: 0,
-        "_cuda_setDevice": lambda device: None,
-        "_cuda_exchangeDevice": lambda device: 0 if device >= 0 else -1,
-        "_cuda_maybeExchangeDevice": lambda device: 0 if device >= 0 else -1,
-        "_cuda_isInBadFork": lambda: False,
-        "_cuda_hasPrimaryContext": lambda device: gpu.started,
-        "_cuda_synchronize": gpu.synchronize,
+        "_cuda_getDeviceCount": lambda: len(machine.gpus),
+        "_cuda_getDevice": lambda: THREAD.device,
+        "_cuda_setDevice": _set_device(machine),
+        "_cuda_exchangeDevice": _exchange_device(machine),
+        "_cuda_maybeExchangeDevice": _exchange_device(machine),
+        # Between two GPUs of one machine, over PCIe or NVLink: modelled as always possible.
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_isInBadFork": lambda: machine.in_bad_fork,
+        "_cuda_hasPrimaryContext": lambda device: machine.gpus[device].started,
+        "_cuda_synchronize": lambda: current().synchronize(),
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_memoryStats": lambda device: memory.settled().as_memory_stats(),
-        "_cuda_resetPeakMemoryStats": lambda device: memory.settled().reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda device: memory.settled().reset_accumulated(),
-        "_cuda_emptyCache": empty_cache,
-        "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(fraction),
-        "_cuda_getMemoryFraction": lambda device: memory.fraction,
+        "_cuda_memoryStats": lambda device: memory(device).settled().as_memory_stats(),
+        "_cuda_resetPeakMemoryStats": lambda device: memory(device).reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda device: memory(device).settled().reset_accumulated(),
+        "_cuda_emptyCache": _empty_cache(machine),
+        "_cuda_setMemoryFraction": lambda fraction, device: memory(device).set_fraction(fraction),
+        "_cuda_getMemoryFraction": lambda device: memory(device).fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_clearCublasWorkspaces": gpu.clear_workspaces,
+        "_cuda_clearCublasWorkspaces": clear_workspaces,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_sleep": sleep,
-        "_cuda_init": gpu.start,
-        "_cuda_getCurrentRawStream": lambda device: THREAD.stream,
+        "_cuda_init": lambda: current().start(),
+        "_cuda_getCurrentRawStream": lambda device: machine.gpus[device].stream,
     }
     return names
 
 
-def _accelerator(patches: PatchSet, gpu: VirtualGPU) -> None:
-    memory = gpu.memory
+def _accelerator(patches: PatchSet, machine: Machine) -> None:
+    memory = _memory_of(machine)
+
+    def memory_info(index: int) -> tuple[int, int]:
+        return memory(index).free_bytes(), machine.spec.memory_bytes
+
     functions: dict[str, Callable[..., Any]] = {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_get_accelerator": lambda *_: torch.device("cuda"),
-        "_accelerator_getDeviceIndex": lambda: 0,
-        "_accelerator_setDeviceIndex": lambda device: None,
-        "_accelerator_exchangeDevice": lambda device: 0,
-        "_accelerator_maybeExchangeDevice": lambda device: 0,
-        "_accelerator_synchronizeDevice": lambda *_: gpu.synchronize(),
+        "_accelerator_getDeviceIndex": lambda: THREAD.device,
+        "_accelerator_setDeviceIndex": _set_device(machine),
+        "_accelerator_exchangeDevice": _exchange_device(machine),
+        "_accelerator_maybeExchangeDevice": _exchange_device(machine),
+        "_accelerator_synchronizeDevice": lambda index: gpu_at(machine, index).synchronize(),
         "_accelerator_isAllocatorInitialized": lambda: True,
-        "_accelerator_emptyCache": memory.empty_cache,
-        "_accelerator_getDeviceStats": lambda *_: memory.settled().as_memory_stats(),
-        "_accelerator_resetPeakStats": lambda *_: memory.settled().reset_peaks(),
-        "_accelerator_resetAccumulatedStats": lambda *_: memory.settled().reset_accumulated(),
-        "_accelerator_getMemoryInfo": lambda *_: (memory.free_bytes(), gpu.spec.memory_bytes),
+        "_accelerator_emptyCache": _empty_cache(machine),
+        "_accelerator_getDeviceStats": lambda index: memory(index).settled().as_memory_stats(),
+        "_accelerator_resetPeakStats": lambda index: memory(index).reset_peaks(),
+        "_accelerator_resetAccumulatedStats": lambda index: memory(index).settled().reset_accumulated(),
+        "_accelerator_getMemoryInfo": memory_info,
     }
     for name, function in functions.items():
         patches.set_existing(torch._C, name, function)
     patches.set(torch.accelerator, "is_available", lambda: True)
-    patches.set(torch.accelerator, "device_count", lambda: 1)
+    patches.set(torch.accelerator, "device_count", lambda: len(machine.gpus))

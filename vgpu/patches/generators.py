@@ -1,7 +1,6 @@
-"""`torch.Generator(device="cuda")` and the GPU's default generator.
+"""`torch.Generator(device="cuda")` and the default generator of each GPU.
 
-The numbers come from PyTorch's CPU generator, so they are not those of a real GPU's Philox; they are a separate stream
-that `torch.manual_seed` seeds too. Not here: which operations draw from it (`vgpu.dispatch_mode`).
+Not here: the generator itself (`vgpu.generator`) and which operations draw from it (`vgpu.dispatch_mode`).
 """
 
 from __future__ import annotations
@@ -10,26 +9,13 @@ from typing import Any
 
 import torch
 
-from vgpu.gpu import VirtualGPU
+from vgpu.devices import place
+from vgpu.generator import on
+from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
-from vgpu.residency import CUDA_DEVICE
+from vgpu.state import machine as attached_machine
 
 _plain = torch.Generator
-
-
-class CudaGenerator(_plain):
-    """A generator whose device is the GPU."""
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """The device that the program asked for."""
-        return CUDA_DEVICE
-
-    def clone_state(self) -> CudaGenerator:
-        """A generator that continues from the same state."""
-        copy = CudaGenerator()
-        copy.set_state(self.get_state())
-        return copy
 
 
 class _Kind(type):
@@ -41,13 +27,13 @@ class Generator(metaclass=_Kind):
     """Stands for `torch.Generator` while a GPU is attached."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return CudaGenerator() if torch.device(device).type == "cuda" else _plain(device)
+        machine = attached_machine()
+        gpu = None if machine is None else place(machine, device)
+        return _plain(device) if gpu is None else on(gpu.device)
 
 
-def install(patches: PatchSet, gpu: VirtualGPU) -> None:
-    """Give the GPU its own generator."""
-    seed = gpu.generator.initial_seed()
-    gpu.generator = CudaGenerator()
-    gpu.generator.manual_seed(seed)
-    patches.set(torch.cuda, "default_generators", (gpu.generator,))
+def install(patches: PatchSet, machine: Machine) -> None:
+    """Show each GPU's generator, and make new ones for a GPU."""
+    patches.set(torch.cuda, "default_generators", tuple(gpu.generator for gpu in machine.gpus))
+    patches.set_existing(torch._C, "_accelerator_getDefaultGenerator", lambda index: machine.gpus[index].generator)
     patches.rebind(_plain, Generator)

@@ -1,38 +1,38 @@
-"""`pynvml` (package nvidia-ml-py) reporting the virtual GPU.
+"""`pynvml` (package nvidia-ml-py) reporting the virtual GPUs.
 
-Patched when it is imported, so that attaching does not have to import it. What NVML would have to measure (power,
-temperature) is modelled from how busy the device is, and the names say that it is simulated. Not here: NVML functions
-that this course does not need; those raise NVMLError_NotSupported.
+Patched when it is imported, so that attaching does not have to import it. Not here: what the functions answer
+(`vgpu.nvml`).
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-from vgpu.gpu import VirtualGPU
+from vgpu.machine import Machine
+from vgpu.nvml import SAMPLE_SECONDS, Nvml, bus_id, uuid
 from vgpu.patches.base import PatchSet
 
-# NVML's own sampling period for utilisation is between 1/6 and 1 s, by product (nvml.h, nvmlUtilization_t).
-SAMPLE_SECONDS = 1.0
-# What a read costs on the host: modelled.
-_QUERY_SECONDS = 2e-5
-_HANDLE = SimpleNamespace(simulated=True, index=0)
+# Functions that ask a driver; the rest of `pynvml` only converts.
+_PREFIXES = (
+    "nvmlDevice", "nvmlSystem", "nvmlUnit", "nvmlEventSet", "nvmlVgpu", "nvmlGpm", "nvmlGpuInstance",
+    "nvmlComputeInstance", "nvmlGet",
+)  # fmt: skip
 
 
-def install(patches: PatchSet, gpu: VirtualGPU) -> None:
+def install(patches: PatchSet, machine: Machine) -> None:
     """Patch `pynvml` now if it is loaded, else as soon as it is."""
     module = sys.modules.get("pynvml")
     if module is not None:
-        _patch(patches, gpu, module)
+        _patch(patches, machine, module)
         return
-    finder = _Finder(lambda loaded: _patch(patches, gpu, loaded))
+    finder = _Finder(lambda loaded: _patch(patches, machine, loaded))
     sys.meta_path.insert(0, finder)
     patches.on_undo(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
 
@@ -60,72 +60,125 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _patch(patches: PatchSet, gpu: VirtualGPU, module: ModuleType) -> None:
-    replacements = _functions(gpu, module)
+def _patch(patches: PatchSet, machine: Machine, module: ModuleType) -> None:
+    library = Nvml(machine, module)
+    replacements = _functions(library)
 
     def not_supported(*args: Any, **kwargs: Any) -> Any:
-        raise module.NVMLError(module.NVML_ERROR_NOT_SUPPORTED)
+        raise library.error("NOT_SUPPORTED")
 
-    for name in [name for name in vars(module) if name.startswith(("nvmlDevice", "nvmlSystem"))]:
+    for name in [name for name in vars(module) if name.startswith(_PREFIXES)]:
         if callable(getattr(module, name)) and name not in replacements:
-            patches.set(module, name, not_supported)
+            patches.set(module, name, _once_initialised(library, not_supported))
     for name, function in replacements.items():
-        patches.set(module, name, function)
+        patches.set(module, name, _once_initialised(library, function))
+    patches.set(module, "nvmlInit", lambda: _count(library, 1))
+    patches.set(module, "nvmlInitWithFlags", lambda flags: _count(library, 1))
+    patches.set(module, "nvmlShutdown", lambda: _count(library, -1))
 
 
-def _functions(gpu: VirtualGPU, module: ModuleType) -> dict[str, Callable[..., Any]]:
-    spec = gpu.spec
+def _count(library: Nvml, change: int) -> None:
+    """NVML counts how often it was initialised (nvml.h, nvmlInit_v2)."""
+    if library.users + change < 0:
+        raise library.error("UNINITIALIZED")
+    library.users += change
 
-    def handle(index: Any) -> Any:
-        if index not in (0, "0"):
-            raise module.NVMLError(module.NVML_ERROR_INVALID_ARGUMENT)
-        return _HANDLE
 
-    def memory(handle: Any, version: Any = None) -> Any:
-        used = spec.memory_bytes - gpu.memory.free_bytes() - (0 if gpu.started else spec.context_bytes)
-        return SimpleNamespace(total=spec.memory_bytes, used=used, free=spec.memory_bytes - used, reserved=0)
+def _once_initialised(library: Nvml, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not library.users:
+            raise library.error("UNINITIALIZED")
+        return function(*args, **kwargs)
 
-    def busy() -> float:
-        end = gpu.clock.advance(_QUERY_SECONDS)
-        begin = max(0.0, end - SAMPLE_SECONDS)
-        return gpu.queue.busy_between(begin, end) / (end - begin)
+    return call
 
-    def between(pair: tuple[float, float]) -> float:
-        return pair[0] + (pair[1] - pair[0]) * busy()
 
-    def processes(handle: Any) -> list[Any]:
-        used = memory(handle).used
-        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=None, computeInstanceId=None)]
+def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
+    spec, gpu, figure = nvml.machine.spec, nvml.gpu, nvml.figure
 
-    def clock(handle: Any, kind: int) -> int:
-        return int(spec.clock_hertz / 1e6)
+    def fixed(value: Any) -> Callable[..., Any]:
+        """The same for every GPU of the machine; still wants a handle of one of them."""
+        return lambda handle, *_: (gpu(handle), value)[1]
 
-    major, minor = spec.compute_capability
-    return {
-        "nvmlInit": lambda: None,
-        "nvmlInitWithFlags": lambda flags: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: _HANDLE,
-        "nvmlDeviceGetHandleByPciBusId": lambda bus: _HANDLE,
-        "nvmlDeviceGetIndex": lambda handle: 0,
-        "nvmlDeviceGetName": lambda handle: f"{spec.title} (simulated)",
-        "nvmlDeviceGetUUID": lambda handle: "GPU-simulated-by-vgpu-0",
-        "nvmlDeviceGetMemoryInfo": memory,
-        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(
-            gpu=round(100 * busy()), memory=round(60 * busy())
-        ),
-        "nvmlDeviceGetTemperature": lambda handle, sensor=0: round(between(spec.temperature_celsius)),
-        "nvmlDeviceGetPowerUsage": lambda handle: round(1000 * between(spec.power_watts)),
-        "nvmlDeviceGetPowerManagementLimit": lambda handle: round(1000 * spec.power_watts[1]),
-        "nvmlDeviceGetEnforcedPowerLimit": lambda handle: round(1000 * spec.power_watts[1]),
-        "nvmlDeviceGetClockInfo": clock,
-        "nvmlDeviceGetMaxClockInfo": clock,
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: (major, minor),
-        "nvmlDeviceGetComputeRunningProcesses": processes,
+    def watts(handle: Any) -> int:
+        return round(1000 * gpu(handle).spec.power_watts[1])
+
+    def board(name: str) -> Callable[..., Any]:
+        return lambda handle, *_: figure(handle, name)
+
+    functions: dict[str, Callable[..., Any]] = {
+        "nvmlDeviceGetCount": lambda: len(nvml.handles),
+        "nvmlDeviceGetHandleByIndex": nvml.find(lambda gpu: str(gpu.index), "INVALID_ARGUMENT"),
+        "nvmlDeviceGetHandleByUUID": nvml.find(uuid),
+        "nvmlDeviceGetHandleByPciBusId": nvml.find(bus_id),
+        "nvmlDeviceGetIndex": lambda handle: gpu(handle).index,
+        "nvmlDeviceGetMinorNumber": lambda handle: gpu(handle).index,
+        "nvmlDeviceGetName": lambda handle: f"{gpu(handle).spec.title} (simulated)",
+        "nvmlDeviceGetUUID": lambda handle: uuid(gpu(handle)),
+        "nvmlDeviceGetSerial": lambda handle: f"simulated-{gpu(handle).index}",
+        "nvmlDeviceGetBrand": fixed(nvml.module.NVML_BRAND_NVIDIA),
+        "nvmlDeviceGetArchitecture": nvml.architecture,
+        "nvmlDeviceGetCudaComputeCapability": fixed(spec.compute_capability),
+        "nvmlDeviceGetNumGpuCores": board("cores"),
+        "nvmlDeviceGetMemoryBusWidth": board("memory_bus_bits"),
+        "nvmlDeviceGetPciInfo": nvml.pci,
+        "nvmlDeviceGetPciInfo_v3": nvml.pci,
+        "nvmlDeviceGetMultiGpuBoard": fixed(0),
+        "nvmlDeviceGetMemoryInfo": nvml.memory,
+        "nvmlDeviceGetUtilizationRates": nvml.utilization,
+        "nvmlDeviceGetEncoderUtilization": fixed([0, round(1e6 * SAMPLE_SECONDS)]),
+        "nvmlDeviceGetDecoderUtilization": fixed([0, round(1e6 * SAMPLE_SECONDS)]),
+        "nvmlDeviceGetTemperature": nvml.temperature,
+        "nvmlDeviceGetTemperatureV": lambda handle, sensor, *_: nvml.temperature(handle, sensor),
+        "nvmlDeviceGetTemperatureThreshold": nvml.threshold,
+        "nvmlDeviceGetPowerUsage": nvml.power,
+        "nvmlDeviceGetTotalEnergyConsumption": nvml.energy,
+        "nvmlDeviceGetPowerManagementMode": fixed(1),
+        "nvmlDeviceGetPowerManagementLimitConstraints": lambda handle: [
+            1000 * figure(handle, "minimum_power_watts"),
+            watts(handle),
+        ],
+        "nvmlDeviceGetClockInfo": nvml.clock,
+        "nvmlDeviceGetClock": lambda handle, kind, which=0: nvml.clock(handle, kind),
+        "nvmlDeviceGetPcieThroughput": nvml.pcie,
+        "nvmlDeviceGetCurrPcieLinkWidth": fixed(16),
+        "nvmlDeviceGetMaxPcieLinkWidth": fixed(16),
+        "nvmlDeviceGetPcieReplayCounter": fixed(0),
+        "nvmlDeviceGetPersistenceMode": fixed(1),
+        "nvmlDeviceGetComputeMode": fixed(0),
+        "nvmlDeviceGetDisplayMode": fixed(0),
+        "nvmlDeviceGetDisplayActive": fixed(0),
+        "nvmlDeviceGetEccMode": fixed([1, 1]),
+        "nvmlDeviceGetTotalEccErrors": fixed(0),
+        "nvmlDeviceGetMemoryErrorCounter": fixed(0),
+        "nvmlDeviceGetProcessUtilization": nvml.process_utilization,
+        "nvmlDeviceGetNvLinkState": nvml.nvlink,
+        "nvmlDeviceGetFieldValues": nvml.field_values,
         "nvmlSystemGetDriverVersion": lambda: f"{spec.driver_version} (simulated)",
-        "nvmlSystemGetNVMLVersion": lambda: "13 (simulated)",
+        "nvmlSystemGetNVMLVersion": lambda: f"13.{spec.driver_version} (simulated)",
         "nvmlSystemGetCudaDriverVersion": lambda: 13000,
         "nvmlSystemGetCudaDriverVersion_v2": lambda: 13000,
+        "nvmlSystemGetProcessName": lambda pid: sys.executable,
     }
+    pcie = board("pcie_generation")
+    same: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+        (
+            nvml.maximum_clock,
+            ("MaxClockInfo", "MaxCustomerBoostClock", "ApplicationsClock", "DefaultApplicationsClock"),
+        ),
+        (nvml.throttling, ("CurrentClocksThrottleReasons", "CurrentClocksEventReasons")),
+        (nvml.state, ("PerformanceState", "PowerState")),
+        (watts, ("PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit")),
+        (pcie, ("CurrPcieLinkGeneration", "MaxPcieLinkGeneration", "GpuMaxPcieLinkGeneration")),
+    )
+    for function, names in same:
+        functions |= {f"nvmlDeviceGet{name}": function for name in names}
+    for kind, listed in (("Compute", nvml.processes), ("Graphics", fixed([])), ("MPSCompute", fixed([]))):
+        functions |= {f"nvmlDeviceGet{kind}RunningProcesses{version}": listed for version in ("", "_v2", "_v3")}
+    if spec.compute_capability >= (8, 0):
+        functions["nvmlDeviceGetMigMode"] = fixed([0, 0])
+        functions["nvmlDeviceGetRemappedRows"] = fixed((0, 0, 0, 0))
+    else:
+        functions["nvmlDeviceGetRetiredPages"] = fixed([])
+    return functions

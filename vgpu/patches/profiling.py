@@ -1,27 +1,129 @@
-"""Puts the virtual profiler in the place of `torch.profiler`. Not here: the profiler (`vgpu.profiler`)."""
+"""Puts the virtual profiler in the place of PyTorch's, and keeps NVTX ranges.
+
+Not here: the profiler itself (`vgpu.profiler`).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.autograd
 import torch.autograd.profiler
+import torch.cuda
 import torch.profiler
+from torch.profiler import ProfilerActivity
 
 from vgpu import profiler
 from vgpu.errors import Unsupported
 from vgpu.patches.base import PatchSet
+from vgpu.state import attached
 
 
 def install(patches: PatchSet) -> None:
     """Replace the classes wherever they are bound."""
-    patches.rebind(torch.profiler.profile, profiler.profile)
-    patches.rebind(torch.autograd.profiler.record_function, profiler.record_function)
+    autograd_profiler = torch.autograd.profiler
+    patches.rebind(autograd_profiler.profile, profiler.AutogradProfile)
+    patches.rebind(autograd_profiler.record_function, profiler.record_function)
+    patches.rebind(autograd_profiler.emit_nvtx, profiler.emit_nvtx)
+    patches.set(autograd_profiler, "emit_itt", _refuse("emit_itt", "use torch.profiler.profile"))
+    both = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    for owner in (torch.autograd, autograd_profiler):
+        patches.set_existing(owner, "_supported_activities", lambda: set(both))
+    patches.set(torch.autograd, "_add_metadata_json", _add_metadata)
+    patches.set_existing(torch.autograd, "_is_kineto_stopped", lambda: False)
+    base = torch.profiler.profiler._KinetoProfile
+    patches.set(base, "export_memory_timeline", profiler.export_memory_timeline)
+    refused = _refuse("execution traces (ExecutionTraceObserver)", "use torch.profiler's export_chrome_trace")
+    patches.set(torch.profiler.ExecutionTraceObserver, "start", refused)
+    _nvtx(patches)
 
-    def legacy(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported("torch.autograd.profiler.profile", "use torch.profiler.profile")
 
-    for name in ("profile", "emit_nvtx", "emit_itt"):
-        patches.set(torch.autograd.profiler, name, legacy)
-    for name in ("range_push", "range_pop", "mark"):
-        patches.set(torch.cuda.nvtx, name, lambda *_: 0)
+def _refuse(operation: str, instead: str) -> Any:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(operation, instead)
+
+    return refused
+
+
+def _add_metadata(key: str, value: str) -> None:
+    """What a program adds to the trace of the profile that is active."""
+    gpu = attached()
+    if gpu is not None and gpu.recorder is not None:
+        try:
+            gpu.recorder.metadata[key] = json.loads(value)
+        except json.JSONDecodeError:
+            gpu.recorder.metadata[key] = value
+
+
+class _Ranges(threading.local):
+    """The open NVTX ranges of the calling thread: (name, seconds)."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[str, float]] = []
+
+
+def _close(name: str, begin: float) -> None:
+    gpu = attached()
+    if gpu is not None:
+        if gpu.recorder is not None:
+            gpu.recorder.region(name, begin)
+        gpu.clock.end_region(name, begin)
+
+
+def _now() -> float:
+    gpu = attached()
+    return gpu.clock.now if gpu is not None else 0.0
+
+
+def _nvtx(patches: PatchSet) -> None:
+    """NVTX ranges appear in pictures and traces, as they would in Nsight Systems; they cost nothing."""
+    ranges, started, numbers = _Ranges(), dict[int, tuple[str, float]](), itertools.count(1)
+
+    def range_push(msg: str) -> int:
+        ranges.open.append((str(msg), _now()))
+        return len(ranges.open) - 1
+
+    def range_pop() -> int:
+        if not ranges.open:
+            return -1
+        _close(*ranges.open.pop())
+        return len(ranges.open)
+
+    def range_start(msg: str) -> int:
+        number = next(numbers)
+        started[number] = (str(msg), _now())
+        return number
+
+    def range_end(range_id: int) -> None:
+        if range_id in started:
+            _close(*started.pop(range_id))
+
+    def mark(msg: str) -> None:
+        _close(str(msg), _now())
+
+    @contextlib.contextmanager
+    def named_range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+        range_push(msg.format(*args, **kwargs))
+        try:
+            yield
+        finally:
+            range_pop()
+
+    functions = {
+        "range_push": range_push, "range_pop": range_pop, "range_start": range_start, "range_end": range_end,
+        "mark": mark, "range": named_range,
+    }  # fmt: skip
+    for name, function in functions.items():
+        patches.rebind(getattr(torch.cuda.nvtx, name), function)
+    # Nsight's switches: there is nothing to switch.
+    runtime = SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0)
+    for name in ("start", "stop"):
+        patches.rebind(getattr(torch.cuda.profiler, name), lambda: None)
+    patches.rebind(torch.cuda.cudart, lambda: runtime)

@@ -12,14 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed
 import torch.overrides
 import torch.utils._foreach_utils
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
-from vgpu.errors import Unsupported
-from vgpu.gpu import VirtualGPU
+from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -37,19 +34,17 @@ def _overrides(values: Any) -> bool:
     return False
 
 
-def install(patches: PatchSet, gpu: VirtualGPU, mode: TorchFunctionMode) -> None:
+def install(patches: PatchSet, machine: Machine, mode: TorchFunctionMode) -> None:
     """Change what hides calls, groups by device, or cannot be simulated."""
     _show_inner_calls(patches)
     _show_saved_tensors(patches, mode)
-    _group_by_visible_device(patches, gpu)
-    _print_without_values(patches, gpu)
-    if not gpu.values:
+    _group_by_visible_device(patches, machine)
+    _print_without_values(patches, machine)
+    if not machine.values:
         # A CPU parameter cannot become a meta one in place; swapping keeps its identity, as `.cuda()` does on CUDA.
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         patches.on_undo(lambda: torch.__future__.set_swap_module_params_on_conversion(before))
-    _data_parallel_on_one_gpu(patches)
-    _refuse(patches)
 
 
 def _show_inner_calls(patches: PatchSet) -> None:
@@ -81,7 +76,7 @@ def _show_saved_tensors(patches: PatchSet, mode: TorchFunctionMode) -> None:
     patches.set(torch._C._autograd, "_push_saved_tensors_default_hooks", push_visible)
 
 
-def _group_by_visible_device(patches: PatchSet, gpu: VirtualGPU) -> None:
+def _group_by_visible_device(patches: PatchSet, machine: Machine) -> None:
     """Optimizers and gradient clipping group tensors in C++ by their real device; here by the one the program sees."""
     utilities = torch.utils._foreach_utils
     original = utilities._group_tensors_by_device_and_dtype
@@ -90,7 +85,7 @@ def _group_by_visible_device(patches: PatchSet, gpu: VirtualGPU) -> None:
     def group(lists: Any, with_indices: bool = False) -> Any:
         groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
         for index, tensor in enumerate(lists[0]):
-            key = gpu.registry.device_of(tensor), tensor.dtype
+            key = machine.registry.device_of(tensor), tensor.dtype
             columns, indices = groups.setdefault(key, ([[] for _ in lists], []))
             for column, values in zip(columns, lists, strict=True):
                 if values:
@@ -102,14 +97,15 @@ def _group_by_visible_device(patches: PatchSet, gpu: VirtualGPU) -> None:
     patches.rebind(original, group)
 
 
-def _print_without_values(patches: PatchSet, gpu: VirtualGPU) -> None:
+def _print_without_values(patches: PatchSet, machine: Machine) -> None:
     """With shapes only there is nothing to print: like a meta tensor, but with the device that the program sees."""
     original = torch._tensor_str._str
 
     def text(tensor: Any, *, tensor_contents: Any = None) -> str:
-        if gpu.values or not gpu.registry.has(tensor):
+        gpu = machine.registry.gpu_of(tensor)
+        if gpu is None or machine.values:
             return str(original(tensor, tensor_contents=tensor_contents))
-        described = f"tensor(..., device='cuda:0', size={tuple(tensor.shape)}"
+        described = f"tensor(..., device='{gpu.device}', size={tuple(tensor.shape)}"
         if tensor.dtype != torch.get_default_dtype():
             described += f", dtype={tensor.dtype}"
         if tensor.grad_fn is not None:
@@ -119,39 +115,3 @@ def _print_without_values(patches: PatchSet, gpu: VirtualGPU) -> None:
         return described + ")"
 
     patches.set(torch._tensor_str, "_str", text)
-
-
-def _data_parallel_on_one_gpu(patches: PatchSet) -> None:
-    """`nn.DataParallel` scatters in C++; with one GPU that only moves the inputs there."""
-
-    def scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
-        def move(value: Any) -> Any:
-            return value.cuda() if isinstance(value, torch.Tensor) else value
-
-        return (tree_map(move, tuple(inputs)),), (tree_map(move, dict(kwargs or {})),)
-
-    patches.set(torch.nn.DataParallel, "scatter", scatter)
-
-
-def _refuse(patches: PatchSet) -> None:
-    def refuse(operation: str, instead: str) -> Any:
-        def refused(*args: Any, **kwargs: Any) -> Any:
-            raise Unsupported(operation, instead)
-
-        return refused
-
-    patches.set(torch, "compile", refuse("torch.compile", "call the model without compiling it"))
-    patches.set(torch.nn.Module, "compile", refuse("Module.compile", "call the module without compiling it"))
-    if torch.distributed.is_available():
-        join = torch.distributed.init_process_group
-
-        def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            if "nccl" in str(backend):
-                raise Unsupported("the nccl backend", "use init_process_group('gloo')")
-            return join(backend, *args, **kwargs)
-
-        patches.rebind(join, init_process_group)
-    graphs = refuse("CUDA graphs", "launch the kernels one by one")
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        patches.set(torch.cuda, name, graphs)
-        patches.set(torch.cuda.graphs, name, graphs)

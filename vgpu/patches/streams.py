@@ -1,6 +1,6 @@
-"""`torch.cuda.Stream` and `torch.cuda.Event` on the virtual device's queues.
+"""`torch.cuda.Stream` and `torch.cuda.Event` on the queues of the virtual devices.
 
-Semantics: CUDA C++ Programming Guide, "Streams" and "Events"; texts from aten/src/ATen/cuda/CUDAEvent.h. Not here: the
+Semantics: CUDA C++ Programming Guide, "Streams" and "Events"; texts from c10/cuda/CUDAEvent.h. Not here: the
 queues themselves (`vgpu.device_queue`).
 """
 
@@ -11,19 +11,32 @@ from typing import Any
 
 import torch
 
+from vgpu.devices import cuda_error, place
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
+from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
-from vgpu.residency import CUDA_DEVICE
-from vgpu.state import THREAD, attached
+from vgpu.state import THREAD
+from vgpu.state import machine as attached_machine
 
 # Host time of cudaEventRecord and cudaStreamWaitEvent: modelled.
 _RECORD_SECONDS = 1e-6
 
 
-def _gpu() -> VirtualGPU:
-    gpu = attached()
-    if gpu is None:
+def _machine() -> Machine:
+    machine = attached_machine()
+    if machine is None:
         raise RuntimeError("this stream or event belongs to a virtual GPU that is no longer attached")
+    return machine
+
+
+def _gpu(device: Any = None) -> VirtualGPU:
+    """The GPU of a device argument; the current one for None and negative numbers."""
+    machine = _machine()
+    if device is None or (isinstance(device, int) and device < 0):
+        return machine.gpus[THREAD.device]
+    gpu = place(machine, device)
+    if gpu is None:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
     return gpu
 
 
@@ -39,14 +52,22 @@ class Event:
         **_: Any,
     ) -> None:
         self.enable_timing = enable_timing
-        self.device = CUDA_DEVICE
+        self._gpu: VirtualGPU | None = None
         self._moment: float | None = None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of the stream that recorded it first; None before."""
+        return None if self._gpu is None else self._gpu.device
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the work queued so far on `stream` (default: the current stream)."""
-        gpu = _gpu()
+        gpu = _gpu(None if stream is None else stream.device_index)
+        if self._gpu is not None and self._gpu is not gpu:
+            raise RuntimeError(f"Event device {self._gpu.index} does not match recording stream's device {gpu.index}.")
+        self._gpu = gpu
         gpu.start()
-        number = THREAD.stream if stream is None else stream.stream_id
+        number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
         self._moment = max(gpu.queue.ready_at(number), now)
 
@@ -56,15 +77,14 @@ class Event:
 
     def query(self) -> bool:
         """Whether the marked work is done; a look costs host time, so that polling ends."""
-        gpu = _gpu()
-        return self._moment is None or self._moment <= gpu.clock.advance(QUERY_SECONDS)
+        return self._moment is None or self._moment <= _machine().clock.advance(QUERY_SECONDS)
 
     def synchronize(self) -> None:
         """The host waits for the marked work."""
-        gpu = _gpu()
+        machine = _machine()
         if self._moment is not None:
-            gpu.clock.wait_until(self._moment)
-        gpu.clock.advance(gpu.spec.synchronize_seconds)
+            machine.clock.wait_until(self._moment, "cudaEventSynchronize")
+        machine.clock.advance(machine.spec.synchronize_seconds)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds of device time between this event and a later one; both must have been recorded and done."""
@@ -72,26 +92,48 @@ class Event:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if max(self._moment, end_event._moment) > _gpu().clock.now:
+        if max(self._moment, end_event._moment) > _machine().clock.now:
             raise RuntimeError(
                 "Both events must be completed before calculating elapsed time: "
                 "synchronize first (CUDA error: device not ready)"
             )
+        if self._gpu is not end_event._gpu:
+            raise cuda_error("invalid resource handle")
         return (end_event._moment - self._moment) * 1e3
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Event {'uninitialized' if self._moment is None else hex(id(self))} (simulated)>"
 
 
+class GenericEvent(Event):
+    """`torch.Event(device=...)`: the device comes first there, and only its type counts."""
+
+    def __init__(self, device: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that recorded it; before, a device without an index."""
+        return super().device or torch.device("cuda")
+
+
 class Stream:
     """A queue of the device (`torch.cuda.Stream`); also a context that makes it current, as `torch.Stream` is."""
 
-    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
-        gpu = _gpu()
-        self.stream_id = gpu.queue.new_stream() if stream_id is None else stream_id
+    def __init__(
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        **_: Any,
+    ) -> None:
+        self._gpu = gpu = _gpu(device if device_index is None else device_index)
+        self.stream_id = gpu.queue.pool_stream(priority) if stream_id is None else stream_id
         self.priority = priority
-        self.device, self.device_index, self.device_type = CUDA_DEVICE, 0, 1
-        self._before: list[int] = []
+        self.device, self.device_index, self.device_type = gpu.device, gpu.index, 1
+        self._before: list[tuple[int, int]] = []
 
     @property
     def cuda_stream(self) -> int:
@@ -100,7 +142,7 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """Later work on this stream starts after the event."""
-        gpu = _gpu()
+        gpu = self._gpu
         gpu.clock.advance(_RECORD_SECONDS)
         if event._moment is not None:
             gpu.queue.hold_until(self.stream_id, event._moment)
@@ -117,35 +159,35 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all queued work is done."""
-        gpu = _gpu()
+        gpu = self._gpu
         return gpu.queue.ready_at(self.stream_id) <= gpu.clock.advance(QUERY_SECONDS)
 
     def synchronize(self) -> None:
         """The host waits for all queued work of this stream."""
-        _gpu().synchronize(self.stream_id)
+        self._gpu.synchronize(self.stream_id)
 
     def is_capturing(self) -> bool:
         """CUDA graphs are not supported, so never."""
         return False
 
     def __enter__(self) -> Stream:
-        self._before.append(THREAD.stream)
-        THREAD.stream = self.stream_id
+        self._before.append((THREAD.device, self._gpu.stream))
+        set_stream(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        THREAD.stream = self._before.pop()
+        THREAD.device, THREAD.streams[self.device_index] = self._before.pop()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
+        return isinstance(other, Stream) and (other.stream_id, other._gpu) == (self.stream_id, self._gpu)
 
     def __hash__(self) -> int:
-        return hash(("vgpu.Stream", self.stream_id))
+        return hash(("vgpu.Stream", self.device_index, self.stream_id))
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x} (simulated)>"
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x} (simulated)>"
 
 
 class StreamContext:
@@ -166,26 +208,29 @@ class StreamContext:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The calling thread's current stream."""
-    return Stream(stream_id=THREAD.stream)
+    """The calling thread's current stream of a device (default: the current one)."""
+    gpu = _gpu(device)
+    return Stream(gpu.index, stream_id=gpu.stream)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The default stream."""
-    return Stream(stream_id=0)
+    """The default stream of a device."""
+    return Stream(device, stream_id=0)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make a stream current until further notice."""
+    """Make a stream, and its device, current until further notice (`THCPStream_setStream` in torch/csrc/cuda)."""
     if stream is not None:
-        THREAD.stream = stream.stream_id
+        THREAD.device = stream.device_index
+        THREAD.streams[stream.device_index] = stream.stream_id
 
 
 def install(patches: PatchSet) -> None:
     """Replace PyTorch's classes and the functions that give them out."""
-    for name, value in {"Stream": Stream, "Event": Event}.items():
-        patches.rebind(getattr(torch.cuda, name), value)
-        patches.rebind(getattr(torch, name), _generic(value))
+    patches.rebind(torch.cuda.Stream, Stream)
+    patches.rebind(torch.cuda.Event, Event)
+    patches.rebind(torch.Stream, Stream)
+    patches.rebind(torch.Event, GenericEvent)
     patches.rebind(torch.cuda.StreamContext, StreamContext)
     patches.rebind(torch.cuda.stream, StreamContext)
     patches.rebind(torch.cuda.current_stream, current_stream)
@@ -193,14 +238,3 @@ def install(patches: PatchSet) -> None:
     patches.rebind(torch.cuda.set_stream, set_stream)
     patches.set_existing(torch._C, "_accelerator_getStream", current_stream)
     patches.set_existing(torch._C, "_accelerator_setStream", set_stream)
-
-
-def _generic(kind: type[Any]) -> type[Any]:
-    """`torch.Stream(device=...)` and `torch.Event(device=...)`: the device comes first there."""
-
-    class Generic(kind):  # type: ignore[misc]
-        def __init__(self, device: Any = None, **options: Any) -> None:
-            super().__init__(**options)
-
-    Generic.__name__ = Generic.__qualname__ = kind.__name__
-    return Generic

@@ -1,0 +1,88 @@
+"""The simulated machine: its virtual GPUs, the links between them, and what they share - clock, host, registry.
+
+Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between processes.
+"""
+
+from __future__ import annotations
+
+from vgpu.categories import Ledger
+from vgpu.clock import HostClock
+from vgpu.gpu import VirtualGPU
+from vgpu.residency import InnerRegistry, Registry
+from vgpu.spec import Interconnect, Spec
+
+_PEER_COPY = "Memcpy PtoP (Device -> Device)"
+
+
+class Machine:
+    """`gpus` equal virtual GPUs in one process. Times are virtual seconds since attach."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        gpus: int = 1,
+        interconnect: Interconnect,
+        values: bool = True,
+        outer: Machine | None = None,
+    ) -> None:
+        """`outer` is the machine that is attached already, if there is one."""
+        if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+            raise ValueError(f"gpus = {gpus!r}: a machine has at least one GPU")
+        self.spec = spec
+        self.values = values
+        self.clock = HostClock()
+        self.registry: Registry = Registry() if outer is None else InnerRegistry(outer.registry)
+        self.ledger = Ledger(self)
+        self.interconnect = interconnect
+        self.host_slowdowns: list[tuple[int, float]] = []
+        # Libraries that some GPU has used: loading one is done once per process.
+        self.loaded_libraries: set[str] = set()
+        # This process's rank in the default process group, once there is one, and the number of ranks.
+        self.rank: int | None = None
+        self.ranks = 1
+        self.in_bad_fork = False
+        # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
+        self.keeps_host_values = False
+        self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))
+
+    def host_operation(self) -> None:
+        """One more operation on the host: a host hiccup may hit it."""
+        if self.host_slowdowns:
+            due = [seconds for left, seconds in self.host_slowdowns if left == 0]
+            self.host_slowdowns = [(left - 1, seconds) for left, seconds in self.host_slowdowns if left > 0]
+            self.clock.advance(sum(due))
+
+    def forked(self) -> None:
+        """This process is a fork: the GPUs of a parent that has used them are out of its reach."""
+        self.clock.forked()
+        if any(gpu.started for gpu in self.gpus):
+            self.in_bad_fork = True
+            for gpu in self.gpus:
+                gpu.started = False
+
+    def require_usable(self) -> None:
+        """Raise as `torch.cuda._lazy_init` does in a forked child of a process that has used CUDA."""
+        if self.in_bad_fork:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+                "'spawn' start method"
+            )
+
+    def peer_seconds(self, moved: int) -> float:
+        """How long `moved` bytes take from one GPU to another: latency + bytes / bandwidth of the interconnect."""
+        return self.interconnect.latency_seconds + moved / self.interconnect.bandwidth_bytes_per_second
+
+    def peer_copy(self, source: VirtualGPU, target: VirtualGPU, moved: int) -> None:
+        """A copy from one GPU to another keeps both current streams busy; the host goes on.
+
+        It runs on the source's stream, after what is queued on both (Copy.cu, `copy_device_to_device`: a two-way
+        barrier before the copy, and the target's stream waits for its end).
+        """
+        source.start()
+        target.start()
+        source.queue.hold_until(source.stream, target.queue.ready_at(target.stream))
+        seconds = self.peer_seconds(moved)
+        end = source.launch(_PEER_COPY, seconds, moved=moved)
+        target.queue.hold_until(target.stream, end - seconds)
+        target.queue.launch(_PEER_COPY, seconds, 0.0, target.stream, 0.0, moved)

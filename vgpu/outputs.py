@@ -1,0 +1,107 @@
+"""What a run under `python -m vgpu` leaves behind: one line, and if asked for a summary, a picture and a trace.
+
+Not here: running the program (`vgpu.run`), and how each of them is made (`vgpu.report`, `vgpu.picture`, `vgpu.trace`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpu import history, picture, trace
+
+if TYPE_CHECKING:
+    from vgpu.gpu import VirtualGPU
+
+
+class OutputError(Exception):
+    """A file that was asked for cannot be written; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What to leave behind when the program is done."""
+
+    summary: bool = False
+    picture: Path | None = None
+    trace: Path | None = None
+
+    def check(self) -> None:
+        """Raise OutputError now rather than after hours of work."""
+        try:
+            if self.picture is not None:
+                picture.check_path(self.picture)
+                _require_writable(self.picture)
+                if importlib.util.find_spec("matplotlib") is None:
+                    raise OutputError(
+                        "--picture needs matplotlib, which is not installed: pip install matplotlib, or use --trace"
+                    )
+            if self.trace is not None:
+                trace.check_path(self.trace)
+                _require_writable(self.trace)
+        except ValueError as error:
+            raise OutputError(str(error)) from None
+
+    def for_rank(self, rank: int) -> Outputs:
+        """The same for one of several processes: `run.png` becomes `run.rank0.png`."""
+        return replace(
+            self,
+            picture=None if self.picture is None else rank_path(self.picture, rank),
+            trace=None if self.trace is None else rank_path(self.trace, rank),
+        )
+
+    def write(self, gpu: VirtualGPU) -> None:
+        """Summary and last line to stderr, and the files; what fails is said, and the rest still made."""
+        gpus = [each for each in history.gpus_of(gpu) if each.timeline] or [gpu]
+        if self.summary:
+            for each in gpus:
+                print(f"{each.summary()}\n", file=sys.stderr)
+        for path, save in ((self.picture, gpu.save_picture), (self.trace, gpu.save_trace)):
+            if path is None:
+                continue
+            if not any(each.started for each in gpus):
+                print(f"[vgpu] {path} was not written: this process used no GPU", file=sys.stderr)
+                continue
+            try:
+                save(path)
+                print(f"[vgpu] wrote {path}", file=sys.stderr)
+            except (OSError, ValueError, RuntimeError) as error:
+                print(f"[vgpu] {path} was not written: {error}", file=sys.stderr)
+        print(last_line(gpu), file=sys.stderr, flush=True)
+
+
+def rank_path(path: Path, rank: int) -> Path:
+    """`trace.json.gz` becomes `trace.rank2.json.gz`."""
+    suffix = ".json.gz" if path.name.endswith(".json.gz") else path.suffix
+    return path.with_name(f"{path.name.removesuffix(suffix)}.rank{rank}{suffix}")
+
+
+def last_line(gpu: VirtualGPU) -> str:
+    """What was simulated, how long it took there, how busy the devices were and how much memory they needed."""
+    gpus = history.gpus_of(gpu)
+    count = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    rank, ranks = trace.rank_and_size()
+    who = f"rank {rank} of {ranks}: " if rank is not None else ""
+    mode = "" if gpu.values else ", shapes only"
+    # Each rank of a job uses one GPU as a rule; the others have lines of their own.
+    shown = gpus if rank is None else [each for each in gpus if each.timeline] or gpus[:1]
+    busy = ", ".join(f"{each.utilization:.0%}" for each in shown)
+    peaks = ", ".join(f"{each.memory.settled().peak('allocated_bytes') / 2**20:.1f}" for each in shown)
+    return (
+        f"[vgpu] {who}simulated {count}{gpu.spec.title}{mode}: {gpu.now():.4g} s of virtual time, device busy {busy}, "
+        f"peak {peaks} MiB; modelled, not measured"
+    )
+
+
+def _require_writable(path: Path) -> None:
+    folder = path.parent
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder: name a file in it")
+    if not folder.is_dir():
+        raise OutputError(f"{path} cannot be written: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise OutputError(f"{path} cannot be written: no permission")

@@ -1,0 +1,163 @@
+"""`torch.distributed` and DistributedDataParallel on virtual GPUs: which names of PyTorch are replaced.
+
+Not here: what the replacements do (`vgpu.distributed`).
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from vgpu.errors import Unsupported
+from vgpu.machine import Machine
+from vgpu.patches.base import PatchSet
+from vgpu.patches.imports import when_imported
+
+# These pickle on the host and send the bytes as tensors.
+_OBJECTS = (
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+    "recv_object_list",
+)  # fmt: skip
+
+
+# DTensor has its dispatch in C++, beside every mode; FullyShardedDataParallel works without it.
+_INSTEAD = "use DistributedDataParallel, or FullyShardedDataParallel to shard parameters"
+_REFUSED = {
+    "torch.distributed.fsdp": ("fully_shard",),
+    "torch.distributed._composable.fsdp": ("fully_shard",),
+    "torch.distributed.tensor": ("distribute_tensor", "distribute_module"),
+    "torch.distributed.tensor.parallel": ("parallelize_module",),
+}
+
+
+def install(patches: PatchSet, machine: Machine) -> None:
+    """Let "nccl" work by name, with gloo underneath, on virtual time."""
+    if not dist.is_available():
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    from vgpu.distributed import backends, ddp, messages
+
+    patches.set(c10d, "ProcessGroup", messages.VirtualProcessGroup)
+    for name in backends.NAMES:
+        real = getattr(c10d, name, None)
+        if real is not None:
+            patches.rebind(real, backends.ProcessGroupNCCL)
+        else:
+            patches.set(c10d, name, backends.ProcessGroupNCCL)
+            patches.set(dist, name, backends.ProcessGroupNCCL)
+    patches.set(c10d, "_NCCL_AVAILABLE", True)
+    if not isinstance(getattr(c10d, "default_pg_nccl_timeout", None), timedelta):
+        patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))  # kBackendDefaultTimeout
+    patches.set(dist, "Reducer", ddp.Reducer)
+    patches.set(dist, "Logger", ddp.Logger)
+    patches.set(dist, "_register_builtin_comm_hook", ddp.register_builtin_comm_hook)
+    patches.set(dist, "_verify_params_across_processes", ddp.verify_params_across_processes)
+    _groups(patches, machine, c10d)
+    if not machine.values:
+        _objects(patches, c10d)
+    when_imported(patches, {name: _refuser(patches, names) for name, names in _REFUSED.items()})
+
+
+def _refuser(patches: PatchSet, names: Sequence[str]) -> Callable[[ModuleType], None]:
+    def refuse(name: str) -> Any:
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise Unsupported(f"DTensor ({name})", _INSTEAD)
+
+        return refused
+
+    def action(module: ModuleType) -> None:
+        for name in names:
+            patches.set_existing(module, name, refuse(name))
+
+    return action
+
+
+def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:
+    from vgpu.distributed.messages import VirtualProcessGroup
+
+    make, destroy, new = c10d._new_process_group_helper, c10d.destroy_process_group, c10d.new_group
+
+    def make_in_time(size: int, rank: int, ranks: Any, *args: Any, **kwargs: Any) -> Any:
+        """The ranks of a new group go on at the same time; a device given at the start is connected at once."""
+        made = make(size, rank, ranks, *args, **kwargs)
+        group = made[0]
+        if isinstance(group, VirtualProcessGroup) and group.channels:
+            device, channel = kwargs.get("device_id"), next(iter(group.channels.values()))
+            if not ranks:
+                machine.rank, machine.ranks = rank, size
+            channel.equalise(machine)
+            if device is not None and device.type == "cuda" and not ranks and group.channels["cuda"].is_nccl:
+                group.channels["cuda"].connect(machine.gpus[device.index])
+        return made
+
+    def flush() -> None:
+        for group in list(c10d._world.pg_map):
+            if isinstance(group, VirtualProcessGroup):
+                group.flush()
+
+    def destroy_process_group(group: Any = None) -> None:
+        flush()
+        destroy(group)
+
+    def split_group(
+        parent_pg: Any = None, split_ranks: list[list[int]] | None = None, timeout: Any = None, pg_options: Any = None,
+        group_desc: str | None = None, backend: Any = None,
+    ) -> Any:  # fmt: skip
+        """NCCL splits a communicator; here the members make a new group among themselves."""
+        if not split_ranks:
+            raise ValueError("split_ranks cannot be None or empty")
+        parent = parent_pg or c10d._get_default_group()
+        mine = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
+        if mine is None:
+            return c10d.GroupMember.NON_GROUP_MEMBER
+        members = [c10d.get_global_rank(parent, rank) for rank in mine]
+        name = backend if backend is not None else c10d.get_backend_config(parent)
+        options = {"sort_ranks": False} if "sort_ranks" in inspect.signature(new).parameters else {}
+        return new(
+            members, timeout=timeout, backend=name, pg_options=pg_options, use_local_synchronization=True,
+            group_desc=group_desc, **options,
+        )  # fmt: skip
+
+    def shrink_group(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported("shrink_group", "make a new group with new_group")
+
+    patches.set(c10d, "_new_process_group_helper", make_in_time)
+    patches.rebind(destroy, destroy_process_group)
+    patches.rebind(c10d.split_group, split_group)
+    if hasattr(c10d, "shrink_group"):
+        patches.rebind(c10d.shrink_group, shrink_group)
+    patches.on_undo(flush)
+
+
+def _objects(patches: PatchSet, c10d: Any) -> None:
+    """With shapes only a GPU tensor cannot carry a pickled object: these go through host memory."""
+    from vgpu.distributed.runner import Flags
+
+    device_for = c10d._get_object_coll_device
+
+    def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("device", None)
+            Flags.internal += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                Flags.internal -= 1
+
+        call.__name__ = function.__name__
+        return call
+
+    for name in _OBJECTS:
+        if hasattr(c10d, name):
+            function = getattr(c10d, name)
+            patches.rebind(function, on_host(function))
+    patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu" if Flags.internal else device_for(group))
