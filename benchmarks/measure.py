@@ -57,6 +57,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def load() -> list[float]:
+    """Load averages over 1, 5 and 15 minutes: whether the machine was quiet."""
+    return [round(value, 2) for value in os.getloadavg()]
+
+
 def _read(path: str) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
