@@ -6,11 +6,12 @@ H200 that was given the memory for them, and 48 linear layers on an A100 cut dow
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
-        attended = nn.functional.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
+        query, key, value = qkv.unbind(0)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(attended.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.narrow(nn.functional.gelu(self.wide(self.norm2(x))))  # type: ignore[no-any-return]
 
@@ -58,32 +60,24 @@ def measure(spec: vgpu.Spec, make: Callable[[], nn.Module]) -> dict[str, Any]:
     real: dict[str, list[float]] = {name: [] for name in REAL}
     virtual: list[float] = []
 
-    def timed(work: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def timed() -> Iterator[None]:
         started, begun = {name: now() for name, now in REAL.items()}, gpu.now()
-        work()
+        yield
         virtual.append(gpu.now() - begun)
         for name, now in REAL.items():
             real[name].append(now() - started[name])
 
-    def build() -> None:
-        nonlocal model, batch, optimizer
-        with torch.device("cuda"):
-            model, batch = make(), torch.randn(BATCH, TOKENS, WIDTH)
-        optimizer = torch.optim.Adam(model.parameters())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-        torch.cuda.synchronize()
-
-    model: nn.Module
-    batch: Tensor
-    optimizer: torch.optim.Optimizer
     with vgpu.attach(spec, values=False, force=True) as gpu:
-        timed(build)
+        with timed(), torch.device("cuda"):
+            model, batch = make(), torch.randn(BATCH, TOKENS, WIDTH)
+            optimizer = torch.optim.Adam(model.parameters())
         for _ in range(STEPS + 1):
-            timed(step)
+            with timed():
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                torch.cuda.synchronize()
         peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         kernels = len(gpu.timeline)
         parameters = sum(parameter.numel() for parameter in model.parameters())

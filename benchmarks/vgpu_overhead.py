@@ -1,7 +1,8 @@
 """What the virtual GPU costs per operation in real time: with values, shapes only, beside a plain CPU and fake tensors.
 
-All four do the same work in one thread, in interleaved rounds; CPU time, which a busy machine changes least. Fake tensors (`torch._subclasses.FakeTensorMode`) are
-PyTorch's own way to run a program on shapes; they know devices, but neither memory nor time.
+All four do the same work in one thread, in interleaved rounds; measured is CPU time, which a busy machine changes
+least. Fake tensors (`torch._subclasses.FakeTensorMode`) are PyTorch's own way to run a program on shapes; they know
+devices, but neither memory nor time.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _training_step(device: str) -> Work:
     def run() -> None:
         optimizer.zero_grad()
         loss: Tensor = nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
     return run
@@ -125,7 +126,8 @@ def operations_per_call(make: Callable[[str], Work]) -> int:
     """ATen operations that one call dispatches on the CPU."""
     work = make("cpu")
     work()
-    with _Counter() as counter:
+    counter = _Counter()  # type: ignore[no-untyped-call]
+    with counter:
         work()
     return counter.count
 

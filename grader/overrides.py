@@ -22,7 +22,12 @@ from typing import Any
 from grader.rubric import Rubric
 
 DEFAULT_FILE = "overrides.toml"
-_FIELDS = {"student": str, "criterion": str, "points": (int, Decimal), "reason": str}
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "student": (str,),
+    "criterion": (str,),
+    "points": (int, Decimal),
+    "reason": (str,),
+}
 
 
 class OverrideError(ValueError):

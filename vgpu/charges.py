@@ -227,7 +227,5 @@ def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf3
         efficiency = cost.product_efficiency(
             spec, product.m, product.n, product.k, batch=product.batch, dtype=dtype, tf32=tf32
         )
-    seconds = cost.kernel_seconds(
-        spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency
-    )
+    seconds = cost.kernel_seconds(spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency)
     return max(seconds, product.steps * spec.minimum_kernel_seconds)

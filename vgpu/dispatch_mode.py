@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu import charges, cuda_kernels, determinism, device_rules, extensions, precision, shapes_only
 from vgpu.accumulation import is_accumulated
 from vgpu.devices import cuda_error
-from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.gradients import bring_home
 from vgpu.machine import Machine
 from vgpu.operations import Operation, facts, needs_values
 from vgpu.state import HOST, THREAD
+from vgpu.unsupported import unsupported
 
 _Tensor = torch.Tensor
 # Asking `isinstance` of what is no plain tensor is slow (PyTorch's metaclass answers): the common types come first.
@@ -121,7 +121,7 @@ class DispatchMode(TorchDispatchMode):
             result = self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
-                raise Unsupported(operation.name, "the CPU underneath has no kernel for it") from error
+                raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
             raise
         except (IndexError, RuntimeError) as error:
             if device_rules.is_device_side_assert(error):
@@ -182,6 +182,7 @@ class DispatchMode(TorchDispatchMode):
             outputs = inputs
         gpu.charge(operation, args, inputs, outputs)
         if operation.synchronises or (operation.depends_on_data and needs_values(operation, args)):
+            gpu.report_wait()
             gpu.synchronize(stream)
 
     def _charge_host(

@@ -40,7 +40,7 @@ def refuse_distributed(registry: Registry, args: Sequence[Any]) -> None:
     for value in tree_leaves(args):
         local = getattr(value, "_local_tensor", None)
         if local is not None and registry.has(local):
-            raise unsupported("DTensor on the GPU")
+            raise unsupported("DTensor")
 
 
 def run_subclass(func: Any, types: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -65,7 +65,8 @@ def has_python_kernel(operation: Operation) -> bool:
     if only_cpu or (torch.version.cuda is not None and not has_cuda_kernel(name)):
         raise NotImplementedError(
             f"Could not run '{name}' with arguments from the 'CUDA' backend. This could be because the operator "
-            "doesn't exist for this backend, or was omitted during the selective/custom build process (if using custom build)."
+            "doesn't exist for this backend, or was omitted during the selective/custom build process "
+            "(if using custom build)."
         )
     return False
 

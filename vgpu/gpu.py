@@ -9,6 +9,7 @@ Not here: how operations get to it (`vgpu.dispatch_mode`, `vgpu.function_mode`) 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,6 +188,13 @@ class VirtualGPU:
         if self.recorder is not None:
             self.recorder.host(name, begin)
 
+    def report_wait(self) -> None:
+        """An operation makes the host wait for the device (CUDAFunctions.cpp, `warn_or_error_on_sync`)."""
+        if self.machine.sync_debug_mode == 1:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+        elif self.machine.sync_debug_mode == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
+
     def prepare_library(self, operation: Operation) -> None:
         """cuBLAS and cuDNN make a handle per thread at first use; autograd's backward has a thread of its own on CUDA.
 
@@ -290,6 +298,8 @@ class VirtualGPU:
     def transfer(self, moved: int, *, to_device: bool, pinned: bool, non_blocking: bool) -> None:
         """A copy between host and device; the host goes on at once only for a non-blocking one of pinned memory."""
         self.start()
+        if not non_blocking:
+            self.report_wait()
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
         seconds = cost.transfer_seconds(self.spec, moved, pinned=pinned)

@@ -42,6 +42,8 @@ class Machine:
         self.rank: int | None = None
         self.ranks = 1
         self.in_bad_fork = False
+        # `torch.cuda.set_sync_debug_mode`: 0 nothing, 1 a warning, 2 an error when the host waits for the device.
+        self.sync_debug_mode = 0
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
         self.keeps_host_values = False
         self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))

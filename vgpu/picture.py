@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpu import curves, history, panels, thinning
-from vgpu.errors import Unsupported
 from vgpu.history import History
 from vgpu.palette import INK
+from vgpu.unsupported import unsupported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise Unsupported(
-            "a picture without matplotlib", "install it (pip install matplotlib), or write a trace instead"
-        ) from None
+        raise unsupported("a picture without matplotlib") from None
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

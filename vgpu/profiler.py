@@ -24,9 +24,9 @@ from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity
 
 from vgpu import history, trace
-from vgpu.errors import Unsupported
 from vgpu.recorder import HostEvent, Recorder
 from vgpu.state import attached
+from vgpu.unsupported import unsupported
 
 # Host time to open or close a region while a profile is active: modelled.
 _REGION_SECONDS = 5e-7
@@ -60,7 +60,7 @@ class AutogradProfile(_original):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         configuration = kwargs.get("experimental_config")
         if getattr(configuration, "profiler_metrics", None):
-            raise Unsupported("hardware counters (profiler_metrics)", "profile without them")
+            raise unsupported("hardware counters (profiler_metrics)")
         super().__init__(*args, **kwargs)
         self.recorder: Recorder | None = None
         self._function_events: Any = None
@@ -117,7 +117,7 @@ class AutogradProfile(_original):  # type: ignore[misc]
         if self.recorder is None:
             raise AssertionError("the profile has recorded nothing yet")
         if options.get("cuda_graph_annotations"):
-            raise Unsupported("annotations of CUDA graphs", "export the trace without them")
+            raise unsupported("annotations of CUDA graphs")
         trace.write(self.recorder.document(), path)
 
     def toggle_collection_dynamic(self, enabled: bool, activities: Iterable[ProfilerActivity]) -> None:
@@ -224,5 +224,5 @@ def export_memory_timeline(profile: Any, path: str | os.PathLike[str], device: s
     if recorder is None:
         raise AssertionError("the profile has recorded nothing yet")
     if str(path).endswith("raw.json.gz"):
-        raise Unsupported("raw memory events (.raw.json.gz)", "export .json.gz or .html, or use gpu.save_trace")
+        raise unsupported("raw memory events (.raw.json.gz)")
     recorder.export_memory(path, torch.device(device or "cuda:0").index or 0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from vgpu.errors import Unsupported
 from vgpu.operations import Operation, needs_values
+from vgpu.unsupported import unsupported
 
 # What a value read from the GPU is in shapes-only mode, whatever the program computed.
 PLACEHOLDER = 0.0
@@ -126,13 +126,12 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
     if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type != "meta":
         kwargs = {**kwargs, "device": torch.device("meta")}
     if operation.depends_on_data and needs_values(operation, args):
-        raise Unsupported(f"{operation.name} with shapes only", "its result depends on values; attach with values=True")
+        raise unsupported("results that depend on values, with shapes only", operation.name)
     try:
         return operation.overload(*args, **kwargs)
     except NotImplementedError as error:
-        raise Unsupported(
-            f"{operation.name} with shapes only", f"attach with values=True ({str(error).splitlines()[0]})"
-        ) from error
+        detail = f"{operation.name}: {str(error).splitlines()[0]}"
+        raise unsupported("operations without a rule for shapes", detail) from error
 
 
 def skip(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """What the virtual GPU refuses, and what to do instead: one list for the code that raises and for the documentation.
 
-Not here: the places that raise (`vgpu.patches.refusals`, `vgpu.patches.compilers` and others), and operations that
-are refused one by one because the CPU underneath has no kernel for them.
+Not here: the places that raise (`vgpu.patches.refusals`, `vgpu.patches.compilers` and others).
 """
 
 from __future__ import annotations
@@ -42,17 +41,33 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "Triton kernels": "write the operation with PyTorch functions",
     "DLPack": _ON_CPU,
     "__cuda_array_interface__": _ON_CPU,
-    "sending GPU tensors to another process": "send tensor.cpu() and move it to the GPU in the other process",
+    "sharing GPU tensors with another process": "send a copy, tensor.cpu(), and move it to the GPU there",
     "sparse tensors on the GPU": _DENSE,
     "MKL-DNN tensors on the GPU": _DENSE,
-    "nested tensors with layout torch.strided": "use padded tensors with a mask",
+    "nested tensors with layout torch.strided": "use padded tensors with a mask, or layout=torch.jagged",
     "Fourier transforms in bfloat16": "transform in float32 or float16",
-    "DTensor on the GPU": "use DistributedDataParallel; FSDP2 and tensor parallelism need DTensor",
+    "kernels that the CPU underneath lacks": "write the operation with other PyTorch functions",
     "GPU tensors under FakeTensorMode": "leave FakeTensorMode, and attach with values=False for tensors without values",
-    "torch.autograd.profiler": "use torch.profiler.profile",
     "torch.cuda.tunable": "leave it off: kernels are modelled, not chosen",
+    # Several processes.
     "direct calls of NCCL": "use torch.distributed",
+    "DTensor": "use DistributedDataParallel, or FullyShardedDataParallel to shard parameters",
+    "DistributedDataParallel of a module on several devices": "put it on one GPU per process",
+    "collectives of sparse tensors": "make them dense",
+    "ReduceOp.PREMUL_SUM": "multiply the tensor before the collective, or use ReduceOp.AVG",
+    "reductions of float8": "reduce in float16, bfloat16 or float32",
+    "torch.distributed.shrink_group": "make a new group with new_group",
+    "functional collectives with shapes only": "use torch.distributed.all_reduce and its like",
+    # Instruments.
+    "hardware counters (profiler_metrics)": "profile without them",
+    "annotations of CUDA graphs": "export the trace without them",
+    "raw memory events (.raw.json.gz)": "export .json.gz or .html, or use gpu.save_trace",
+    "execution traces (ExecutionTraceObserver)": "use torch.profiler's export_chrome_trace",
+    "emit_itt": "use torch.profiler.profile",
+    "a picture without matplotlib": "install it (pip install matplotlib), or write a trace instead",
+    # Shapes only.
     "results that depend on values, with shapes only": _VALUES,
+    "operations without a rule for shapes": _VALUES,
     "saving GPU tensors with shapes only": "they have no values; " + _VALUES,
     "loading tensors to the GPU with shapes only": "load with map_location='cpu', then move them",
 })  # fmt: skip

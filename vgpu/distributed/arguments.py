@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from vgpu.distributed import carry
-from vgpu.errors import Unsupported
+from vgpu.unsupported import unsupported
 
 _T = torch.Tensor
 
@@ -45,6 +45,8 @@ def reduction_name(opts: Any, tensors: Sequence[_T]) -> str:
 
 
 def total_bytes(tensors: Sequence[_T]) -> int:
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        raise unsupported("collectives of sparse tensors")
     return sum(tensor.nbytes for tensor in tensors)
 
 
@@ -63,7 +65,7 @@ def check_nccl(tensors: Sequence[_T]) -> str:
     """The short name of the dtype in NCCL's kernels; what ProcessGroupNCCL refuses is refused in its words."""
     for tensor in tensors:
         if tensor.is_sparse:
-            raise Unsupported("collectives of sparse tensors", "make them dense")
+            raise unsupported("collectives of sparse tensors")
         if not tensor.is_contiguous() and not (
             tensor.dim() in (4, 5) and tensor.is_contiguous(memory_format=_channels_last(tensor))
         ):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from vgpu.errors import Unsupported
+from vgpu.unsupported import unsupported
 
 if TYPE_CHECKING:
     from vgpu.distributed.channel import Channel
@@ -59,7 +59,7 @@ def reduction_of(op: Any) -> str:
     for name in ("BAND", "BOR", "BXOR"):
         if op == getattr(c10d.ReduceOp, name):
             raise ValueError(f"Cannot use ReduceOp.{name} with NCCL")
-    raise Unsupported("ReduceOp.PREMUL_SUM", "multiply the tensor before the collective, or use ReduceOp.AVG")
+    raise unsupported("ReduceOp.PREMUL_SUM")
 
 
 def kernel_reduction(name: str, dtype: torch.dtype) -> str:
@@ -82,7 +82,7 @@ def _reduced(channel: Channel, values: torch.Tensor, op: str) -> torch.Tensor:
         # A sum of truth values is "any" (ProcessGroupNCCL.cpp, `getNcclReduceOp`).
         values, op = values.view(torch.uint8), {"SUM": "MAX", "PRODUCT": "MIN"}.get(op, op)
     elif values.dtype.is_floating_point and values.dtype.itemsize == 1:
-        raise Unsupported(f"reductions of {values.dtype}", "reduce in float16, bfloat16 or float32")
+        raise unsupported("reductions of float8", str(values.dtype))
     if values.dtype in _LOW:
         values = values.float()
     averaged = op == "AVG"

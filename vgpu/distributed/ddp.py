@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from vgpu import categories
 from vgpu.distributed.runner import Flags
-from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.state import machine
+from vgpu.unsupported import unsupported
 
 _verify: Callable[..., Any] = c10d._verify_params_across_processes
 # Without its annotations, which not every version of PyTorch has.
@@ -102,7 +102,7 @@ def verify_params_across_processes(process_group: Any, tensors: Sequence[torch.T
     if attached is None or not on_gpu:
         return _verify(process_group, tensors, logger)
     if len({attached.registry.gpu_of(tensor) for tensor in tensors}) > 1:
-        raise Unsupported("DistributedDataParallel of a module on several devices", "put it on one GPU per process")
+        raise unsupported("DistributedDataParallel of a module on several devices")
     Flags.internal += 1
     try:
         if attached.values:

@@ -19,11 +19,11 @@ from vgpu.distributed import carry
 from vgpu.distributed.arguments import Loan, check_nccl, dtype_name
 from vgpu.distributed.channel import Channel
 from vgpu.distributed.work import VirtualWork, require_gpu
-from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.operations import Operation
 from vgpu.state import machine as attached_machine
+from vgpu.unsupported import unsupported
 
 _T = torch.Tensor
 Carrier = Callable[[Channel], Any]
@@ -115,7 +115,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
 def run_operator(gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A functional collective (`torch.ops._c10d_functional`): its C++ code calls the process group."""
     if not gpu.values and not operation.base.startswith("wait_tensor"):
-        raise Unsupported("functional collectives with shapes only", "use torch.distributed.all_reduce and its like")
+        raise unsupported("functional collectives with shapes only")
     before, Flags.home = Flags.home, gpu
     try:
         return operation.overload(*args, **kwargs)

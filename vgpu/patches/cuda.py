@@ -206,6 +206,8 @@ def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_clearCublasWorkspaces": clear_workspaces,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_sleep": sleep,
+        "_cuda_set_sync_debug_mode": lambda mode: setattr(machine, "sync_debug_mode", mode),
+        "_cuda_get_sync_debug_mode": lambda: machine.sync_debug_mode,
         "_cuda_init": lambda: current().start(),
         "_cuda_getCurrentRawStream": lambda device: machine.gpus[device].stream,
     }

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from vgpu.errors import Unsupported
 from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
 from vgpu.patches.imports import when_imported
+from vgpu.unsupported import unsupported
 
 # These pickle on the host and send the bytes as tensors.
 _OBJECTS = (
@@ -29,7 +29,6 @@ _OBJECTS = (
 
 
 # DTensor has its dispatch in C++, beside every mode; FullyShardedDataParallel works without it.
-_INSTEAD = "use DistributedDataParallel, or FullyShardedDataParallel to shard parameters"
 _REFUSED = {
     "torch.distributed.fsdp": ("fully_shard",),
     "torch.distributed._composable.fsdp": ("fully_shard",),
@@ -70,7 +69,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
 def _refuser(patches: PatchSet, names: Sequence[str]) -> Callable[[ModuleType], None]:
     def refuse(name: str) -> Any:
         def refused(*args: Any, **kwargs: Any) -> Any:
-            raise Unsupported(f"DTensor ({name})", _INSTEAD)
+            raise unsupported("DTensor", name)
 
         return refused
 
@@ -128,7 +127,7 @@ def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:
         )  # fmt: skip
 
     def shrink_group(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported("shrink_group", "make a new group with new_group")
+        raise unsupported("torch.distributed.shrink_group")
 
     patches.set(c10d, "_new_process_group_helper", make_in_time)
     patches.rebind(destroy, destroy_process_group)

@@ -21,8 +21,8 @@ import torch.profiler
 from torch.profiler import ProfilerActivity
 
 from vgpu import profiler
-from vgpu.errors import Unsupported
 from vgpu.patches.base import PatchSet
+from vgpu.patches.compilers import refuse
 from vgpu.state import attached
 
 
@@ -32,7 +32,7 @@ def install(patches: PatchSet) -> None:
     patches.rebind(autograd_profiler.profile, profiler.AutogradProfile)
     patches.rebind(autograd_profiler.record_function, profiler.record_function)
     patches.rebind(autograd_profiler.emit_nvtx, profiler.emit_nvtx)
-    patches.set(autograd_profiler, "emit_itt", _refuse("emit_itt", "use torch.profiler.profile"))
+    patches.set(autograd_profiler, "emit_itt", refuse("emit_itt"))
     both = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
     for owner in (torch.autograd, autograd_profiler):
         patches.set_existing(owner, "_supported_activities", lambda: set(both))
@@ -40,16 +40,9 @@ def install(patches: PatchSet) -> None:
     patches.set_existing(torch.autograd, "_is_kineto_stopped", lambda: False)
     base = torch.profiler.profiler._KinetoProfile
     patches.set(base, "export_memory_timeline", profiler.export_memory_timeline)
-    refused = _refuse("execution traces (ExecutionTraceObserver)", "use torch.profiler's export_chrome_trace")
+    refused = refuse("execution traces (ExecutionTraceObserver)")
     patches.set(torch.profiler.ExecutionTraceObserver, "start", refused)
     _nvtx(patches)
-
-
-def _refuse(operation: str, instead: str) -> Any:
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(operation, instead)
-
-    return refused
 
 
 def _add_metadata(key: str, value: str) -> None:

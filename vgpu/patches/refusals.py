@@ -162,7 +162,7 @@ def _exports(patches: PatchSet, machine: Machine) -> None:
 
     def reduce_tensor(tensor: torch.Tensor) -> Any:
         if attached() is not None and has(tensor):
-            raise unsupported("sending GPU tensors to another process")
+            raise unsupported("sharing GPU tensors with another process")
         return plain(tensor)
 
     changed = {kind: reducer for kind, reducer in reducers.items() if reducer is plain}

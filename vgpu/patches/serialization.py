@@ -16,10 +16,10 @@ import torch
 import torch.serialization
 
 from vgpu.devices import place
-from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
+from vgpu.unsupported import unsupported
 
 # PyTorch registers its own at 10 (CPU), 20 (CUDA) and up; the lowest number is asked first.
 _PRIORITY = 5
@@ -35,7 +35,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         if gpu is None:
             return None
         if not gpu.values:
-            raise Unsupported("saving GPU tensors with shapes only", "they have no values; attach with values=True")
+            raise unsupported("saving GPU tensors with shapes only")
         return str(gpu.device)
 
     def restore(storage: Any, where: str) -> Any:
@@ -61,7 +61,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
 def _arrive(gpu: VirtualGPU, storage: Any) -> Any:
     """A storage read from a file goes to the GPU."""
     if not gpu.values:
-        raise Unsupported("loading tensors to the GPU with shapes only", "load with map_location='cpu', then move them")
+        raise unsupported("loading tensors to the GPU with shapes only")
     gpu.registry.add_storage(getattr(storage, "_untyped_storage", storage), gpu, gpu.stream)
     gpu.transfer(storage.nbytes(), to_device=True, pinned=False, non_blocking=False)
     return storage

@@ -15,10 +15,10 @@ import torch
 import torch.storage
 
 from vgpu.devices import place
-from vgpu.errors import Unsupported
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
+from vgpu.unsupported import unsupported
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -69,7 +69,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         return to(storage, device="cuda" if device is None else device, non_blocking=non_blocking)
 
     def share(*_: Any, **__: Any) -> Any:
-        raise Unsupported("sharing GPU tensors with another process", "send a copy: tensor.cpu()")
+        raise unsupported("sharing GPU tensors with another process")
 
     def resize(storage: Any, size: int) -> Any:
         """Sharded data parallelism frees and remakes parameters this way (torch/distributed/utils.py)."""

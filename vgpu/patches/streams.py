@@ -164,6 +164,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """The host waits for all queued work of this stream."""
+        self._gpu.report_wait()
         self._gpu.synchronize(self.stream_id)
 
     def is_capturing(self) -> bool:
