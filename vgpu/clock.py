@@ -134,6 +134,7 @@ class HostClock:
     def sleep(self, seconds: float) -> None:
         """`time.sleep`: whoever is due before goes first. A thread that takes no part sleeps really."""
         clock = self.mine()
+        self.turns.come_back(clock)
         begin = clock.now
         if clock.takes_part:
             self.turns.sleep(clock, begin + max(seconds, 0.0))
@@ -144,6 +145,7 @@ class HostClock:
     def block(self, seconds: float | None = None) -> bool:
         """The calling thread waits until another one calls it, at most for `seconds`; False when that passed."""
         clock = self.mine()
+        self.turns.come_back(clock)
         begin = clock.now
         called = self.turns.block(clock, seconds)
         if clock.now > begin:

@@ -86,6 +86,8 @@ class Turns:
         self._running: ThreadClock | None = None
         self._count = 0
         self._open = True
+        # The latest time at which the turn passed on.
+        self._reached = 0.0
         # Threads that take no part, but may wake those that do.
         self.outsiders = 0
 
@@ -154,12 +156,20 @@ class Turns:
             self.block(clock, moment - clock.now)
             clock.now = max(clock.now, moment)
 
+    def come_back(self, clock: ThreadClock) -> None:
+        """Called before a thread waits: the turn may have been taken from it."""
+        if clock.state in (State.AWAY, State.BUSY):
+            self.give_way(clock)
+
     def give_way(self, clock: ThreadClock) -> None:
         """The thread has come to a time that others have not reached: they go first."""
         with self._lock:
             if not self._open or not clock.takes_part:
                 clock.limit = math.inf
                 return
+            if clock.state is State.AWAY:
+                # What it waited for came from somewhere, at the earliest now.
+                clock.now = max(clock.now, self._reached)
             clock.state = State.READY
             if self._running is clock or self._running is None:
                 self._running = None
@@ -238,6 +248,7 @@ class Turns:
             if not self._is_alone() and time_real() - clock.began_real < clock.wake - clock.now:
                 return
             clock.now, clock.is_late = max(clock.now, clock.wake), True
+        self._reached = max(self._reached, clock.now)
         waits_at_gate = clock.state is not State.BUSY
         clock.state = State.RUNNING
         self._running = clock

@@ -94,6 +94,14 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
+def command_of(pid: int) -> str:
+    """What a process was started as, for a message."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") or Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return f"process {pid}, which has ended"
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

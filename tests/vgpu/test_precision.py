@@ -38,7 +38,6 @@ _EXACT: dict[str, Callable[[_T, _T], _T]] = {
     "addmm": lambda a, b: torch.addmm(b[:1], a, b),
     "baddbmm": lambda a, b: torch.baddbmm(b[:1].expand(2, 1, -1), a.expand(2, -1, -1), b.expand(2, -1, -1)),
     "conv1d": lambda a, b: F.conv1d(a[None], b.T[:5, :33, None].expand(5, 33, 3)),
-    "addr": lambda a, b: torch.addr(b[:33, :33].sum() * torch.ones_like(b[:33, :33]), a[0, :33], b[:33, 0]),
 }
 
 
@@ -52,6 +51,14 @@ def test_products_are_rounded_fp32_products(gpu: vgpu.VirtualGPU, name: str, dty
     torch.testing.assert_close(
         got, _EXACT[name](a.float(), b.float()).to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_an_outer_product_rounds_every_step(gpu: vgpu.VirtualGPU, dtype: torch.dtype) -> None:
+    """No product of a library: an elementwise kernel in `scalar_t` (aten/src/ATen/native/cuda/LinearAlgebra.cu)."""
+    x, a, b = torch.randn(33, 40).to(dtype), torch.randn(33).to(dtype), torch.randn(40).to(dtype)
+    got = torch.addr(x.cuda(), a.cuda(), b.cuda()).cpu()
+    torch.testing.assert_close(got, x + a[:, None] * b, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("shape", "rest"), [((4, 8, 16), (3,)), ((2, 3, 8, 8), (3, 3)), ((2, 2, 4, 6, 6), (2, 3, 3))])

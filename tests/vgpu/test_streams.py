@@ -198,6 +198,31 @@ def test_cudnn_benchmark_is_slow_once_per_shape_and_faster_after(shapes: vgpu.Vi
     assert other > 5 * again
 
 
+_WAITING: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "cpu": lambda x: x.cpu(),
+    "nonzero": lambda x: x.nonzero(),
+    "blocking copy to the device": lambda x: torch.ones(2).cuda(),
+    "Stream.synchronize": lambda x: torch.cuda.current_stream().synchronize(),
+}
+
+
+@pytest.mark.parametrize("name", _WAITING)
+def test_waiting_operations_can_be_found(gpu: vgpu.VirtualGPU, name: str) -> None:
+    """torch.cuda.set_sync_debug_mode; c10/cuda/CUDAFunctions.h: memcpy_and_sync and stream_synchronize report."""
+    x = torch.ones(4, device="cuda")
+    torch.cuda.set_sync_debug_mode("warn")
+    assert torch.cuda.get_sync_debug_mode() == 1
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+        _WAITING[name](x)
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        _WAITING[name](x)
+    _ = x + 1
+    torch.ones(2).pin_memory().to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+
+
 @pytest.mark.parametrize(("size", "dtype"), [(4096, torch.float16), (1024, torch.bfloat16)])
 def test_tensor_cores_want_multiples_of_eight(shapes: vgpu.VirtualGPU, size: int, dtype: torch.dtype) -> None:
     """NVIDIA, "Matrix Multiplication Background User's Guide": alignment to 16 bytes."""
