@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
 PRODUCTS = {
-    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "addr", "addbmm",
+    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "addbmm",
     "convolution", "convolution_overrideable", "convolution_backward",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
 }  # fmt: skip
