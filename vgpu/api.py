@@ -13,11 +13,13 @@ from collections.abc import Iterator
 import torch
 import torch.utils._device
 
-from vgpu import categories, extensions, launch, state
+from vgpu import launch, state
 from vgpu.errors import AttachError
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
+from vgpu.memory import categories
 from vgpu.modes import Modes
+from vgpu.operations import extensions
 from vgpu.patches import (
     PatchSet,
     clocks,

@@ -1,6 +1,7 @@
 """A virtual GPU: one object that holds its queue, memory and history, and that programs may ask.
 
-Not here: how operations get to it (`vgpu.dispatch_mode`, `vgpu.function_mode`) and the patches of `torch.cuda`.
+Not here: how operations get to it (`vgpu.operations.dispatch_mode`, `vgpu.operations.function_mode`) and the patches
+of `torch.cuda`.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -16,17 +17,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vgpu import categories, charges, cost, generator, precision
-from vgpu.device_queue import COMPUTE, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
-from vgpu.memory import DeviceMemory, MemorySample
-from vgpu.operations import Operation
-from vgpu.report import summary_text
+from vgpu import cost
+from vgpu.instruments.report import summary_text
+from vgpu.memory import categories
+from vgpu.memory.device_memory import DeviceMemory, MemorySample
+from vgpu.memory.workspaces import Workspaces
+from vgpu.operations import charges, generator, precision
+from vgpu.operations.operation import Operation
 from vgpu.state import THREAD
-from vgpu.workspaces import Workspaces
+from vgpu.timing.device_queue import COMPUTE, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
 
 if TYPE_CHECKING:
+    from vgpu.instruments.recorder import Recorder
     from vgpu.machine import Machine
-    from vgpu.recorder import Recorder
 
 # What the queries that return at once cost on the host (cudaEventQuery, cudaStreamQuery): modelled.
 QUERY_SECONDS = 5e-7
@@ -83,7 +86,7 @@ class VirtualGPU:
         return self.memory.timeline
 
     def memory_by_category(self) -> dict[str, int]:
-        """Bytes allocated now, by what they are for (`vgpu.categories.NAMES`); they add up to all that is allocated."""
+        """Bytes allocated now, by what they are for (`vgpu.memory.categories.NAMES`); together all of them."""
         self.machine.ledger.look()
         return categories.now(self.memory)
 
@@ -126,7 +129,7 @@ class VirtualGPU:
         of the CUDA context is left out. With several GPUs those that did something are shown, or the indices in `gpus`.
         Raises ValueError for another suffix or an empty window, Unsupported where matplotlib is not installed.
         """
-        from vgpu import picture
+        from vgpu.instruments import picture
 
         return picture.save(self, path, start=start, stop=stop, gpus=gpus)
 
@@ -139,7 +142,7 @@ class VirtualGPU:
         gpus: Sequence[int] | None = None,
     ) -> Path:
         """Write the same to a .json or .json.gz trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
-        from vgpu import trace
+        from vgpu.instruments import trace
 
         return trace.save(self, path, start=start, stop=stop, gpus=gpus)
 
@@ -198,7 +201,7 @@ class VirtualGPU:
     def prepare_library(self, operation: Operation) -> None:
         """cuBLAS and cuDNN make a handle per thread at first use; autograd's backward has a thread of its own on CUDA.
 
-        Their workspaces are in `vgpu.workspaces`.
+        Their workspaces are in `vgpu.memory.workspaces`.
         """
         library = operation.library
         backward = torch._C._current_graph_task_id() != -1

@@ -5,11 +5,11 @@ Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between pro
 
 from __future__ import annotations
 
-from vgpu.categories import Ledger
-from vgpu.clock import HostClock
 from vgpu.gpu import VirtualGPU
-from vgpu.residency import InnerRegistry, Registry
+from vgpu.memory.categories import Ledger
+from vgpu.memory.residency import InnerRegistry, Registry
 from vgpu.spec import Interconnect, Spec
+from vgpu.timing.clock import HostClock
 
 _PEER_COPY = "Memcpy PtoP (Device -> Device)"
 

@@ -1,6 +1,7 @@
 """What a run under `python -m vgpu` leaves behind: one line, and if asked for a summary, a picture and a trace.
 
-Not here: running the program (`vgpu.run`), and how each of them is made (`vgpu.report`, `vgpu.picture`, `vgpu.trace`).
+Not here: running the program (`vgpu.run`), and how each of them is made (`vgpu.instruments.report`,
+`vgpu.instruments.picture`, `vgpu.instruments.trace`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpu import history, picture, trace
+from vgpu.instruments import history, picture, trace
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

@@ -11,7 +11,7 @@ from labkit import device as labkit_device
 from labkit.device import DeviceError, is_simulated, open_device
 from labkit.results import STAGES, Comparison, Environment, MemoryProfile, OperationTime, load_json
 from solutions.lab1_gpu_basics import benchmark, environment, memory_profiling, profiler
-from vgpu import workspaces
+from vgpu.memory import workspaces
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a real GPU")
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.allocator import CachingAllocator, OutOfMemory
-from vgpu.allocator_settings import AllocatorSettings, from_environment, parse
-from vgpu.expandable import ExpandableAllocator
+from vgpu.memory.allocator import CachingAllocator, OutOfMemory
+from vgpu.memory.allocator_settings import AllocatorSettings, from_environment, parse
+from vgpu.memory.expandable import ExpandableAllocator
 
 MIB = 1 << 20
 

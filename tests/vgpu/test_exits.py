@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader
 
 import vgpu
-from vgpu import turns
 from vgpu.patches import PatchSet
+from vgpu.timing import turns
 
 
 class _Recorder:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import vgpu
-from vgpu import history, panels, picture, thinning
-from vgpu.thinning import Bar
+from vgpu.instruments import history, panels, picture, thinning
+from vgpu.instruments.thinning import Bar
 
 
 def _small_run() -> float:

@@ -1,4 +1,4 @@
-"""Shapes-only mode: what its documentation (`vgpu.shapes_only`, `vgpu.attach`) promises."""
+"""Shapes-only mode: what its documentation (`vgpu.operations.shapes_only`, `vgpu.attach`) promises."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import torch
 
 import vgpu
 from vgpu import cost
-from vgpu.intervals import Intervals
+from vgpu.timing.intervals import Intervals
 
 
 def _seconds(run: Callable[[], object]) -> float:

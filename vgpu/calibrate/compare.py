@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vgpu.instruments.thinning import bytes_text, seconds_text
 from vgpu.spec import Spec, get_spec, list_specs
-from vgpu.thinning import bytes_text, seconds_text
 
 SCHEMA = 1
 # Kernels alone, with no launch between them: what the cost model is about.

@@ -15,9 +15,9 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-from vgpu import categories
 from vgpu.distributed.runner import Flags
 from vgpu.gpu import VirtualGPU
+from vgpu.memory import categories
 from vgpu.state import machine
 from vgpu.unsupported import unsupported
 

@@ -21,7 +21,7 @@ from vgpu.distributed.channel import Channel
 from vgpu.distributed.work import VirtualWork, require_gpu
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
-from vgpu.operations import Operation
+from vgpu.operations.operation import Operation
 from vgpu.state import machine as attached_machine
 from vgpu.unsupported import unsupported
 

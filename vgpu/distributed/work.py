@@ -18,9 +18,9 @@ import torch
 import torch.distributed
 import torch.futures
 
-from vgpu.clock import HostClock
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
 from vgpu.state import THREAD, attached
+from vgpu.timing.clock import HostClock
 
 
 class Ending:

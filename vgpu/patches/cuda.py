@@ -19,7 +19,7 @@ from torch.cuda._utils import _get_device_index
 from vgpu.devices import gpu_at
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
-from vgpu.memory import DeviceMemory
+from vgpu.memory.device_memory import DeviceMemory
 from vgpu.patches.base import PatchSet
 from vgpu.state import THREAD
 

@@ -16,7 +16,7 @@ from vgpu.patches.base import PatchSet
 from vgpu.patches.imports import when_imported
 from vgpu.patches.threads import clock_of_turns, monotonic
 from vgpu.state import machine as attached_machine
-from vgpu.turns import ThreadClock
+from vgpu.timing.turns import ThreadClock
 
 # Which thread waits in a loop's `select`, by the loop.
 _selecting: dict[int, ThreadClock] = {}

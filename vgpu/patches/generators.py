@@ -1,6 +1,7 @@
 """`torch.Generator(device="cuda")` and the default generator of each GPU.
 
-Not here: the generator itself (`vgpu.generator`) and which operations draw from it (`vgpu.dispatch_mode`).
+Not here: the generator itself (`vgpu.operations.generator`) and which operations draw from it
+(`vgpu.operations.dispatch_mode`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 
 from vgpu.devices import place
-from vgpu.generator import on
 from vgpu.machine import Machine
+from vgpu.operations.generator import on
 from vgpu.patches.base import PatchSet
 from vgpu.state import machine as attached_machine
 

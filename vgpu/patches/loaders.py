@@ -20,10 +20,10 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory as pinning
 from torch.utils.data._utils import worker
 
-from vgpu.clock import HostClock
 from vgpu.machine import Machine
 from vgpu.patches.base import PatchSet
 from vgpu.state import machine as attached_machine
+from vgpu.timing.clock import HostClock
 
 # Modelled: what starting a worker costs the program, and after how long it runs (a forked process, or a new
 # interpreter that imports PyTorch); what handing over a batch costs, whose tensors stay in shared memory.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vgpu import allocator_settings, sdp_backends, snapshot
+from vgpu.kernels import sdp_backends
+from vgpu.kernels.sdp_checks import Problem
+from vgpu.memory import allocator_settings, snapshot
+from vgpu.memory.workspaces import blas_bytes, lt_bytes
 from vgpu.patches.base import PatchSet
-from vgpu.sdp_checks import Problem
 from vgpu.state import THREAD, attached
-from vgpu.workspaces import blas_bytes, lt_bytes
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

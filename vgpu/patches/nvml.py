@@ -1,7 +1,7 @@
 """`pynvml` (package nvidia-ml-py) reporting the virtual GPUs.
 
 Patched when it is imported, so that attaching does not have to import it. Not here: what the functions answer
-(`vgpu.nvml`).
+(`vgpu.instruments.nvml`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from vgpu.instruments.nvml import SAMPLE_SECONDS, Nvml, bus_id, uuid
 from vgpu.machine import Machine
-from vgpu.nvml import SAMPLE_SECONDS, Nvml, bus_id, uuid
 from vgpu.patches.base import PatchSet
 
 # Functions that ask a driver; the rest of `pynvml` only converts.

@@ -1,6 +1,6 @@
 """Puts the virtual profiler in the place of PyTorch's, and keeps NVTX ranges.
 
-Not here: the profiler itself (`vgpu.profiler`).
+Not here: the profiler itself (`vgpu.instruments.profiler`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.cuda
 import torch.profiler
 from torch.profiler import ProfilerActivity
 
-from vgpu import profiler
+from vgpu.instruments import profiler
 from vgpu.patches.base import PatchSet
 from vgpu.patches.compilers import refuse
 from vgpu.state import attached

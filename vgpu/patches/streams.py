@@ -1,7 +1,7 @@
 """`torch.cuda.Stream` and `torch.cuda.Event` on the queues of the virtual devices.
 
 Semantics: CUDA C++ Programming Guide, "Streams" and "Events"; texts from c10/cuda/CUDAEvent.h. Not here: the
-queues themselves (`vgpu.device_queue`).
+queues themselves (`vgpu.timing.device_queue`).
 """
 
 from __future__ import annotations

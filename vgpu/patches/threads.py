@@ -1,7 +1,7 @@
 """Threads that the program starts get the modes and a clock, and take turns in virtual time.
 
 Everything in Python's library with which threads wait for each other (events, queues, semaphores, barriers, futures,
-timers) is built on `threading.Condition` and locks, so those are replaced. Not here: the rules (`vgpu.turns`).
+timers) is built on `threading.Condition` and locks, so those are replaced. Not here: the rules (`vgpu.timing.turns`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from vgpu.clock import HostClock
 from vgpu.patches.base import PatchSet
 from vgpu.state import machine as attached_machine
-from vgpu.turns import ThreadClock, allocate_lock
+from vgpu.timing.clock import HostClock
+from vgpu.timing.turns import ThreadClock, allocate_lock
 
 _CLOCK = "_vgpu_clock"
 # They wait for other processes, or for the network, where nobody sees it: they take no part in the turns.

@@ -1,0 +1,141 @@
+"""Tensors made on a GPU, or moved there whole: factories, `*_like`, `new_*`, `torch.tensor`.
+
+Not here: `.to()` and the other methods of a tensor (`vgpu.operations.function_mode`), which use `to_device` of this
+module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils._device
+
+from vgpu.devices import place
+from vgpu.memory.residency import CPU_DEVICE
+from vgpu.operations import transfers
+from vgpu.operations.generator import CudaGenerator
+from vgpu.state import HOST, THREAD
+from vgpu.unsupported import unsupported
+
+if TYPE_CHECKING:
+    from vgpu.gpu import VirtualGPU
+    from vgpu.operations.function_mode import FunctionMode
+
+_T = torch.Tensor
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+def factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.zeros(..., device="cuda")` and the like, also under a default device or a device context."""
+    device = kwargs.get("device")
+    if device is None:
+        device = torch.utils._device.CURRENT_DEVICE
+    gpu = place(mode.machine, device)
+    if "out" in kwargs and kwargs["out"] is not None:
+        return func(*args, **kwargs)
+    return create(mode, func, args, kwargs, gpu, device)
+
+
+def create(
+    mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGPU | None, device: Any
+) -> Any:
+    """Call a factory function so that its result is on `gpu`, or on `device` where that is None."""
+    if gpu is not None and torch._C._get_dispatch_mode(_FAKE) is not None:
+        raise unsupported("GPU tensors under FakeTensorMode")
+    pinned = bool(kwargs.pop("pin_memory", False))
+    if pinned and gpu is not None:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+    kwargs["device"] = mode.real_device if gpu is not None else CPU_DEVICE if device is None else device
+    check_generator(kwargs.get("generator"), gpu)
+    if gpu is not None and not mode.machine.values:
+        kwargs.pop("generator", None)
+    before, THREAD.target = THREAD.target, HOST if gpu is None else gpu.index
+    try:
+        result = func(*args, **kwargs)
+    finally:
+        THREAD.target = before
+    if pinned and gpu is None:
+        mode.registry.pin(result)
+    return result
+
+
+def check_generator(generator: torch.Generator | None, gpu: VirtualGPU | None) -> None:
+    """A generator for an operation on `gpu`: only the type of the device has to agree (ATen/core/Generator.h)."""
+    wanted = "cpu" if gpu is None else "cuda"
+    if generator is not None and generator.device.type != wanted:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+    if isinstance(generator, CudaGenerator):
+        generator.draw()  # in the dispatch mode it is only PyTorch's generator
+
+
+def draw(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.normal_()`, `torch.bernoulli(x)`: random numbers for a tensor that is there, perhaps from a generator."""
+    if kwargs.get("generator") is not None and args and isinstance(args[0], _T):
+        check_generator(kwargs["generator"], mode.registry.gpu_of(args[0]))
+    return func(*args, **kwargs)
+
+
+def like(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`zeros_like`, `new_zeros`: on the GPU of the model tensor, unless a device is named."""
+    device = kwargs.get("device")
+    model: Any = args[0] if args else kwargs["input"]
+    if device is None and not kwargs.get("pin_memory"):
+        return func(*args, **kwargs)
+    gpu = place(mode.machine, device) if device is not None else mode.registry.gpu_of(model)
+    return create(mode, func, args, kwargs, gpu, device)
+
+
+def from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor`, `as_tensor`, `asarray`: made on the host, then copied."""
+    device = kwargs.pop("device", None)
+    data = args[0] if args else kwargs.get("data")
+    if isinstance(data, _T):
+        home = mode.registry.gpu_of(data)
+        if device is None and torch.utils._device.CURRENT_DEVICE is None and home is None:
+            return func(*args, **kwargs)
+        target = place(mode.machine, device) if device is not None else home
+        moved = data.detach() if func is torch.tensor else data
+        moved = to_device(mode, moved, target, kwargs.get("dtype"), copy=func is torch.tensor)
+        return moved.requires_grad_() if kwargs.get("requires_grad") else moved
+    if device is None:
+        device = torch.utils._device.CURRENT_DEVICE
+    learns = kwargs.pop("requires_grad", False)
+    pinned = kwargs.pop("pin_memory", False)
+    gpu = place(mode.machine, device)
+    result = func(*args, device=CPU_DEVICE if gpu is not None or device is None else device, **kwargs)
+    if gpu is not None:
+        result = transfers.move(mode.machine, result, gpu)
+    elif pinned:
+        mode.registry.pin(result)
+    return result.requires_grad_() if learns else result
+
+
+def new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.new_tensor(data)`: on the device of the tensor, unless one is named."""
+    kwargs.setdefault("dtype", args[0].dtype)
+    if kwargs.get("device") is None:
+        kwargs["device"] = mode.registry.device_of(args[0])
+    return from_data(mode, torch.tensor, args[1:], kwargs)
+
+
+def normal(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.normal` is a factory only when its mean and deviation are numbers."""
+    if any(isinstance(value, _T) for value in (*args, *kwargs.values())):
+        return draw(mode, func, args, kwargs)
+    return factory(mode, func, args, kwargs)
+
+
+def to_device(
+    mode: FunctionMode, tensor: Any, target: VirtualGPU | None, dtype: Any = None, *, copy: bool = False, **options: Any
+) -> Any:
+    """A tensor on the wanted device (None: the host), itself where nothing has to change."""
+    if target is not None and tensor.layout is not torch.strided:
+        kind = "MKL-DNN" if tensor.is_mkldnn else "sparse"
+        raise unsupported(f"{kind} tensors on the GPU")
+    if mode.registry.gpu_of(tensor) is target:
+        if dtype is None and not copy:
+            return tensor
+        chosen = {key: value for key, value in options.items() if key == "memory_format"}
+        return tensor.to(dtype or tensor.dtype, copy=copy, **chosen)
+    return transfers.transfer(mode.machine, tensor, target, dtype, **options)

@@ -1,0 +1,162 @@
+"""Virtual time on the host: one clock per thread. Pure Python.
+
+Every thread has its own point in virtual time. Work moves only the clock of the thread that does it. Not here: which
+thread may go on (`vgpu.timing.turns`), the device's time (`vgpu.timing.device_queue`) and the patches of `time.*`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import NamedTuple
+
+from vgpu.timing.turns import ThreadClock, Turns, sleep_real
+
+
+class HostSpan(NamedTuple):
+    """What a host thread did from `start` to `end` (seconds since attach), other than launching kernels.
+
+    `kind` is "operation" (on CPU tensors), "metadata" (a view, an allocation), "wait" (for the device or a thread),
+    "sleep", "load" (waiting for a data loader), "start" (CUDA context, library handles), "communication", or "region":
+    a block that the program named (`record_function`, NVTX ranges) and that contains others.
+    """
+
+    kind: str
+    name: str
+    start: float
+    end: float
+    thread: str
+
+
+class HostClock:
+    """The clocks of all threads of the program."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        # Plain tuples until somebody looks: this is part of every operation.
+        self._spans: list[tuple[str, str, float, float, str]] = []
+        self.turns = Turns()
+        self._main = ThreadClock(thread=threading.current_thread().name, native_id=threading.get_native_id())
+        self.turns.join_in(self._main)
+        self._local.clock = self._main
+
+    def mine(self) -> ThreadClock:
+        """The calling thread's clock; a thread that nobody announced takes no part, and follows the first one."""
+        try:
+            clock: ThreadClock = self._local.clock
+        except AttributeError:
+            # Not `current_thread`: for a thread that C++ made it makes an object, whose locks ask for the clock again.
+            known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+            name = known.name if known is not None else "C++ thread"
+            clock = self._local.clock = ThreadClock(now=self._main.now, thread=name)
+        return clock
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since attach, on the calling thread."""
+        return self.mine().now
+
+    def advance(self, seconds: float) -> float:
+        """The calling thread works for `seconds`; returns its new time."""
+        clock = self.mine()
+        clock.now += seconds
+        if clock.now > clock.limit:
+            self.turns.give_way(clock)
+        return clock.now
+
+    def read(self, seconds: float) -> float:
+        """The calling thread looks at its clock, which takes `seconds`."""
+        clock = self.mine()
+        if not clock.takes_part:
+            clock.now = max(clock.now, self._main.now)
+        return self.advance(seconds)
+
+    def spend(self, seconds: float, kind: str, name: str) -> float:
+        """The calling thread works for `seconds`, which its history keeps; returns when it began."""
+        clock = self.mine()
+        begin = clock.now
+        clock.now = end = begin + seconds
+        self._spans.append((kind, name, begin, end, clock.thread))
+        if end > clock.limit:
+            self.turns.give_way(clock)
+        return begin
+
+    def end_region(self, name: str, begin: float) -> None:
+        """A block that the program named began at `begin` and ends now."""
+        clock = self.mine()
+        self._spans.append(("region", name, begin, clock.now, clock.thread))
+
+    def wait_until(self, moment: float, name: str = "wait", kind: str = "wait") -> None:
+        """The calling thread waits for something that happens at `moment` (no effect when that has passed)."""
+        clock = self.jump(moment, name, kind)
+        if clock.now > clock.limit:
+            self.turns.give_way(clock)
+
+    def jump(self, moment: float, name: str = "wait", kind: str = "wait") -> ThreadClock:
+        """The same for a caller that holds a lock: other threads get their turn at its next step."""
+        clock = self.mine()
+        if moment > clock.now:
+            self._spans.append((kind, name, clock.now, moment, clock.thread))
+            clock.now = moment
+        return clock
+
+    @property
+    def spans(self) -> list[HostSpan]:
+        """What the host's threads did and waited for, launches aside, in the order in which it was noted."""
+        return [HostSpan(*span) for span in list(self._spans)]
+
+    def spawn(self, thread: str, *, takes_part: bool = True) -> ThreadClock:
+        """A clock for a thread (by name) about to start: it begins at the starter's time."""
+        clock = ThreadClock(now=self.now, thread=thread)
+        if takes_part:
+            self.turns.join_in(clock)
+        else:
+            self.turns.outsiders += 1
+        return clock
+
+    def adopt(self, clock: ThreadClock) -> None:
+        """The calling thread runs on `clock` from now on (made by `spawn`)."""
+        self._local.clock = clock
+        self.turns.first_turn(clock)
+
+    def finish(self, clock: ThreadClock) -> None:
+        """A thread has ended; nobody waits for its time any more."""
+        if clock.takes_part:
+            self.turns.leave(clock)
+        else:
+            self.turns.outsiders -= 1
+
+    def forked(self) -> None:
+        """This process is a fork of the one that attached: the calling thread is the only one."""
+        clock = self._main = self.mine()
+        self.turns.forked(clock)
+
+    def sleep(self, seconds: float) -> None:
+        """`time.sleep`: whoever is due before goes first. A thread that takes no part sleeps really."""
+        clock = self.mine()
+        self.turns.come_back(clock)
+        begin = clock.now
+        if clock.takes_part:
+            self.turns.sleep(clock, begin + max(seconds, 0.0))
+            self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
+        else:
+            sleep_real(seconds)
+
+    def block(self, seconds: float | None = None) -> bool:
+        """The calling thread waits until another one calls it, at most for `seconds`; False when that passed."""
+        clock = self.mine()
+        self.turns.come_back(clock)
+        begin = clock.now
+        called = self.turns.block(clock, seconds)
+        if clock.now > begin:
+            self._spans.append(("wait", "wait", begin, clock.now, clock.thread))
+        return called
+
+    def call(self, clock: ThreadClock) -> None:
+        """Wake a blocked thread, at the caller's time."""
+        mine = self.mine()
+        self.turns.call(clock, mine.now if mine.takes_part else None)
+
+    def hold(self) -> contextlib.AbstractContextManager[None]:
+        """In this block the thread really waits for something whose virtual time nobody knows yet."""
+        return self.turns.hold(self.mine())

@@ -1,0 +1,221 @@
+"""The device's time: kernels queued on streams, events, hiccups. Pure Python.
+
+A kernel starts when its stream is free and the host has launched it (CUDA C++ Programming Guide, "Asynchronous
+Concurrent Execution"). Streams overlap, but for what needs the same part of the device. Priorities change nothing: a
+kernel's place is found when it is launched. Not here: how long a kernel takes (`vgpu.cost`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpu.timing.clock import HostClock
+from vgpu.timing.intervals import Intervals
+
+# Launches a stream takes before the host has to wait (observed on CUDA drivers since Volta; not documented by NVIDIA).
+LAUNCH_QUEUE_DEPTH = 1024
+# A program's streams come from pools, one per priority, and are handed out in turn (c10/cuda/CUDAStream.cpp,
+# kStreamsPerPool).
+STREAMS_PER_POOL = 32
+# Parts of a device that do one thing at a time: the multiprocessors, for a kernel whose blocks fill them, and a copy
+# engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
+# less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
+COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry of the device's timeline. Times in seconds since attach; `thread` is the launching thread's name.
+
+    `host_seconds` is how long the launch kept that thread busy.
+    """
+
+    name: str
+    launched_at: float
+    start: float
+    seconds: float
+    stream: int
+    flops: float
+    bytes: int
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    thread: str
+    host_seconds: float = 0.0
+
+    @property
+    def end(self) -> float:
+        """When the device is done with it."""
+        return self.start + self.seconds
+
+
+@dataclass(slots=True)
+class Slowdown:
+    """A hiccup waiting to happen: see `VirtualGPU.inject_slowdown`."""
+
+    factor: float
+    skip: int
+    count: int
+    min_flops: float
+    name: str | None
+
+    def applies(self, name: str, flops: float) -> bool:
+        """Whether this kernel is hit; counts the kernels that match."""
+        if self.count <= 0 or flops < self.min_flops or (self.name is not None and name != self.name):
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        self.count -= 1
+        return True
+
+
+@dataclass(slots=True)
+class _Stream:
+    ready: float = 0.0
+    pending: deque[float] = field(default_factory=lambda: deque[float](maxlen=LAUNCH_QUEUE_DEPTH))
+
+
+class DeviceQueue:
+    """The streams of one GPU and everything that ran on them."""
+
+    def __init__(self, clock: HostClock) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._streams: dict[int, _Stream] = {0: _Stream()}
+        # Priority -> the streams of its pool, the next one to hand out first.
+        self._pools: dict[int, deque[int]] = {}
+        # What becomes a `Kernel` when somebody looks: making the objects would double the cost of a launch.
+        self._entries: list[tuple[Any, ...]] = []
+        self._kernels: list[Kernel] = []
+        self.slowdowns: list[Slowdown] = []
+        self.busy_seconds = 0.0
+        self._busy_until = 0.0
+        # With several streams: when each engine is in use, and when the device is.
+        self._engines: dict[str, Intervals] = {}
+        self._busy = Intervals()
+
+    def new_stream(self) -> int:
+        """Number of a fresh stream."""
+        with self._lock:
+            number = len(self._streams)
+            if number == 1:
+                # What is queued so far on the only stream fills the device.
+                now, ready = self._clock.now, self._streams[0].ready
+                self._engines = {engine: Intervals() for engine in ENGINES}
+                for engine in ENGINES:
+                    self._engines[engine].add(min(now, ready), ready)
+                self._busy.add(0.0, self._busy_until)
+            self._streams[number] = _Stream()
+            return number
+
+    @property
+    def has_several_streams(self) -> bool:
+        """Whether there is a stream beside the default one."""
+        return len(self._streams) > 1
+
+    def pool_stream(self, priority: int = 0) -> int:
+        """Number of the pool's next stream: a fresh one at first, later one that was handed out before."""
+        with self._lock:
+            pool = self._pools.setdefault(min(priority, 0), deque())
+            if len(pool) < STREAMS_PER_POOL:
+                pool.append(self.new_stream())
+                return pool[-1]
+            pool.rotate(-1)
+            return pool[-1]
+
+    def launch(
+        self,
+        name: str,
+        seconds: float,
+        launch_seconds: float,
+        stream: int = 0,
+        flops: float = 0.0,
+        bytes: int = 0,
+        dtype: str = "float32",
+        shapes: tuple[tuple[int, ...], ...] = (),
+        slowed: bool = False,
+        engine: str = "",
+    ) -> float:
+        """Queue a kernel: the host pays for the launch, the stream for the kernel. Returns when the kernel ends.
+
+        `slowed` says that `seconds` has hiccups in it already. `engine` is the part of the device that it needs for
+        itself (of ENGINES, or none).
+        """
+        clock = self._clock.mine()
+        launched_at = clock.now
+        now = launched_at + launch_seconds
+        with self._lock:
+            if self.slowdowns and not slowed:
+                seconds = self.slowed(name, seconds, flops)
+            queue = self._streams[stream]
+            pending, ready = queue.pending, queue.ready
+            if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
+                clock.now = now
+                self._clock.jump(pending[0], "launch queue is full")
+                now = pending[0]
+            clock.now = now
+            start = ready if ready > now else now
+            several = len(self._streams) > 1
+            if engine and several:
+                used = self._engines[engine]
+                used.forget_before(now)
+                start = used.first_gap(start, seconds)
+                used.add(start, start + seconds)
+            end = queue.ready = start + seconds
+            pending.append(end)
+            self._entries.append(
+                (name, launched_at, start, seconds, stream, flops, bytes, dtype, shapes, clock.thread, launch_seconds)
+            )
+            if several:
+                self._busy.forget_before(now)
+                self.busy_seconds += self._busy.add(start, end)
+            elif end > self._busy_until:
+                self.busy_seconds += end - (start if start > self._busy_until else self._busy_until)
+                self._busy_until = end
+        if now > clock.limit:
+            self._clock.turns.give_way(clock)
+        return end
+
+    def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
+        """How long a kernel takes with the hiccups that hit it; they count it as one launch."""
+        with self._lock:
+            for slowdown in self.slowdowns:
+                if slowdown.applies(name, flops):
+                    seconds *= slowdown.factor
+        return seconds
+
+    @property
+    def timeline(self) -> list[Kernel]:
+        """Kernels and transfers in the order of their launch."""
+        with self._lock:
+            known = len(self._kernels)
+            self._kernels += [Kernel(*entry) for entry in self._entries[known:]]
+            return self._kernels
+
+    def ready_at(self, stream: int | None = None) -> float:
+        """When a stream (or, for None, every stream) has done all that is queued."""
+        if stream is not None:
+            return self._streams[stream].ready
+        with self._lock:
+            return max(queue.ready for queue in self._streams.values())
+
+    def hold_until(self, stream: int, moment: float) -> None:
+        """What comes next on the stream starts no earlier than `moment` (an event it waits for)."""
+        with self._lock:
+            queue = self._streams[stream]
+            queue.ready = max(queue.ready, moment)
+
+    def busy_between(self, begin: float, end: float) -> float:
+        """Seconds within [begin, end] in which at least one kernel ran; only recent kernels are looked at."""
+        busy, until = 0.0, end
+        for kernel in reversed(self.timeline):
+            if kernel.end < begin - (end - begin):
+                break
+            low, high = max(kernel.start, begin), min(kernel.end, until)
+            if high > low:
+                busy += high - low
+                until = low
+        return busy
