@@ -70,7 +70,10 @@ def test_everything_is_left_behind_in_one_run(here: Path, capsys: pytest.Capture
     assert json.loads(gzip.decompress((here / "run.json.gz").read_bytes()))["simulated"] is True
 
 
-def test_an_error_shows_the_programs_frames_only(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_shows_the_programs_frames_only(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # init_process_group leaves one that prefixes "[rank0]"
     script = _script(here, "import torch\ndef add():\n    return torch.ones(3, device='cuda') + torch.ones(4)\nadd()\n")
     assert command_line.main([script]) == 1
     errors = capsys.readouterr().err
