@@ -444,3 +444,9 @@ def test_numpy_is_refused_with_cudas_words(gpu: vgpu.VirtualGPU) -> None:
 def test_the_list_names_things_once() -> None:
     assert isinstance(INSTEAD, types.MappingProxyType)
     assert all(advice and not advice.endswith(".") and name.strip() == name for name, advice in INSTEAD.items())
+
+
+def test_the_documentation_prints_the_list() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "virtual-gpu.md").read_text(encoding="utf-8")
+    assert f"These {len(INSTEAD)} things" in text
+    assert [name for name, advice in INSTEAD.items() if f"| {name} | {advice} |" not in text] == []
