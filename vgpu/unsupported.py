@@ -24,6 +24,9 @@ _VALUES = "attach with values=True (without --shapes-only)"
 INSTEAD: Mapping[str, str] = MappingProxyType({
     "torch.compile": _EAGER,
     "flex_attention": "use torch.nn.functional.scaled_dot_product_attention; flex_attention needs torch.compile",
+    "causal biases of torch.nn.attention.bias": (
+        "use is_causal=True, which counts from the upper left corner, or a mask of your own"
+    ),
     "TorchScript code made before attach": (
         "script or trace it while the GPU is attached, where it stays a Python function, or call the Python function"
     ),

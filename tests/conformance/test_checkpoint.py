@@ -94,6 +94,20 @@ def test_dropout_is_the_same_in_the_second_pass(cuda: Gpu) -> None:
 
 
 @program(f"{CHECKPOINT}: the segment is run again in backward")
+def test_tensors_made_in_the_second_pass_are_on_the_gpu(cuda: Gpu) -> None:
+    devices = []
+
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.arange(WIDTH, device=x.device) > WIDTH // 2
+        devices.append(hidden.device)
+        return x.tanh().masked_fill(hidden, 0.0)
+
+    for reentrant in (False, True):
+        checkpoint(masked, batch(), use_reentrant=reentrant).sum().backward()
+    assert devices == [torch.device("cuda", 0)] * 4
+
+
+@program(f"{CHECKPOINT}: the segment is run again in backward")
 def test_each_block_runs_twice_in_training_and_once_without_gradients(cuda: Gpu) -> None:
     for reentrant in (False, True):
         blocks = stack(2)

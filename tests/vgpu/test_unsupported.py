@@ -151,6 +151,7 @@ def _observe() -> None:
 PROVOKED: dict[str, Callable[[], object]] = {
     "torch.compile": _compile,
     "flex_attention": _flex,
+    "causal biases of torch.nn.attention.bias": lambda: torch.nn.attention.bias.causal_lower_right(2, 3),
     "TorchScript code made before attach": lambda: DOUBLE(_x()),
     "saving TorchScript": _save_script,
     "torch.jit.load to the GPU": lambda: torch.jit.load("/nowhere.pt", map_location="cuda"),

@@ -59,13 +59,17 @@ def _show_inner_calls(patches: PatchSet) -> None:
 
 def _show_saved_tensors(patches: PatchSet, mode: TorchFunctionMode) -> None:
     """Autograd calls a program's saved-tensor hooks (checkpointing, `save_on_cpu`) from inside an operation, where the
-    function mode is off: it is entered again around them.
+    function mode is off: it is entered again around them. In backward it may be on; entered twice, it would take the
+    device of its own calls for the program's.
     """
     push = torch._C._autograd._push_saved_tensors_default_hooks
+    stack = torch.overrides._get_current_function_mode_stack
 
     def push_visible(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
         def inside(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def call(value: Any) -> Any:
+                if any(other is mode for other in stack()):
+                    return hook(value)
                 with mode:
                     return hook(value)
 

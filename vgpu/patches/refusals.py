@@ -19,6 +19,7 @@ import torch.cuda.memory
 import torch.cuda.nccl
 import torch.cuda.tunable
 import torch.multiprocessing.reductions as reductions
+import torch.nn.attention.bias
 import torch.utils.dlpack
 
 from vgpu.devices import place
@@ -32,6 +33,7 @@ from vgpu.unsupported import unsupported
 _ALLOCATORS = ("CUDAPluggableAllocator", "change_current_allocator")
 _RAW = ("caching_allocator_alloc", "caching_allocator_delete")
 _NCCL = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "init_rank")
+_BIASES = ("causal_lower_right", "causal_upper_left")
 _NESTED = ("nested_tensor", "as_nested_tensor")
 
 
@@ -43,6 +45,9 @@ def install(patches: PatchSet, machine: Machine) -> None:
     for name in _NCCL:
         patches.set_existing(torch.cuda.nccl, name, refuse("direct calls of NCCL", f"torch.cuda.nccl.{name}"))
     patches.set(torch.cuda.tunable, "enable", _tunable)
+    for name in _BIASES:
+        function = getattr(torch.nn.attention.bias, name)
+        patches.rebind(function, refuse("causal biases of torch.nn.attention.bias", name, like=function))
 
 
 def _refused_class(name: str, entry: str, base: type[Any] = object) -> type[Any]:
