@@ -1,0 +1,355 @@
+"""Task 3.1: train one model on several processes with DistributedDataParallel.
+
+What Tasks 3.2 and 3.3 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
+
+Run: python -m labs.lab3_distributed.ddp_training --world-size 2
+ or: torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training
+"""
+
+import datetime
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+from labkit import data, models, program
+from labkit.device import Device, open_device
+from labkit.results import DdpTraining, save_json
+
+from .accumulation import train_with_accumulation
+from .checkpoints import load_checkpoint, save_checkpoint
+from .ranks import run_ranks
+
+__all__ = ["cleanup", "evaluate", "load_checkpoint", "save_checkpoint", "setup", "train", "train_with_accumulation"]
+
+RESULTS = Path(__file__).parent / "results"
+Samples = Dataset[Any]
+"""Pairs (input, target) by index, with a length."""
+
+
+def setup(
+    rank: int,
+    world_size: int,
+    *,
+    init_method: str | None = None,
+    device: str | None = None,
+    timeout_seconds: float = 600.0,
+) -> torch.device:
+    """Join the other ranks, and say which device is this rank's own.
+
+    Args:
+        rank: this process's number, from 0 to world_size - 1.
+        world_size: number of processes.
+        init_method: where the ranks meet, for example "file:///tmp/new-folder/rendezvous" or "tcp://host:port". None:
+            where MASTER_ADDR and MASTER_PORT say ("env://"; torchrun sets them). There is no default port: two jobs
+            that take the same one stop each other, so whoever starts the ranks chooses the place.
+        device: "cpu" or "cuda"; None: "cuda" if there is a GPU.
+        timeout_seconds: how long a collective waits for a rank that does not come before it raises.
+
+    Returns:
+        The device to compute on. On GPUs each rank of a machine has its own: number LOCAL_RANK if that is set, else
+        `rank`; it is made the current one. Where there are fewer GPUs than ranks on the machine (LOCAL_WORLD_SIZE if
+        that is set, else `world_size`), ranks share them in turn.
+
+    The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
+
+    Raises:
+        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT say where
+            to meet.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.html#initialization
+    """
+    # TODO(task 3.1):
+    # 1. Refuse a rank that cannot be, and a job without a place to meet.
+    # 2. Choose the device, and the backend that fits; make a GPU the current one before the backend needs it.
+    # 3. dist.init_process_group with all of it.
+    # --- solution: task 3.1 ---
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of 0 to {world_size - 1}")
+    if init_method is None:
+        if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+            raise ValueError("nobody says where the ranks meet: pass init_method, or start them with torchrun")
+        init_method = "env://"
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    own, backend = torch.device("cpu"), "gloo"
+    if kind == "cuda":
+        gpus = torch.cuda.device_count()
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % gpus)
+        backend = "nccl" if int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) <= gpus else "gloo"
+        torch.cuda.set_device(own)
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size, timeout=timeout)
+    return own
+    # --- end ---
+
+
+def cleanup() -> None:
+    """Leave the process group; harmless where there is none. Never waits for other ranks: one of them may be gone."""
+    # TODO(task 3.1): dist.destroy_process_group, if there is a group.
+    # --- solution: task 3.1 ---
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    # --- end ---
+
+
+def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None = None, batch_size: int = 64) -> float:
+    """Share of the samples that a classifier gets right; the ranks divide the work.
+
+    Every sample counts once. A DistributedSampler would not do: it repeats samples until every rank has the same
+    number, so that some count twice.
+
+    Args:
+        model: maps inputs [N, ...] to logits [N, classes]; replicated by DistributedDataParallel or not, the same on
+            every rank. It is evaluated in evaluation mode, and afterwards in the mode it was in before.
+        dataset: all samples, the same on every rank. The ranks may have different numbers of batches to do, so the
+            forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
+            inside does not.
+        device: where to compute; None: where the model's parameters are.
+        batch_size: samples per forward pass.
+
+    Returns:
+        Right samples / all samples, from 0 to 1, the same on every rank. Without a process group the caller is alone
+        and does everything.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    # TODO(task 3.1):
+    # 1. Take every world_size-th sample, beginning with number `rank`.
+    # 2. In evaluation mode and without gradients, count the right ones.
+    # 3. Sum the counts of all ranks, and divide by the number of all samples.
+    # --- solution: task 3.1 ---
+    samples = len(dataset)  # type: ignore[arg-type]
+    if samples == 0:
+        raise ValueError("there are no samples to evaluate")
+    rank, world_size = _place()
+    device = device or next(model.parameters()).device
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    was_training = module.training
+    module.eval()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    with torch.no_grad():
+        for inputs, targets in DataLoader(Subset(dataset, range(rank, samples, world_size)), batch_size):
+            right += (module(inputs.to(device)).argmax(dim=-1) == targets.to(device)).sum()
+    module.train(was_training)
+    if world_size > 1:
+        dist.all_reduce(right)
+    return int(right.item()) / samples
+    # --- end ---
+
+
+# --- solution only ---
+def _place() -> tuple[int, int]:
+    """Rank and world size; a process without a group is alone."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+# --- end ---
+
+
+def train(
+    rank: int,
+    world_size: int,
+    init_method: str | None = None,
+    *,
+    device: str | None = None,
+    model: nn.Module | None = None,
+    dataset: Samples | None = None,
+    test_dataset: Samples | None = None,
+    criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
+    momentum: float = 0.9,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    timeout_seconds: float = 600.0,
+) -> DdpTraining:
+    """Be one rank of a data-parallel training: join the others, train, leave.
+
+    All replicas begin with the parameters and buffers of rank 0, whatever the others were initialised with, and stay
+    equal: each optimizer step (`torch.optim.SGD` with `learning_rate` and `momentum`) follows the mean gradient over
+    the batches of all ranks.
+
+    In every epoch each rank goes through its own share of the samples, in batches of `batch_size`, the last of which
+    may be smaller. The shares are drawn anew for each epoch, from `seed` and the number of the epoch; together they
+    hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
+    twice, so that all ranks make the same number of steps.
+
+    Random numbers drawn by the model (dropout) differ between ranks. They depend on seed, epoch and rank only, so that
+    a training that goes on from a checkpoint draws what it would have drawn without a break.
+
+    Args:
+        rank: this process's number. First, because torch.multiprocessing passes it first.
+        world_size: number of processes.
+        init_method: see `setup`, as for `device` and `timeout_seconds`.
+        device: "cpu" or "cuda".
+        model: trained in place, of any dtype; None: a small classifier of digits.
+        dataset: the same on every rank; None: the training images of digits.
+        test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
+        criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.
+        epochs: in all, those before a checkpoint included.
+        batch_size: samples per step on each rank.
+        learning_rate: of SGD; it is not changed with the world size.
+        momentum: of SGD.
+        seed: of the shares and of dropout.
+        checkpoint: a file, the same for every rank. If it is there at the beginning, the training goes on from it (as
+            many epochs as are missing, none if it is complete); it is written after every epoch.
+        timeout_seconds: how long to wait for a rank that does not come.
+
+    Returns:
+        A `DdpTraining`, the same on every rank.
+
+    Raises:
+        Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before
+            `train` ends, so that the others get an error instead of waiting for it.
+
+    Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training"
+        (arXiv:2006.15704); https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html
+    """
+    # TODO(task 3.1):
+    # 1. setup; whatever happens from here on, end with cleanup (try, finally).
+    # 2. Fill in what was not given. Model to the device, then into DistributedDataParallel, then the optimizer.
+    # 3. A DistributedSampler hands out the shares, a DataLoader the batches.
+    # 4. If there is a checkpoint, go on from it (Task 3.4; leave this out until then).
+    # 5. Per epoch: tell the sampler which one it is (it shuffles by it), seed the random numbers, and train.
+    # 6. The mean loss of an epoch is a sum over all samples on all ranks, divided by their number.
+    # 7. Save a checkpoint after every epoch, evaluate at the end, wait for the device before the clock is stopped.
+    # --- solution: task 3.1 ---
+    own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
+    try:
+        if dataset is None:
+            dataset = data.load("digits")
+            test_dataset = test_dataset or data.load("digits", split="test")
+        criterion = criterion or nn.CrossEntropyLoss()
+        module = (model or models.mlp()).to(own).train()
+        replica = DistributedDataParallel(module, device_ids=[own.index] if own.type == "cuda" else None)
+        optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=momentum)
+        sampler: DistributedSampler[Any] = DistributedSampler(dataset, world_size, rank, seed=seed)
+        loader = DataLoader(dataset, batch_size, sampler=sampler)
+        done = 0
+        if checkpoint is not None and Path(checkpoint).exists():
+            done = load_checkpoint(checkpoint, replica, optimizer)
+
+        losses: list[float] = []
+        start = _now(own)
+        for epoch in range(done, epochs):
+            sampler.set_epoch(epoch)
+            torch.manual_seed((seed * 10_007 + epoch) * world_size + rank)
+            total = torch.zeros(2, dtype=torch.float64, device=own)  # losses of samples, samples
+            for inputs, targets in loader:
+                inputs, targets = inputs.to(own), targets.to(own)
+                loss = criterion(replica(inputs), targets)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += torch.stack([loss.detach().double() * len(inputs), total.new_tensor(len(inputs))])
+            dist.all_reduce(total)
+            losses.append(float(total[0] / total[1]))
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, replica, optimizer, epoch + 1)
+        accuracy = None if test_dataset is None else evaluate(replica, test_dataset, device=own)
+        seconds = _now(own) - start
+        backend = str(dist.get_backend())
+        del replica  # while its process group is still there
+    finally:
+        cleanup()
+    return DdpTraining(
+        device=own.type,
+        backend=backend,
+        world_size=world_size,
+        batch_size=batch_size,
+        effective_batch_size=batch_size * world_size,
+        epochs=max(done, epochs),
+        losses=tuple(losses),
+        optimizer_steps=len(losses) * len(loader),
+        accuracy=accuracy,
+        seconds=seconds,
+    )
+    # --- end ---
+
+
+# --- solution only ---
+def _now(device: torch.device) -> float:
+    """The time at which the device has done all its work, in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+# --- end ---
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train on digits; print a table; write OUT/training.json and OUT/training.png.
+
+    Started by torchrun, this process is one of the ranks, torchrun alone says how many there are (`--world-size` counts
+    for nothing), and rank 0 alone prints and writes. Started by itself, it starts the ranks.
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument(
+        "--world-size", type=program.positive_int, default=2, metavar="N", help="ranks; not by torchrun"
+    )
+    parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all (default: 5)")
+    parser.add_argument("--batch-size", type=program.positive_int, default=32, metavar="N", help="of each rank")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch; goes on from it")
+    options = parser.parse_args(argv)
+    by_torchrun = dist.is_torchelastic_launched()
+    world_size = int(os.environ["WORLD_SIZE"]) if by_torchrun else options.world_size
+    gpus = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else world_size
+    with open_device(options.device, gpus=gpus) as device:
+        rank_of = functools.partial(
+            train,
+            device=device.torch_device,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+        )
+        # TODO(task 3.1):
+        # 1. Under torchrun call rank_of for the rank in the environment (RANK), and go on with rank 0 alone.
+        # 2. Else let run_ranks start it, and take what rank 0 returned.
+        # 3. Hand the DdpTraining to _report.
+        # --- solution: task 3.1 ---
+        if by_torchrun:
+            rank = int(os.environ["RANK"])
+            training = rank_of(rank, world_size)
+            if rank == 0:
+                _report(training, device, options.out)
+        else:
+            _report(run_ranks(rank_of, world_size)[0], device, options.out)
+        # --- end ---
+    return 0
+
+
+def _report(training: DdpTraining, device: Device, out: Path) -> None:
+    accuracy = "-" if training.accuracy is None else f"{training.accuracy:.2%}"
+    last = f"{training.losses[-1]:.4g}" if training.losses else "-"
+    row = (training.world_size, training.backend, training.effective_batch_size, training.optimizer_steps)
+    columns = ("ranks", "backend", "batch of all ranks", "steps", "last loss", "accuracy", "seconds")
+    program.print_table("Data-parallel training", columns, [(*row, last, accuracy, f"{training.seconds:.3g}")])
+    from labkit import plotting  # not at the top: it costs half a second in every rank
+
+    figure, (axis,) = plotting.new_figure(
+        f"Training loss on {training.world_size} ranks", x_label="epoch", y_label="mean loss"
+    )
+    first = training.epochs - len(training.losses) + 1
+    axis.plot(range(first, training.epochs + 1), training.losses, "o-", color=plotting.COLORS[0])
+    axis.set_xticks(range(first, training.epochs + 1))
+    written = save_json(out / "training.json", [training], device.provenance())
+    program.print_written(written, plotting.save_png(figure, out / "training.png"))
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

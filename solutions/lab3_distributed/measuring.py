@@ -1,0 +1,182 @@
+"""Task 3.2: time the training steps of several processes, and where their seconds go.
+
+Not for what follows from the figures (scaling_analysis.py), nor for training anything useful: the steps learn from
+random numbers.
+"""
+
+import functools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit.results import ScalingPoint, StepProfile
+
+from .ddp_training import cleanup, setup
+from .ranks import run_ranks
+
+WORLD_SIZES = (1, 2, 4)
+WIDTH, LAYERS = 2048, 4
+Kind = Literal["strong", "weak"]
+
+
+def make_model() -> nn.Sequential:
+    """What is measured where nothing else is given: LAYERS square linear layers, 64 MiB of parameters in float32."""
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def make_batches(samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same random batch for `make_model`, [samples, WIDTH], without end."""
+    batch = (torch.randn(samples, WIDTH), torch.randn(samples, WIDTH))
+    while True:
+        yield batch
+
+
+def measure_rank(
+    rank: int,
+    world_size: int,
+    init_method: str | None = None,
+    *,
+    kind: Kind = "strong",
+    batch_size: int = 256,
+    device: str | None = None,
+    model: nn.Module | None = None,
+    batches: Iterator[tuple[Tensor, Tensor]] | None = None,
+    steps: int = 5,
+    warmup: int = 2,
+) -> ScalingPoint:
+    """Be one rank of a measurement: join the others, time training steps, leave.
+
+    A step takes the next batch, moves it to the device and trains on it: forward, mean squared difference, backward
+    with DistributedDataParallel (as it is by default), `torch.optim.SGD` without momentum. Each figure is the median
+    over `steps` steps, after `warmup` untimed ones, with the device idle whenever the clock is read:
+
+    - the whole step, gradients exchanged, from the end of the step before to its own end;
+    - then, in further steps *without* exchange (`no_sync`, or the module alone): data_seconds, until the batch is on
+      the device, and compute_seconds, the rest of the step.
+
+    A rank's communication_seconds are what the whole step takes beyond its own data_seconds and compute_seconds, never
+    below 0.
+
+    Args:
+        rank: this process's number.
+        world_size: number of processes.
+        init_method: see `ddp_training.setup`, as for `device`.
+        kind: "strong": batch_size is that of all ranks together, and each rank takes its share. "weak": it is that of
+            each rank.
+        batch_size: samples per step, a multiple of `world_size` if strong.
+        device: "cpu" or "cuda".
+        model: None: `make_model()`.
+        batches: of this rank, on the CPU, without end; they cost what they cost, each time. None: `make_batches`, of as
+            many samples as this rank has.
+        steps: timed ones, of each sort.
+        warmup: untimed ones before them, of each sort.
+
+    Returns:
+        A `ScalingPoint`, the same on every rank: its profile has the figures of all ranks, `step_seconds` is the median
+        of the slowest.
+
+    Raises:
+        ValueError: `kind` is neither, or `batch_size` cannot be shared evenly.
+    """
+    # TODO(task 3.2):
+    # 1. Refuse arguments that make no sense. setup; end with cleanup in any case.
+    # 2. Time whole steps, then steps without exchange in two parts; medians.
+    # 3. dist.all_gather_object tells every rank the figures of the others.
+    # --- solution: task 3.2 ---
+    if kind not in ("strong", "weak") or (kind == "strong" and batch_size % world_size):
+        raise ValueError(f"kind is strong or weak, and {batch_size} samples must be shared by {world_size} ranks")
+    own_batch = batch_size // world_size if kind == "strong" else batch_size
+    own = setup(rank, world_size, init_method=init_method, device=device)
+    try:
+        module = (model or make_model()).to(own)
+        replica = DistributedDataParallel(module, device_ids=[own.index] if own.type == "cuda" else None)
+        batches = batches or make_batches(own_batch)
+        whole = sum(_time_steps(replica, batches, own, steps, warmup))
+        with replica.no_sync():
+            data, compute = _time_steps(replica, batches, own, steps, warmup)
+        figures = (whole, data, compute, max(0.0, whole - data - compute))
+        everybody: list[tuple[float, ...]] = [figures] * world_size
+        dist.all_gather_object(everybody, figures)
+        backend = str(dist.get_backend())
+        del replica  # while its process group is still there
+    finally:
+        cleanup()
+    wholes, datas, computes, communications = zip(*everybody, strict=True)
+    samples, seconds = own_batch * world_size, max(wholes)
+    return ScalingPoint(
+        device=own.type,
+        backend=backend,
+        kind=kind,
+        world_size=world_size,
+        batch_size=samples,
+        step_seconds=seconds,
+        samples_per_second=samples / seconds,
+        profile=StepProfile(data_seconds=datas, compute_seconds=computes, communication_seconds=communications),
+    )
+    # --- end ---
+
+
+# --- solution only ---
+def _time_steps(
+    replica: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], device: torch.device, steps: int, warmup: int
+) -> tuple[float, float]:
+    """Train; median seconds until the batch is on the device, and from then to the end of the step."""
+    optimizer = torch.optim.SGD(replica.parameters(), lr=1e-3)
+    data, rest = [], []
+    for index in range(warmup + steps):
+        start = _now(device)
+        inputs, targets = (tensor.to(device) for tensor in next(batches))
+        arrived = _now(device)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(replica(inputs), targets).backward()
+        optimizer.step()
+        end = _now(device)
+        if index >= warmup:
+            data.append(arrived - start)
+            rest.append(end - arrived)
+    return statistics.median(data), statistics.median(rest)
+
+
+def _now(device: torch.device) -> float:
+    """The time at which the device has done all its work, in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+# --- end ---
+
+
+def measure_scaling(
+    world_sizes: Sequence[int] = WORLD_SIZES,
+    *,
+    kind: Kind = "strong",
+    batch_size: int = 256,
+    device: str | None = None,
+    steps: int = 5,
+    start_method: Literal["spawn", "fork"] = "spawn",
+) -> list[ScalingPoint]:
+    """Measure a training step (`measure_rank`) on several numbers of processes, which are started for it.
+
+    Args:
+        world_sizes: numbers of processes, one measurement each.
+        kind: as in `measure_rank`, like the arguments that follow.
+        batch_size: of all ranks together if strong, of each rank if weak.
+        device: "cpu" or "cuda".
+        steps: timed ones.
+        start_method: as in `run_ranks`.
+
+    Returns:
+        One `ScalingPoint` per world size, in their order.
+    """
+    # TODO(task 3.2): let run_ranks call measure_rank on as many processes as each world size says.
+    # --- solution: task 3.2 ---
+    measure = functools.partial(measure_rank, kind=kind, batch_size=batch_size, device=device, steps=steps)
+    return [run_ranks(measure, size, start_method=start_method)[0] for size in world_sizes]
+    # --- end ---
