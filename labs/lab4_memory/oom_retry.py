@@ -1,0 +1,43 @@
+"""Task 4.4: go on with smaller micro-batches when memory runs out, and only then.
+
+Not for making a training fit in the first place: oom_fixes.py.
+"""
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def run_with_oom_retry(attempt: Callable[[int], T], micro_batch: int) -> tuple[T, int]:
+    """Call `attempt(micro_batch)`; while memory runs out, halve the micro-batch and try again.
+
+    Before a further attempt nothing of the failed one is left on the device: an exception holds its traceback, the
+    traceback the frames, the frames their local variables, and those the tensors. So the next attempt begins *after*
+    the except block, and the allocator's cache is emptied, because what is left of it may be in pieces.
+
+    Args:
+        attempt: does the work from its beginning, with micro-batches of the size it is given.
+        micro_batch: the size to begin with.
+
+    Returns:
+        What `attempt` returned, and the size it succeeded with. An odd size is halved downwards: 7, 3, 1.
+
+    Raises:
+        ValueError: `micro_batch` is below 1.
+        torch.OutOfMemoryError: memory ran out with a micro-batch of 1 as well.
+        Exception: any other error of `attempt`, at once; a RuntimeError is not lack of memory.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory
+    """
+    # TODO(task 4.4):
+    # 1. Call; catch torch.OutOfMemoryError and nothing else.
+    # 2. Nothing left to halve: let it through.
+    # 3. Outside the except block: collect garbage, empty the cache, halve, again.
+    raise NotImplementedError(
+        "Task 4.4 is open: write run_with_oom_retry "
+        "in labs/lab4_memory/oom_retry.py (about 11 lines)"
+    )

@@ -1,0 +1,432 @@
+"""Task 4.2: attention without the matrix of all scores: by a library, and in tiles by yourself.
+
+In all of it Q is [batch, heads, queries, head_dim], K and V are [batch, heads, keys, head_dim]; the scores are
+Q K^T / sqrt(head_dim), their softmax over the keys weighs V. Lengths may be odd, and queries and keys differ in number.
+
+With `causal=True` the *last* query sees all keys, the one before it all but the last key, and so on: query i sees key j
+if j <= i + keys - queries. So a chunk of new tokens can attend to all earlier ones, as flash-attn does since version
+2.1 ("bottom-right"). Mind that `is_causal` of PyTorch's `scaled_dot_product_attention` begins at the *first* query and
+the first key instead ("top-left"), which is the same only where queries and keys are equally many. A query that sees no
+key at all (the first ones, where there are more queries than keys) gets an output of 0, and its gradient is 0.
+
+Inputs in float64 are computed in float64 throughout. No dropout here, in training or otherwise.
+
+Run: python -m labs.lab4_memory.flash_attention
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from labkit import plotting, program
+from labkit.device import open_device
+from labkit.progress import track
+from labkit.results import ATTENTION_METHODS, AttentionResult, save_json
+
+from .readings import allocated_bytes, median_seconds, peak_bytes
+
+RESULTS = Path(__file__).parent / "results"
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+MEBIBYTE = 2**20
+
+
+def standard_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) -> Tensor:  # noqa: N803
+    """Attention by the formula, with all scores at once: what the others are compared with.
+
+    Args:
+        Q, K, V: see the module; of one dtype, on one device.
+        causal: whether a query sees only the keys up to its own place, aligned as the module says.
+
+    Returns:
+        [batch, heads, queries, head_dim] in the inputs' dtype, differentiable.
+
+    Source: A. Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762), section 3.2.1.
+    """
+    # TODO(task 4.2):
+    # 1. Scores: products of queries and keys, divided by the root of head_dim.
+    # 2. Causal: minus infinity where a query must not look. Which keys does the first query see, which the last?
+    # 3. Softmax over the keys, and the weighted values; 0 where a query sees nothing.
+    # --- solution: task 4.2 ---
+    scores = Q @ K.transpose(-2, -1) / Q.shape[-1] ** 0.5
+    if causal:
+        queries, keys = scores.shape[-2:]
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device=Q.device).triu(1 + keys - queries)
+        # A whole row of minus infinity would give NaN, so the weights of what is hidden are set to 0 as well.
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        return torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0) @ V
+    return torch.softmax(scores, dim=-1) @ V
+    # --- end ---
+
+
+def attention_backend(device: str = "cuda", dtype: torch.dtype = torch.float16) -> str:
+    """What `flash_attention` computes tensors of this dtype on this device with.
+
+    Returns:
+        The first of these that can be used, now (packages are looked for at each call, not once at import):
+        - "flash_attn.cute" (flash-attn 4): `flash_attn_func` can be imported from there, `dtype` is float16 or
+          bfloat16, `device` a GPU of compute capability 9.0 or higher;
+        - "flash_attn" (flash-attn 2): the same from `flash_attn`, from compute capability 8.0 on;
+        - "sdpa": PyTorch's own `scaled_dot_product_attention`.
+
+    Source: https://github.com/Dao-AILab/flash-attention#installation-and-features
+    """
+    # TODO(task 4.2):
+    # 1. Ask for dtype and device, then for the compute capability (torch.cuda.get_device_capability).
+    # 2. Try the imports. An import that fails is no error here.
+    # --- solution: task 4.2 ---
+    return _kernel(device, dtype)[0]
+    # --- end ---
+
+
+# --- solution only ---
+def _kernel(device: str | torch.device, dtype: torch.dtype) -> tuple[str, Callable[..., Any] | None]:
+    """The backend's name, and flash-attn's function where it is one of theirs."""
+    if torch.device(device).type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return "sdpa", None
+    capability = torch.cuda.get_device_capability(device)
+    for module, least in (("flash_attn.cute", (9, 0)), ("flash_attn", (8, 0))):
+        if capability >= least:
+            try:
+                return module, getattr(__import__(module, fromlist=["flash_attn_func"]), "flash_attn_func")  # noqa: B009
+            except (ImportError, AttributeError):
+                continue
+    return "sdpa", None
+
+
+# --- end ---
+
+
+def flash_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) -> Tensor:  # noqa: N803
+    """Attention by the fastest kernel there is (`attention_backend`), which never makes the matrix of scores.
+
+    For 16-bit and float32 inputs no tensor of queries x keys elements is made, neither in forward nor in backward, a
+    mask included, whatever the two lengths are. (PyTorch has no fused kernel for float64 on a GPU; and the virtual GPU
+    cannot run `causal_lower_right` of `torch.nn.attention.bias`.)
+
+    flash-attn wants [batch, length, heads, head_dim] and gives the same; version 4 may return a tuple, output first.
+
+    Args, Returns: as `standard_attention`.
+
+    Source: T. Dao et al. 2022, "FlashAttention" (arXiv:2205.14135);
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    """
+    # TODO(task 4.2):
+    # 1. With flash-attn: swap heads and length, call it, swap back.
+    # 2. With PyTorch: not causal, or as many queries as keys, is one call.
+    # 3. Causal, and more queries than keys: which queries see nothing, and what do the others see?
+    # 4. Causal, and fewer queries than keys: what would have to stand in front of Q to make is_causal right?
+    # --- solution: task 4.2 ---
+    _, kernel = _kernel(Q.device, Q.dtype)
+    if kernel is not None:
+        output = kernel(Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2), causal=causal)
+        output = output[0] if isinstance(output, tuple) else output
+        swapped: Tensor = output.transpose(1, 2)
+        return swapped
+    queries, keys = Q.shape[-2], K.shape[-2]
+    if not causal or queries == 1:  # a single query is the last one, and sees everything
+        return functional.scaled_dot_product_attention(Q, K, V)
+    if queries > keys:
+        seeing = functional.scaled_dot_product_attention(Q[..., queries - keys :, :], K, V, is_causal=True)
+        return functional.pad(seeing, (0, 0, queries - keys, 0))
+    # Zero queries in front make a square problem, whose last rows are ours: linear in memory, at the price of time.
+    padded = functional.pad(Q, (0, 0, keys - queries, 0))
+    return functional.scaled_dot_product_attention(padded, K, V, is_causal=True)[..., keys - queries :, :]
+    # --- end ---
+
+
+def tiled_attention(
+    Q: Tensor,  # noqa: N803
+    K: Tensor,  # noqa: N803
+    V: Tensor,  # noqa: N803
+    *,
+    causal: bool = False,
+    block_size: int = 128,
+) -> Tensor:
+    """Attention in tiles, by your own hands: the softmax is corrected as each further tile of keys is seen.
+
+    No tensor of queries x keys elements is made, neither in forward nor in backward, and what is kept between them
+    grows with the length, not with its square: compute the scores of a tile again in backward. Do it with a
+    `torch.autograd.Function`, or let `torch.utils.checkpoint` do it for blocks of queries.
+
+    16-bit inputs are computed in float32 inside a tile, and so are the sums over the tiles.
+
+    Args:
+        Q, K, V, causal: as in `standard_attention`.
+        block_size: keys in a tile, at most; you may cut the queries as well.
+
+    Returns:
+        As `standard_attention`.
+
+    Raises:
+        ValueError: `block_size` is below 1.
+
+    Source: M. Milakov, N. Gimelshein 2018, "Online normalizer calculation for softmax" (arXiv:1805.02867), algorithm 3;
+        T. Dao 2023, "FlashAttention-2" (arXiv:2307.08691), algorithms 1 and 2.
+    """
+    # TODO(task 4.2):
+    # 1. Keep for each query: the largest score so far, the sum of exp(score - largest), the weighted sum of values.
+    # 2. For each tile of keys: its scores; the new largest; what the old sums must be multiplied by; add the tile.
+    # 3. Causal: leave out what is hidden, and whole tiles that nobody sees.
+    # 4. Divide in the end. Which queries have nothing to divide by?
+    # 5. Backward: from the saved output and log-sum-exp, tile by tile.
+    # --- solution: task 4.2 ---
+    if block_size < 1:
+        raise ValueError(f"block_size starts at 1, not {block_size}")
+    output: Tensor = _Tiled.apply(Q, K, V, causal, block_size)
+    return output
+    # --- end ---
+
+
+# --- solution only ---
+class _Tiled(torch.autograd.Function):
+    """FlashAttention-2 with tiles over the keys; all queries that see a tile are handled at once."""
+
+    @staticmethod
+    def forward(ctx: Any, Q: Tensor, K: Tensor, V: Tensor, causal: bool, block_size: int) -> Tensor:  # noqa: N803
+        wide = torch.promote_types(Q.dtype, torch.float32)
+        query = Q.to(wide)
+        largest = query.new_full((*Q.shape[:-1], 1), -torch.inf)
+        total = torch.zeros_like(largest)
+        weighted = torch.zeros_like(query)
+        for rows, columns in _tiles(Q.shape[-2], K.shape[-2], causal, block_size):
+            scores = _scores(query, K, rows, columns, causal)
+            new_largest = torch.maximum(largest[..., rows, :], scores.amax(-1, keepdim=True))
+            correction = torch.exp(largest[..., rows, :] - new_largest)
+            weights = torch.exp(scores - new_largest)
+            total[..., rows, :] = total[..., rows, :] * correction + weights.sum(-1, keepdim=True)
+            weighted[..., rows, :] = weighted[..., rows, :] * correction + weights @ V[..., columns, :].to(wide)
+            largest[..., rows, :] = new_largest
+        # Queries that saw no key have a sum of 0 and nothing weighted: 0 / 1.
+        output = (weighted / total.clamp_min(torch.finfo(wide).tiny)).to(Q.dtype)
+        ctx.save_for_backward(Q, K, V, output, largest + total.log())
+        ctx.causal, ctx.block_size = causal, block_size
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        Q, K, V, output, log_sum = ctx.saved_tensors  # noqa: N806
+        wide = log_sum.dtype
+        query, gradient = Q.to(wide), gradients[0].to(wide)
+        scale = Q.shape[-1] ** -0.5
+        product = (gradient * output).sum(-1, keepdim=True)
+        d_query, d_key, d_value = (torch.zeros_like(tensor, dtype=wide) for tensor in (Q, K, V))
+        for rows, columns in _tiles(Q.shape[-2], K.shape[-2], ctx.causal, ctx.block_size):
+            weights = torch.exp(_scores(query, K, rows, columns, ctx.causal) - log_sum[..., rows, :])
+            d_value[..., columns, :] = weights.transpose(-2, -1) @ gradient[..., rows, :]
+            d_weights = gradient[..., rows, :] @ V[..., columns, :].to(wide).transpose(-2, -1)
+            d_scores = weights * (d_weights - product[..., rows, :]) * scale
+            d_query[..., rows, :] += d_scores @ K[..., columns, :].to(wide)
+            d_key[..., columns, :] = d_scores.transpose(-2, -1) @ query[..., rows, :]
+        return d_query.to(Q.dtype), d_key.to(K.dtype), d_value.to(V.dtype), None, None
+
+
+def _tiles(queries: int, keys: int, causal: bool, block_size: int) -> list[tuple[slice, slice]]:
+    """(queries that see it, keys) of each tile that anybody sees."""
+    tiles = []
+    for first in range(0, keys, block_size):
+        seen_from = max(0, first - (keys - queries)) if causal else 0
+        if seen_from < queries:
+            tiles.append((slice(seen_from, queries), slice(first, min(first + block_size, keys))))
+    return tiles
+
+
+def _scores(query: Tensor, K: Tensor, rows: slice, columns: slice, causal: bool) -> Tensor:  # noqa: N803
+    """Scores of one tile, minus infinity where hidden. Every row sees at least the tile's first key."""
+    key = K[..., columns, :].to(query.dtype)
+    scores: Tensor = query[..., rows, :] @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    if causal:
+        last_seen = torch.arange(rows.start, rows.stop, device=query.device) + K.shape[-2] - query.shape[-2]
+        hidden = torch.arange(columns.start, columns.stop, device=query.device) > last_seen[:, None]
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return scores
+
+
+# --- end ---
+
+
+def benchmark_attention(
+    lengths: Sequence[int] = LENGTHS,
+    methods: Sequence[str] = ("standard", "flash"),
+    *,
+    device: str = "cuda",
+    dtype: torch.dtype = torch.float16,
+    batch: int = 1,
+    heads: int = 16,
+    head_dim: int = 64,
+    causal: bool = True,
+    iterations: int = 5,
+    warmup: int = 1,
+) -> list[AttentionResult]:
+    """Measure time and memory of forward and backward of each method at each length.
+
+    One iteration: the gradients of Q, K and V to None, forward, backward from a given gradient of the output. Q, K, V
+    (as many keys as queries) and that gradient are on the device before, random, in `dtype`. Nothing may look at a
+    value: a virtual GPU that computes shapes only has none.
+
+    Args:
+        lengths: numbers of tokens.
+        methods: names from `labkit.results.ATTENTION_METHODS`: the functions above.
+        device: "cuda" or "cpu".
+        dtype, batch, heads, head_dim, causal: of the attention.
+        iterations: timed ones; `warmup` untimed ones before them, 1 at least.
+
+    Returns:
+        One `AttentionResult` for each length and each method, in the order of two nested loops: seconds is the *median*
+        over the iterations, each timed from an idle device to an idle device; peak_bytes is the most that was allocated
+        during them, less what was allocated before the first of them with the gradients at None; backend is
+        `attention_backend(device, dtype)` for "flash", else "torch". Where memory ran out both are None, and the next
+        measurement is not disturbed by it.
+
+    Raises:
+        ValueError: a method is unknown, `iterations` or `warmup` is below 1.
+    """
+    # TODO(task 4.2):
+    # 1. Refuse arguments that make no sense.
+    # 2. For each length and method: inputs, warm-up, what is allocated now, timed iterations, peak.
+    # 3. torch.OutOfMemoryError is a result, not an error; no other exception is.
+    # --- solution: task 4.2 ---
+    if not set(methods) <= set(ATTENTION_METHODS) or iterations < 1 or warmup < 1:
+        raise ValueError(f"methods are {', '.join(ATTENTION_METHODS)}, iterations and warmup start at 1")
+    results = []
+    for length in lengths:
+        for method in methods:
+            shape = (batch, heads, length, head_dim)
+            try:
+                seconds, added = _measure(method, shape, device, dtype, causal, iterations, warmup)
+            except torch.OutOfMemoryError:
+                seconds, added = None, None
+            results.append(
+                AttentionResult(
+                    device=torch.device(device).type,
+                    method=method,
+                    backend=attention_backend(device, dtype) if method == "flash" else "torch",
+                    dtype=str(dtype).removeprefix("torch."),
+                    length=length,
+                    seconds=seconds,
+                    peak_bytes=added,
+                )
+            )
+    return results
+    # --- end ---
+
+
+# --- solution only ---
+def _measure(
+    method: str,
+    shape: tuple[int, ...],
+    device: str,
+    dtype: torch.dtype,
+    causal: bool,
+    iterations: int,
+    warmup: int,
+) -> tuple[float, int | None]:
+    """Median seconds and added bytes; all tensors die with this call."""
+    attend = {"standard": standard_attention, "flash": flash_attention, "tiled": tiled_attention}[method]
+    inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(shape, device=device, dtype=dtype)
+
+    def forget() -> None:
+        for tensor in inputs:
+            tensor.grad = None
+
+    def iteration() -> None:
+        forget()
+        attend(*inputs, causal=causal).backward(gradient)
+
+    for _ in range(warmup):
+        iteration()
+    forget()
+    before = allocated_bytes(device)
+    seconds = median_seconds(iteration, device, steps=iterations, warmup=0)
+    peak = peak_bytes(device)
+    return seconds, None if peak is None or before is None else peak - before
+
+
+# --- end ---
+
+
+def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path:
+    """Plot memory and time against length, side by side, one line per method; both axes logarithmic.
+
+    Args:
+        results: of one device and dtype, with peaks; those that ran out of memory are left out.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # TODO(task 4.2):
+    # 1. Take a figure with two columns from labkit.plotting.new_figure; their y axes differ in meaning, so share none
+    #    and label both.
+    # 2. Draw MiB in the first and milliseconds in the second, with a legend.
+    # 3. Save it with labkit.plotting.save_png.
+    # --- solution: task 4.2 ---
+    figure, axes = plotting.new_figure("Attention: forward and backward", columns=2, x_label="tokens", share_y=False)
+    lengths = sorted({result.length for result in results})
+    for axis, label in zip(axes, ("added MiB at the peak", "milliseconds"), strict=True):
+        axis.set_title(label, fontsize=11)
+        for color, method in zip(plotting.COLORS, ATTENTION_METHODS, strict=False):
+            rows = [row for row in results if row.method == method and row.seconds is not None]
+            values = [(row.peak_bytes or 0) / MEBIBYTE if axis is axes[0] else (row.seconds or 0) * 1e3 for row in rows]
+            if rows:
+                axis.plot([row.length for row in rows], values, "o-", color=color, label=method)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(lengths, labels=[str(length) for length in lengths])
+    axes[0].legend(frameon=False)
+    return plotting.save_png(figure, path)
+    # --- end ---
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the methods over all lengths; print a table; write OUT/attention.json and OUT/attention.png.
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument(
+        "--lengths", type=program.positive_ints, metavar="N,N", help="tokens (default: 512 to 16384; on a CPU to 2048)"
+    )
+    options = parser.parse_args(argv)
+    # Only times and memory matter here, so a virtual GPU need not compute any number.
+    with open_device(options.device, values=False) as device:
+        dtype = torch.float32 if device.torch_device == "cpu" else torch.float16
+        print(f"flash is {attention_backend(device.torch_device, dtype)} here")
+        # On a CPU all scores of 16384 tokens would take more memory than most computers have.
+        lengths = options.lengths or (LENGTHS[:3] if device.torch_device == "cpu" else LENGTHS)
+        results: list[AttentionResult] = []
+        for length in track(lengths, "tokens"):
+            results += benchmark_attention([length], ATTENTION_METHODS, device=device.torch_device, dtype=dtype)
+        rows = [
+            (
+                result.length,
+                result.method,
+                "out of memory" if result.seconds is None else f"{result.seconds * 1e3:.4g}",
+                "-" if result.peak_bytes is None else f"{result.peak_bytes / MEBIBYTE:.1f}",
+            )
+            for result in results
+        ]
+        program.print_table("Attention, forward and backward", ("tokens", "method", "ms", "added MiB"), rows)
+        # TODO(task 4.2):
+        # 1. Save the results with save_json as OUT/attention.json, with device.provenance().
+        # 2. Where there are peaks: draw OUT/attention.png. Print the paths with program.print_written.
+        # --- solution: task 4.2 ---
+        written = [save_json(options.out / "attention.json", results, device.provenance())]
+        if device.torch_device != "cpu":
+            written.append(plot_attention(results, options.out / "attention.png"))
+        program.print_written(*written)
+        # --- end ---
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

@@ -1,0 +1,274 @@
+"""Task 4.1: keep the inputs of a few segments instead of every activation, and compute the rest again in backward.
+
+Not for attention (flash_attention.py), whose scores need not be kept in any case.
+
+Run: python -m labs.lab4_memory.gradient_checkpointing
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from labkit import plotting, program
+from labkit.device import open_device
+from labkit.models import TransformerBlock
+from labkit.progress import track
+from labkit.results import CheckpointingResult, save_json
+
+from .readings import median_seconds, peak_bytes
+
+RESULTS = Path(__file__).parent / "results"
+INTERVALS = (None, 1, 2, 3, 4, 6, 12)
+MEBIBYTE = 2**20
+
+
+class CheckpointedTransformer(nn.Module):
+    """Transformer blocks one after the other, in segments that are checkpointed as one.
+
+    Maps [N, length, width] to the same shape. In training mode, with gradients enabled, the forward pass keeps the
+    input of each segment and nothing from inside it; backward computes a segment again when it gets there. Outputs and
+    gradients are those of the same model without checkpointing, also with dropout: a block that is computed again
+    draws the same random numbers as the first time, and the generator goes on afterwards as if nothing had happened.
+    The gradients of all parameters are there whether or not the model's input requires one.
+
+    The last segment may be kept as a whole, because backward needs it at once (`checkpoint_sequential` does that).
+
+    In evaluation mode (`model.eval()`) and under `torch.no_grad()` nothing is checkpointed, and every block runs once.
+
+    Args:
+        num_layers: blocks, at least 1.
+        width, heads, dropout: of each block, a `labkit.models.TransformerBlock`. Nothing else has parameters.
+        checkpoint_every: blocks per segment; where it does not divide `num_layers` the last segment is shorter. None:
+            no checkpointing. The names of the parameters do not depend on it, so one state dict fits every interval.
+
+    Raises:
+        ValueError: `num_layers` or `checkpoint_every` is below 1.
+
+    Source: T. Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174), section 4;
+        https://docs.pytorch.org/docs/stable/checkpoint.html
+    """
+
+    def __init__(
+        self,
+        num_layers: int = 12,
+        *,
+        width: int = 256,
+        heads: int = 8,
+        dropout: float = 0.1,
+        checkpoint_every: int | None = 1,
+    ) -> None:
+        """Create the blocks; see the class."""
+        super().__init__()
+        # TODO(task 4.1):
+        # 1. Refuse arguments that make no sense.
+        # 2. Create the blocks in a module list, and remember the interval.
+        # --- solution: task 4.1 ---
+        if num_layers < 1 or (checkpoint_every is not None and checkpoint_every < 1):
+            raise ValueError(f"num_layers and checkpoint_every start at 1; got {num_layers}, {checkpoint_every}")
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, dropout=dropout) for _ in range(num_layers))
+        self.checkpoint_every = checkpoint_every
+        # --- end ---
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run all blocks; see the class."""
+        # TODO(task 4.1):
+        # 1. When is there anything to save at all? Otherwise run block after block.
+        # 2. Cut the blocks into segments, and run each of them through torch.utils.checkpoint (or do by yourself what
+        #    it does: keep input and generator state, compute again in backward).
+        # --- solution: task 4.1 ---
+        if self.checkpoint_every is None or not self.training or not torch.is_grad_enabled():
+            return self._run(x, 0, len(self.blocks))
+        for first in range(0, len(self.blocks), self.checkpoint_every):
+            last = min(first + self.checkpoint_every, len(self.blocks))
+            x = checkpoint(self._run, x, first, last, use_reentrant=False, preserve_rng_state=True)
+        return x
+        # --- end ---
+
+    # --- solution only ---
+    def _run(self, x: Tensor, first: int, last: int) -> Tensor:
+        for block in self.blocks[first:last]:
+            x = block(x)
+        return x
+
+    # --- end ---
+
+
+def measure_checkpointing(
+    intervals: Sequence[int | None] = INTERVALS,
+    *,
+    device: str = "cuda",
+    num_layers: int = 12,
+    width: int = 512,
+    heads: int = 8,
+    batch: int = 8,
+    length: int = 512,
+    steps: int = 5,
+    warmup: int = 1,
+) -> list[CheckpointingResult]:
+    """Measure time and memory of a training step with each interval.
+
+    A step: gradients to None, the model's output for one input that lies on the device and requires no gradient, the
+    mean of its squares, backward. No optimizer. Nothing may look at a value: a virtual GPU that computes shapes only,
+    which is enough here and fast, has no values to look at.
+
+    Args:
+        intervals: values of `checkpoint_every`.
+        device: "cuda" or "cpu".
+        num_layers, width, heads: of `CheckpointedTransformer`, in training mode with its default dropout.
+        batch, length: of the input, [batch, length, width] float32.
+        steps: timed steps per interval.
+        warmup: steps before them, untimed.
+
+    Returns:
+        One `CheckpointingResult` per interval, in order: step_seconds is the *median* over the timed steps, each timed
+        from an idle device to an idle device; peak_bytes is the most that was allocated on the device during them,
+        everything included. The model of one interval is gone before the next is made.
+
+    Raises:
+        ValueError: `steps` is below 1 or `warmup` below 0.
+    """
+    # TODO(task 4.1): for each interval create a model and an input on the device and measure one step with
+    # readings.median_seconds and readings.peak_bytes.
+    # --- solution: task 4.1 ---
+    if steps < 1 or warmup < 0:
+        raise ValueError(f"steps start at 1, warmup at 0; got {steps}, {warmup}")
+    results = []
+    for interval in intervals:
+        with torch.device(device):  # made there, not on the CPU and moved
+            model = CheckpointedTransformer(num_layers, width=width, heads=heads, checkpoint_every=interval)
+        inputs = torch.randn(batch, length, width, device=device)
+        results.append(
+            CheckpointingResult(
+                device=torch.device(device).type,
+                checkpoint_every=interval,
+                step_seconds=_step_seconds(model, inputs, device, steps, warmup),
+                peak_bytes=peak_bytes(device),
+            )
+        )
+        del model, inputs
+    return results
+    # --- end ---
+
+
+# --- solution only ---
+def _step_seconds(model: nn.Module, inputs: Tensor, device: str, steps: int, warmup: int) -> float:
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(inputs).square().mean().backward()
+
+    return median_seconds(step, device, steps=steps, warmup=warmup)
+
+
+# --- end ---
+
+
+def best_interval(results: Sequence[CheckpointingResult], *, budget_bytes: int) -> CheckpointingResult:
+    """The interval to train with when a step may take `budget_bytes` at its peak.
+
+    Args:
+        results: measurements, in any order; all with a peak.
+        budget_bytes: what a step may take; exactly that much is still allowed.
+
+    Returns:
+        Of the results whose peak fits, the one with the fewest seconds per step; of equally fast ones the one with the
+        smallest peak.
+
+    Raises:
+        ValueError: none fits.
+    """
+    # TODO(task 4.1): leave out what does not fit, then take the fastest.
+    # --- solution: task 4.1 ---
+    fitting = [result for result in results if result.peak_bytes is not None and result.peak_bytes <= budget_bytes]
+    if not fitting:
+        raise ValueError(f"no interval fits into {budget_bytes} bytes")
+    return min(fitting, key=lambda result: (result.step_seconds, result.peak_bytes))
+    # --- end ---
+
+
+def plot_checkpointing(results: Sequence[CheckpointingResult], path: Path | str) -> Path:
+    """Plot the peak against the seconds of a step, one labelled point per interval.
+
+    Args:
+        results: one or more, with peaks.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # TODO(task 4.1):
+    # 1. Take a figure from labkit.plotting.new_figure: milliseconds to the right, MiB upwards.
+    # 2. Draw a point per interval and write its interval beside it.
+    # 3. Save it with labkit.plotting.save_png.
+    # --- solution: task 4.1 ---
+    figure, (axis,) = plotting.new_figure(
+        "Checkpointing: memory against time", x_label="milliseconds per step", y_label="peak MiB"
+    )
+    for result in results:
+        point = (result.step_seconds * 1e3, (result.peak_bytes or 0) / MEBIBYTE)
+        kept = result.checkpoint_every is None
+        axis.plot(*point, "s" if kept else "o", color=plotting.COLORS[1 if kept else 0])
+        label = "none" if kept else f"every {result.checkpoint_every}"
+        axis.annotate(label, point, xytext=(7, 4), textcoords="offset points")
+    axis.margins(x=0.15, y=0.08)
+    axis.set_ylim(bottom=0)
+    return plotting.save_png(figure, path)
+    # --- end ---
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure all intervals; print a table; write OUT/checkpointing.json and OUT/checkpointing.png.
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="timed steps per interval")
+    parser.add_argument("--layers", type=program.positive_int, default=12, metavar="N", help="blocks of the model")
+    options = parser.parse_args(argv)
+    # Only times and memory matter here, so a virtual GPU need not compute any number.
+    with open_device(options.device, values=False) as device:
+        size: dict[str, int] = {"width": 64, "batch": 2, "length": 64} if device.torch_device == "cpu" else {}
+        size["num_layers"] = options.layers
+        results: list[CheckpointingResult] = []
+        for interval in track(INTERVALS, "interval"):
+            results += measure_checkpointing([interval], device=device.torch_device, steps=options.steps, **size)
+        plain = results[0]
+        rows = [
+            (
+                result.checkpoint_every or "none",
+                f"{result.step_seconds * 1e3:.4g}",
+                f"{result.step_seconds / plain.step_seconds - 1:+.1%}",
+                "-" if result.peak_bytes is None else f"{result.peak_bytes / MEBIBYTE:.1f}",
+            )
+            for result in results
+        ]
+        program.print_table("Checkpointing", ("interval", "ms per step", "more time", "peak MiB"), rows)
+        # TODO(task 4.1):
+        # 1. Where there are peaks: print the best interval for a budget of half the peak without checkpointing. (With
+        #    very few layers none fits: say so.)
+        # 2. Save the results with save_json as OUT/checkpointing.json, with device.provenance().
+        # 3. Where there are peaks: draw OUT/checkpointing.png. Print the paths with program.print_written.
+        # --- solution: task 4.1 ---
+        written = [save_json(options.out / "checkpointing.json", results, device.provenance())]
+        if plain.peak_bytes is not None:
+            half = plain.peak_bytes // 2
+            try:
+                best = f"checkpoint every {best_interval(results, budget_bytes=half).checkpoint_every}"
+            except ValueError:
+                best = "no interval fits"
+            print(f"best within {half / MEBIBYTE:.0f} MiB: {best}")
+            written.append(plot_checkpointing(results, options.out / "checkpointing.png"))
+        program.print_written(*written)
+        # --- end ---
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))
