@@ -1,0 +1,236 @@
+"""Task 2.2: the numbers themselves: what 16 bits can hold, and how to find out what they could not.
+
+Not for training (stability_tests.py).
+
+Run: python -m labs.lab2_mixed_precision.numerics
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from labkit import plotting, program
+from labkit.device import open_device
+from labkit.results import NumberFormat, save_json
+
+from .readings import dtype_name
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe_formats() -> list[NumberFormat]:
+    """Range and precision of float16, bfloat16 and float32, in this order.
+
+    Returns:
+        One `NumberFormat` each. float16, for one, goes from 2^-24 (the smallest subnormal number; from 2^-14 on with
+        full precision) to 65504, and the next number after 1 is 1 + 2^-10.
+
+    Source: IEEE 754-2019, table 3.5; `torch.finfo`.
+    """
+    # TODO(task 2.2): ask torch.finfo; its smallest subnormal number is smallest_normal * eps.
+    # --- solution: task 2.2 ---
+    formats = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        limits = torch.finfo(dtype)
+        formats.append(
+            NumberFormat(
+                dtype=dtype_name(dtype),
+                bits=limits.bits,
+                largest=limits.max,
+                smallest_normal=limits.smallest_normal,
+                smallest=limits.smallest_normal * limits.eps,
+                epsilon=limits.eps,
+            )
+        )
+    return formats
+    # --- end ---
+
+
+def stable_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along `dim`, without overflow for any finite x: the maximum is subtracted first.
+
+    Write it yourself, without torch.softmax.
+
+    Args:
+        x: any shape; float16, bfloat16, float32 or float64. Minus infinity counts as "never", as in a mask, as long as
+            one number along `dim` is finite.
+        dim: along which the results add up to 1.
+
+    Returns:
+        The same shape and dtype as x. In 16 bits it is computed in float32 and then rounded, as autocast does it: a sum
+        of 70 000 ones would be infinite in float16.
+
+    Source: https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+    """
+    # TODO(task 2.2):
+    # 1. 16 bits to float32.
+    # 2. Subtract the maximum along dim: exp(x - m) / sum(exp(x - m)) is the same, and no exponent is above 0.
+    # 3. Exponentiate, divide by the sum, round to the dtype of x.
+    # --- solution: task 2.2 ---
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    exponentials = (wide - wide.amax(dim, keepdim=True)).exp()
+    return (exponentials / exponentials.sum(dim, keepdim=True)).to(x.dtype)
+    # --- end ---
+
+
+def find_nonfinite(model: nn.Module) -> list[str]:
+    """Names of the parameters whose gradient holds NaN or an infinity.
+
+    Call it after backward and *before* the optimizer's step: after it, the damage is in the weights.
+
+    Args:
+        model: after a backward pass; parameters without gradient are fine.
+
+    Returns:
+        Names as in `model.named_parameters()`, in that order; empty if all is well.
+    """
+    # TODO(task 2.2): look at each gradient there is. Nothing equals NaN, not even NaN: use torch.isfinite.
+    # --- solution: task 2.2 ---
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
+    ]
+    # --- end ---
+
+
+def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = torch.float16) -> str | None:
+    """Name of the first layer whose output holds NaN or an infinity in a forward pass.
+
+    Args:
+        model: on the device of the inputs; its mode and parameters stay as they are, and no hook stays behind, not even
+            when forward fails.
+        inputs: finite numbers, shape as the model wants it.
+        dtype: of autocast; torch.float32: no autocast.
+
+    Returns:
+        The name as in `model.named_modules()` of the first module that *returns* such an output, in the order in which
+        modules return (a layer returns before the block around it); None if there is none. Outputs are tensors, or
+        tuples of tensors, as those of nn.LSTM may be.
+    """
+    # TODO(task 2.2):
+    # 1. Give every module a forward hook that looks at its output and notes its name.
+    # 2. Run the model without gradients, in autocast.
+    # 3. Remove the hooks in any case.
+    # --- solution: task 2.2 ---
+    found: list[str] = []
+
+    def watch(name: str) -> torch.utils.hooks.RemovableHandle:
+        def hook(module: nn.Module, args: object, output: object) -> None:
+            if not _is_finite(output):
+                found.append(name)
+
+        handle: torch.utils.hooks.RemovableHandle = modules[name].register_forward_hook(hook)
+        return handle
+
+    modules = dict(model.named_modules())
+    handles = [watch(name) for name in modules]
+    device = inputs.device.type
+    try:
+        with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+    # --- end ---
+
+
+# --- solution only ---
+def _is_finite(output: object) -> bool:
+    if isinstance(output, Tensor):
+        return bool(torch.isfinite(output).all())
+    return all(_is_finite(item) for item in output) if isinstance(output, (tuple, list)) else True
+
+
+# --- end ---
+
+
+def classify_gradients(
+    gradients: Mapping[str, Tensor], reference: Mapping[str, Tensor], *, vanished_share: float = 0.05
+) -> Literal["overflow", "underflow", "healthy"]:
+    """Say what 16 bits did to gradients, beside those of the same loss in float32.
+
+    - overflow: at least one number of `gradients` is infinite or NaN; this goes before underflow.
+    - underflow: of the numbers that are not 0 in `reference`, all parameters together, more than `vanished_share` are
+      exactly 0 in `gradients`. Zeros of the reference (units that ReLU switched off) do not count.
+    - healthy: neither.
+
+    Overflow wants a smaller loss scale, underflow a larger one.
+
+    Args:
+        gradients: by parameter, of any floating-point dtype, as backward left them.
+        reference: the same names and shapes, from a backward pass in float32, all finite.
+        vanished_share: ratio, from 0 to 1.
+    """
+    # TODO(task 2.2):
+    # 1. Overflow: is any number not finite?
+    # 2. Underflow: count over all parameters what is 0 here but not in the reference, and what is not 0 there.
+    # 3. Compare the share with vanished_share.
+    # --- solution: task 2.2 ---
+    if not all(torch.isfinite(gradient).all() for gradient in gradients.values()):
+        return "overflow"
+    present = sum(int((value != 0).sum()) for value in reference.values())
+    vanished = sum(int(((value != 0) & (gradients[name] == 0)).sum()) for name, value in reference.items())
+    return "underflow" if vanished > vanished_share * present else "healthy"
+    # --- end ---
+
+
+def plot_formats(formats: Sequence[NumberFormat], path: Path | str) -> Path:
+    """Draw from where to where each format goes, full precision and subnormal part told apart.
+
+    Args:
+        formats: from `describe_formats`.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure, (axis,) = plotting.new_figure("Range of each format", x_label="decimal exponent of the absolute value")
+    names = [number_format.dtype for number_format in formats]
+    bounds = [(one.smallest, one.smallest_normal, one.largest) for one in formats]
+    bottom, normal, top = ([math.log10(value) for value in values] for values in zip(*bounds, strict=True))
+    for label, left, right, color in (
+        ("full precision", normal, top, plotting.COLORS[0]),
+        ("subnormal", bottom, normal, plotting.COLORS[1]),
+    ):
+        widths = [end - start for start, end in zip(left, right, strict=True)]
+        axis.barh(names, widths, left=left, height=0.5, color=color, label=label)
+    axis.invert_yaxis()
+    axis.margins(x=0.03)
+    axis.legend(frameon=False)
+    return plotting.save_png(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Describe the formats; print a table; write OUT/formats.json and OUT/formats.png.
+
+    Returns:
+        0.
+    """
+    options = program.make_parser(__doc__ or "", results=RESULTS).parse_args(argv)
+    with open_device(options.device) as device:
+        formats = describe_formats()
+        rows = [
+            (one.dtype, one.bits, f"{one.largest:.5g}", f"{one.smallest_normal:.3g}", f"{one.smallest:.3g}",
+             f"{one.epsilon:.3g}")
+            for one in formats
+        ]  # fmt: skip
+        columns = ("format", "bits", "largest", "smallest normal", "smallest", "epsilon")
+        program.print_table("Floating-point formats", columns, rows)
+        written = save_json(options.out / "formats.json", formats, device.provenance())
+    # After the block: nothing in this picture is simulated.
+    program.print_written(written, plot_formats(formats, options.out / "formats.png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

@@ -1,0 +1,345 @@
+"""Task 2.3: what float16 and bfloat16 save, what they cost, and which one to train in.
+
+Not for how they are trained in (amp_training.py).
+
+Run: python -m labs.lab2_mixed_precision.precision_comparison
+"""
+
+import functools
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit import plotting, program
+from labkit.device import open_device
+from labkit.progress import track
+from labkit.results import PrecisionConclusions, PrecisionResult, save_json
+
+from . import workloads
+from .amp_training import Batches, evaluate, train_with_amp
+from .readings import PRECISIONS, dtype_name, now, peak_bytes, reset_peak
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def measure_accuracies(
+    create_model: Callable[[], nn.Module],
+    train_loader: Batches,
+    test_loader: Batches,
+    *,
+    device: str = "cuda",
+    dtypes: Sequence[torch.dtype] = tuple(PRECISIONS.values()),
+    epochs: int = 10,
+) -> dict[str, float]:
+    """Train a new model in each precision with `train_with_amp` and its defaults, and evaluate it in that precision.
+
+    Args:
+        create_model: returns an untrained classifier on the CPU, with the same weights on every call.
+        train_loader, test_loader: batches, as in `train_with_amp` and `evaluate`.
+        device: where to train and evaluate.
+        dtypes: the precisions.
+        epochs: of each training.
+
+    Returns:
+        Accuracy on the test batches, from 0 to 1, by the precision's name ("float16"), in the order of `dtypes`.
+    """
+    # TODO(task 2.3): for each precision create, train, evaluate.
+    # --- solution: task 2.3 ---
+    accuracies = {}
+    for dtype in dtypes:
+        model = create_model()
+        train_with_amp(model, train_loader, epochs, device=device, dtype=dtype)
+        accuracies[dtype_name(dtype)] = evaluate(model, test_loader, device=device, dtype=dtype)
+    return accuracies
+    # --- end ---
+
+
+def compare_precisions(
+    accuracies: Mapping[str, float],
+    create_model: Callable[[], nn.Module] = workloads.large_model,
+    create_batch: Callable[[], tuple[Tensor, Tensor]] = workloads.large_batch,
+    *,
+    device: str = "cuda",
+    steps: int = 10,
+    warmup: int = 3,
+) -> list[PrecisionResult]:
+    """Measure time and memory of a training step in each precision.
+
+    A step, on one batch that lies on the device: gradients to None, forward and cross entropy in autocast, backward,
+    Adam with its defaults. In float16 the loss is scaled by a `torch.amp.GradScaler`, which makes the step and is
+    updated as well; no clipping, no scheduler. Float32 means float32: TF32 stays off, as it is in PyTorch unless you
+    ask for it. Nothing but the scaler may look at a value: a virtual GPU that computes shapes only, which is enough
+    here and fast, has no values to look at.
+
+    Each precision starts from nothing: model, optimizer and batch of the one before are gone, the peak is reset.
+
+    Args:
+        accuracies: accuracy by precision, from `measure_accuracies`: training needs values. Its keys ("float32",
+            "float16", "bfloat16") say what to measure, in this order.
+        create_model: returns a model on the CPU in float32 that maps the inputs to logits.
+        create_batch: returns inputs [N, ...] and targets [N] on the CPU.
+        device: "cuda" or "cpu".
+        steps: timed steps per precision.
+        warmup: steps before them, untimed.
+
+    Returns:
+        One `PrecisionResult` per precision, in order: step_seconds is the *median* over the timed steps, each timed
+        from an idle device to an idle device; samples_per_second = N / step_seconds; peak_bytes is the most that was
+        allocated on the device, everything included, during the steps of this precision (None on a CPU).
+
+    Raises:
+        ValueError: an unknown precision, or `steps` below 1, or `warmup` below 0.
+    """
+    # TODO(task 2.3):
+    # 1. Refuse arguments that make no sense.
+    # 2. For each precision: model, optimizer, batch to the device; warm up; time each step by itself.
+    # 3. Take the median, read the peak, and let go of everything before the next precision begins.
+    # --- solution: task 2.3 ---
+    if not accuracies.keys() <= PRECISIONS.keys() or steps < 1 or warmup < 0:
+        raise ValueError(
+            f"precisions are {', '.join(PRECISIONS)}, steps start at 1, warmup at 0; "
+            f"got {', '.join(accuracies)}, {steps}, {warmup}"
+        )
+    results = []
+    for name, accuracy in accuracies.items():
+        seconds, peak_bytes, samples = _measure_steps(
+            create_model(), create_batch(), torch.device(device), PRECISIONS[name], steps, warmup
+        )
+        results.append(
+            PrecisionResult(
+                device=torch.device(device).type,
+                dtype=name,
+                step_seconds=seconds,
+                samples_per_second=samples / seconds,
+                peak_bytes=peak_bytes,
+                accuracy=accuracy,
+            )
+        )
+    return results
+    # --- end ---
+
+
+# --- solution only ---
+def _measure_steps(
+    model: nn.Module,
+    batch: tuple[Tensor, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+    steps: int,
+    warmup: int,
+) -> tuple[float, int | None, int]:
+    """Median seconds of a step, peak bytes, and samples in the batch; all tensors die with this call."""
+    reset_peak(device)
+    model.to(device).train()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+    inputs, targets = (tensor.to(device) for tensor in batch)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    for _ in range(warmup):
+        step()
+    seconds = []
+    for _ in range(steps):
+        start = now(device)
+        step()
+        seconds.append(now(device) - start)
+    return statistics.median(seconds), peak_bytes(device), len(targets)
+
+
+# --- end ---
+
+
+def conclude(results: Sequence[PrecisionResult], *, accuracy_loss: float = 0.01) -> PrecisionConclusions:
+    """Say what follows from measurements, and from nothing else: another GPU or model may give other answers.
+
+    - speedups: float32's step_seconds / this precision's; memory_ratios: this precision's peak_bytes / float32's (empty
+      if one of the peaks is None); accuracy_differences: this precision's accuracy - float32's. All three by name, for
+      every precision in `results`, float32 included.
+    - fastest: the precision with the shortest step; of equal ones the first in `results`.
+    - recommended: a precision is *eligible* if it loses no more than `accuracy_loss` of accuracy against float32
+      (accuracy difference >= -accuracy_loss). Of the eligible ones, those count whose step takes at most 1.05 times as
+      long as the shortest eligible step. Of these the first in the order bfloat16, float16, float32: at the same speed
+      bfloat16 needs no loss scaling, and both need less memory than float32.
+    - needs_loss_scaling: whether the recommended one is float16.
+
+    Args:
+        results: one per precision, in any order; float32 must be among them.
+        accuracy_loss: accuracy that may be lost, as a ratio: 0.01 is one image in a hundred.
+
+    Raises:
+        ValueError: float32 is missing, or a precision occurs twice.
+    """
+    # TODO(task 2.3):
+    # 1. Find float32, to which everything is compared.
+    # 2. Make the three dictionaries.
+    # 3. Find the fastest, then the recommended one by the rule above.
+    # --- solution: task 2.3 ---
+    by_name = {result.dtype: result for result in results}
+    if "float32" not in by_name or len(by_name) != len(results):
+        raise ValueError(f"float32 and no precision twice, please; got {[result.dtype for result in results]}")
+    base = by_name["float32"]
+    differences = {name: result.accuracy - base.accuracy for name, result in by_name.items()}
+    ratios = {}
+    if base.peak_bytes is not None:
+        ratios = {
+            name: result.peak_bytes / base.peak_bytes
+            for name, result in by_name.items()
+            if result.peak_bytes is not None
+        }
+    seconds = {name: result.step_seconds for name, result in by_name.items()}
+    eligible = [name for name in seconds if differences[name] >= -accuracy_loss]
+    limit = NEARLY_AS_FAST * min(seconds[name] for name in eligible)
+    recommended = next(name for name in PREFERRED if name in eligible and seconds[name] <= limit)
+    return PrecisionConclusions(
+        speedups={name: base.step_seconds / value for name, value in seconds.items()},
+        memory_ratios=ratios if len(ratios) == len(by_name) else {},
+        accuracy_differences=differences,
+        fastest=min(seconds, key=lambda name: seconds[name]),  # min keeps the first of equal ones
+        recommended=recommended,
+        needs_loss_scaling=recommended == "float16",
+    )
+    # --- end ---
+
+
+# --- solution only ---
+NEARLY_AS_FAST = 1.05
+PREFERRED = ("bfloat16", "float16", "float32")
+
+
+# --- end ---
+
+
+def plot_precisions(results: Sequence[PrecisionResult], path: Path | str) -> Path:
+    """Plot speed, peak memory and accuracy of each precision, as shares of float32's.
+
+    Args:
+        results: one per precision, float32 among them.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # TODO(task 2.3):
+    # 1. Compute the three shares of each precision; `conclude` has two of them.
+    # 2. Draw them as bars side by side, with their values, on a figure from labkit.plotting.new_figure.
+    # 3. Write it with labkit.plotting.save_png.
+    # --- solution: task 2.3 ---
+    conclusions = conclude(results)
+    base = next(result for result in results if result.dtype == "float32")
+    figure, (axis,) = plotting.new_figure("Training step by precision", y_label="ratio to float32")
+    names = [result.dtype for result in results]
+    shares = {
+        "speed (more is better)": conclusions.speedups,
+        "peak memory (less is better)": conclusions.memory_ratios,
+        "accuracy": {result.dtype: result.accuracy / base.accuracy for result in results if base.accuracy},
+    }
+    for index, (label, values) in enumerate(shares.items()):
+        positions = [place + 0.27 * (index - 1) for place, name in enumerate(names) if name in values]
+        bars = axis.bar(positions, list(values.values()), width=0.25, color=plotting.COLORS[index], label=label)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # the line at 1 must not cross a number
+        axis.bar_label(bars, fmt="{:.3g}", padding=3, fontsize=9, bbox=behind)
+    axis.set_xticks(range(len(names)), labels=names)
+    axis.axhline(1, color=plotting.INK, linewidth=0.8, zorder=0.5)
+    axis.margins(y=0.15)
+    axis.legend(frameon=False)
+    return plotting.save_png(figure, path)
+    # --- end ---
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the precisions; print a table and what follows; write OUT/precisions.json and OUT/precisions.png.
+
+    Accuracy comes from training on real images, time and memory from a larger model. On a virtual GPU the latter is run
+    with shapes only: its numbers would take a CPU minutes and change nothing. On a CPU both use the small classifier.
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    workloads.add_training_options(parser)
+    parser.add_argument("--layers", type=program.positive_int, default=workloads.LAYERS, metavar="N", help="to time")
+    parser.add_argument(
+        "--width", type=program.positive_int, default=workloads.WIDTH, metavar="N", help="of each layer"
+    )
+    parser.add_argument("--batch", type=program.positive_int, default=32, metavar="N", help="samples per timed step")
+    parser.add_argument("--steps", type=program.positive_int, default=10, metavar="N", help="timed steps")
+    options = parser.parse_args(argv)
+    if "float32" not in options.precisions:
+        parser.error("--precisions lacks float32, which the others are compared with")
+
+    train_batches, test_batches = workloads.batches(options.data, data_dir=options.data_dir)
+    create_classifier = functools.partial(workloads.classifier, workloads.pixels(train_batches))
+    accuracies: dict[str, float] = {}
+    with open_device(options.device) as device:
+        for name in track(options.precisions, "training"):
+            accuracies |= measure_accuracies(
+                create_classifier,
+                train_batches,
+                test_batches,
+                device=device.torch_device,
+                dtypes=[PRECISIONS[name]],
+                epochs=options.epochs,
+            )
+    with open_device(options.device, values=False) as device:
+        measured: dict[str, Any] = {"device": device.torch_device, "steps": options.steps}
+        if device.torch_device == "cpu":
+            measured |= {"create_model": create_classifier, "create_batch": lambda: train_batches[0]}
+        else:
+            measured |= {
+                "create_model": functools.partial(workloads.large_model, layers=options.layers, width=options.width),
+                "create_batch": functools.partial(workloads.large_batch, options.batch, width=options.width),
+            }
+        results: list[PrecisionResult] = []
+        for name, accuracy in track(list(accuracies.items()), "timing"):
+            results += compare_precisions({name: accuracy}, **measured)
+        conclusions = conclude(results)
+        _print(results, conclusions)
+        # TODO(task 2.3):
+        # 1. Save the results with save_json as OUT/precisions.json, with device.provenance().
+        # 2. Draw OUT/precisions.png with plot_precisions.
+        # 3. Print both paths with program.print_written.
+        # --- solution: task 2.3 ---
+        written = save_json(options.out / "precisions.json", results, device.provenance())
+        program.print_written(written, plot_precisions(results, options.out / "precisions.png"))
+        # --- end ---
+    return 0
+
+
+def _print(results: Sequence[PrecisionResult], conclusions: PrecisionConclusions) -> None:
+    rows = []
+    for result in results:
+        name = result.dtype
+        rows.append(
+            (
+                name,
+                f"{result.step_seconds * 1e3:.4g}",
+                f"{result.samples_per_second:.4g}",
+                f"{conclusions.speedups[name]:.3g}",
+                "-" if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.0f}",
+                f"{conclusions.memory_ratios[name]:.3g}" if name in conclusions.memory_ratios else "-",
+                f"{result.accuracy:.2%}",
+            )
+        )
+    columns = ("precision", "ms per step", "samples/s", "speedup", "peak MiB", "ratio", "accuracy")
+    program.print_table("Training by precision", columns, rows)
+    scaling = "with loss scaling" if conclusions.needs_loss_scaling else "without loss scaling"
+    print(f"fastest: {conclusions.fastest}; recommended: {conclusions.recommended}, {scaling}")
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

@@ -1,0 +1,34 @@
+"""Every planted bug of Lab 2 loses points where it should and nowhere else; every correct style keeps them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
+from tests.scenarios.conftest import Graded
+from tests.scenarios.expectations import assert_caught, assert_complete
+
+Grade = Callable[..., Graded]
+POINTS = 20
+
+
+@pytest.mark.parametrize("bug", scenarios("lab2/bugs"), ids=lambda scenario: scenario.name)
+def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
+    assert_caught(bug, grade(bug, "--lab=2"))
+
+
+@pytest.mark.parametrize("variant", scenarios("lab2/variants"), ids=lambda scenario: scenario.name)
+def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
+    assert_complete(grade(variant, "--lab=2"), POINTS)
+
+
+@pytest.mark.parametrize("model", ["A100-80GB", "H200"])
+def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=2", f"--device=vgpu:{model}"), POINTS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_five_seeds_give_the_same_result(seed: int, grade: Grade) -> None:
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=2", seed=seed), POINTS)
