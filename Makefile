@@ -12,7 +12,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help grade test lint labs bench clean
+.PHONY: help grade test lint labs bench matrix clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -30,13 +30,16 @@ grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
 
 test: $(READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 -rs
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/gpulabs release --check
+
+matrix: $(READY) ## what every planted bug costs in every criterion (hours; OWN=1: its own lab only)
+	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab)
 
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release

@@ -104,9 +104,15 @@ def require_arrays_close(
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         raise CheckFailed(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
-            f"saw {seen[first]:.6g}, expected {truth[first]:.6g}",
+            f"{_apart(float(seen[first]), float(truth[first]))}",
             hint,
         )
+
+
+def _apart(seen: float, truth: float) -> str:
+    """Two numbers in as few digits as tell them apart, six at least."""
+    digits = next((n for n in (6, 9, 12, 17) if f"{seen:.{n}g}" != f"{truth:.{n}g}"), 6)
+    return f"saw {seen:.{digits}g}, expected {truth:.{digits}g}"
 
 
 def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,19 @@ _BUSY_SHARE = 0.6
 _SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
 _SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
 """Honest mistakes end like this too, so it costs nothing; but somebody may want to look."""
+
+_BLAME = (
+    *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),
+    *("unsupported", "probe_error", "ok"),
+)
+"""Of several ranks that failed, the kind that tells most comes first."""
+_LEFT_ALONE = ("onnection closed", "onnection reset", "imed out", "another rank failed", "remote process exited")
+"""In the message of a rank that waited for another one."""
+
+_APART_HINT = (
+    "every rank must make the same collectives in the same order: look for one under `if rank == 0`, for ranks that "
+    "have different numbers of batches, and for a rank that leaves before the others"
+)
 
 _MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
@@ -83,20 +96,41 @@ class Submission:
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
             NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
         """
+        (seen,) = self.rank_probe(probe, 1, device=device, values=values, student=student, limits=limits, **inputs)
+        return seen
+
+    def rank_probe(
+        self,
+        probe: str,
+        ranks: int,
+        *,
+        device: str | None = None,
+        values: bool = True,
+        student: bool = True,
+        limits: Limits | None = None,
+        **inputs: Any,
+    ) -> list[Seen]:
+        """`probe` in several processes at once, which may meet at `student.rendezvous`; what each saw, by rank.
+
+        A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
+        others': a rank that waits for a failed one fails as well.
+        """
         request = Request(
             probe=probe,
             params={name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)},
             tensors={name: value for name, value in inputs.items() if isinstance(value, np.ndarray)},
+            ranks=ranks,
             device=device or self.device.name,
             values=values,
             student=student,
             limits=limits,
         )
         reply = self._run(request)
-        answer = reply.ranks[0]
-        if answer.kind != "ok":
-            raise self._problem(request, answer)
-        return Seen(answer.value, answer.tensors)
+        if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
+            if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
+                raise _apart(reply.ranks)
+            raise self._problem(request, min(failed, key=_blame))
+        return [Seen(answer.value, answer.tensors) for answer in reply.ranks]
 
     def numeric_probe(self, probe: str, **inputs: Any) -> Seen:
         """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
@@ -115,7 +149,7 @@ class Submission:
         key = _key(request)
         if key not in self._replies:
             reply = self._sandbox.run(request)
-            if any(rank.kind == "timeout" for rank in reply.ranks) and _machine_is_busy():
+            if any(map(_timed_out, reply.ranks)) and _machine_is_busy():
                 reply = self._sandbox.run(request)
             self._replies[key] = reply
             self._note(request, reply)
@@ -151,7 +185,7 @@ class Submission:
                 return CheckFailed(text, "return what the docstring promises")
             case "crashed":
                 return CheckFailed(
-                    f"the process ended before the check was over: {text}",
+                    f"the process ended before the check was over: {text}{where}",
                     "os._exit, sys.exit and crashes of the interpreter end a check",
                 )
             case "timeout" if _machine_is_busy():
@@ -176,6 +210,38 @@ class Submission:
         return NeedsReview(
             f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
         )
+
+
+def _left_alone(answer: RankReply) -> bool:
+    """Whether this rank says no more than that another one did not come."""
+    return any(words in answer.message for words in _LEFT_ALONE)
+
+
+def _timed_out(answer: RankReply) -> bool:
+    """Whether time ran out: ours, or that of a collective in which this rank waited."""
+    return answer.kind == "timeout" or (answer.kind in ("error", "probe_error") and "imed out" in answer.message)
+
+
+def _blame(answer: RankReply) -> tuple[bool, int]:
+    """Sorts the rank that failed first before those that failed because of it."""
+    return _left_alone(answer), _BLAME.index(answer.kind)
+
+
+def _apart(ranks: Sequence[RankReply]) -> Exception:
+    """Why there is no result although no rank did anything wrong for itself: they waited for each other."""
+    stories = []
+    for rank, answer in enumerate(ranks):
+        at = f" at {answer.where}" if answer.where else ""
+        if answer.kind == "ok":
+            stories.append(f"rank {rank} was done")
+        elif _timed_out(answer):
+            stories.append(f"rank {rank} was still{at or ' busy'} when time was up")
+        else:
+            stories.append(f"rank {rank} lost a connection{at}")
+    text = f"the ranks did not meet: {', '.join(stories)}"
+    if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
+        return NeedsReview(f"{text}; and the machine was busy", "grade again on a quiet machine")
+    return CheckFailed(text, _APART_HINT)
 
 
 def _key(request: Request) -> str:

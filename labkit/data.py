@@ -14,6 +14,7 @@ deviation of the training images, channel by channel.
 """
 
 import gzip
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
@@ -106,13 +108,22 @@ def load(
 
 
 def _digits(split: Split) -> TensorDataset:
-    from sklearn.datasets import load_digits  # not at the top: it costs a second
-
-    bunch: Any = load_digits()
-    images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / DIGITS_LARGEST_PIXEL
-    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    rows = torch.tensor(_digits_table(), dtype=torch.float32)  # 64 pixels and a label
+    images, labels = rows[:, :-1].reshape(-1, 1, 8, 8) / DIGITS_LARGEST_PIXEL, rows[:, -1].long()
     chosen = (torch.arange(len(labels)) % 5 == 4) == (split == "test")
     return TensorDataset((images[chosen] - DIGITS_MEAN) / DIGITS_STANDARD_DEVIATION, labels[chosen])
+
+
+def _digits_table() -> Any:
+    """[1797, 65]: what `sklearn.datasets.load_digits` reads, without the second that importing scikit-learn costs."""
+    found = importlib.util.find_spec("sklearn")
+    file = Path(str(found and found.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    bunch: Any = load_digits()
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def _unpack(source: Path, target: Path) -> None:

@@ -19,8 +19,10 @@ INK = "#333333"
 DOTS_PER_INCH = 144
 
 
-def new_figure(title: str, *, columns: int = 1, x_label: str = "", y_label: str = "") -> tuple[Figure, list[Axes]]:
-    """Make a figure with `columns` axes side by side that share their y axis.
+def new_figure(
+    title: str, *, columns: int = 1, x_label: str = "", y_label: str = "", share_y: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with `columns` axes side by side that share their y axis, or have one each.
 
     Returns:
         The figure and its axes from left to right; draw with the methods of the axes.
@@ -28,7 +30,7 @@ def new_figure(title: str, *, columns: int = 1, x_label: str = "", y_label: str 
     figure = Figure(figsize=(7.2 if columns == 1 else 5.2 * columns, 4.4), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK)
-    axes: list[Axes] = list(figure.subplots(1, columns, sharey=True, squeeze=False)[0])
+    axes: list[Axes] = list(figure.subplots(1, columns, sharey=share_y, squeeze=False)[0])
     for position, axis in enumerate(axes):
         axis.set_xlabel(x_label, color=INK)
         if position == 0:

@@ -25,7 +25,7 @@ def make_parser(description: str, *, results: Path) -> argparse.ArgumentParser:
     Returns:
         A parser whose result has `device: str` and `out: Path`.
     """
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument(
         "--device",
         default="auto",

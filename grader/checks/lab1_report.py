@@ -1,25 +1,21 @@
 """Judges Lab 1's written part: each claim of REPORT.md against the results beside it, and those against physics.
 
-Prose is only looked for, never read. Claims are compared with `results/*.json` as the student committed them; those
-must not be faster than the GPU they name, nor hold fewer bytes than the training step's own tensors. The program is not
-run again for this: a bug in it already costs points in its own criterion.
+Results must not be faster than the GPU they name, nor hold fewer bytes than the training step's own tensors.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from grader.checks import reports
 from grader.judge import CheckFailed, require, require_close, require_equal
 from grader.submission import Submission
 from labkit.results import STAGES
 
 LAB = "lab1_gpu_basics"
-_MINIMUM_PROSE_WORDS = 60
-_KINDS: Mapping[str, tuple[type, ...]] = {
+_WRITE = "why the crossover is where it is, and what limits each size"
+_KINDS: reports.Kinds = {
     "device": (str,),
     "crossover_size": (int, str),
     "best_speedup": (int, float),
@@ -37,56 +33,15 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
-    claims = _claims(submission)
-    benchmark = _results(submission, "benchmark.json")
-    memory = _results(submission, "memory.json")
-    operations = _results(submission, "operations.json")
+    claims = reports.claims(submission, LAB, _KINDS, task="1.5", write=_WRITE)
+    benchmark = reports.results(submission, LAB, "benchmark.json")
+    memory = reports.results(submission, LAB, "memory.json")
+    operations = reports.results(submission, LAB, "operations.json")
     require_equal(claims["device"], benchmark["provenance"].get("device_name"), what="claim device")
     _judge_benchmark(claims, benchmark)
     _judge_memory(claims, memory["results"])
     first = max(operations["results"], key=lambda row: row["device_seconds"])
     require_equal(claims["slowest_operation"], first["name"], what="claim slowest_operation")
-
-
-def _claims(submission: Submission) -> dict[str, Any]:
-    text = submission.read_text(f"{LAB}/REPORT.md")
-    if text is None:
-        raise CheckFailed("REPORT.md is missing", "copy the template back from the course and fill it in")
-    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    require(len(blocks) == 1, f"REPORT.md has {len(blocks)} ```toml blocks, expected the template's one")
-    try:
-        claims = tomllib.loads(blocks[0]).get("claims", {})
-    except tomllib.TOMLDecodeError as error:
-        raise CheckFailed(f"the claims in REPORT.md are not valid TOML: {error}") from None
-    unfilled = [name for name in _KINDS if name not in claims or claims[name] == ""]
-    require(
-        not unfilled,
-        f"{len(unfilled)} of {len(_KINDS)} claims are still open in REPORT.md, the first is {unfilled[:1]}",
-        "task 1.5: run the lab's programs, then copy their numbers into the [claims] block",
-    )
-    for name, kinds in _KINDS.items():
-        right = isinstance(claims[name], kinds) and not isinstance(claims[name], bool)
-        require(right, f"claim {name}: {claims[name]!r} should be {' or '.join(kind.__name__ for kind in kinds)}")
-    words = len(re.sub(r"^```.*?^```|^#[^\n]*|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
-    require(
-        words >= _MINIMUM_PROSE_WORDS,
-        f"REPORT.md explains its numbers in {words} words",
-        f"write at least {_MINIMUM_PROSE_WORDS}: why the crossover is where it is, and what limits each size",
-    )
-    return dict(claims)
-
-
-def _results(submission: Submission, name: str) -> dict[str, Any]:
-    text = submission.read_text(f"{LAB}/results/{name}")
-    if text is None:
-        raise CheckFailed(f"results/{name} is missing", "run the lab's programs; they write it")
-    try:
-        document = json.loads(text)
-        rows, provenance = document["results"], document["provenance"]
-    except (ValueError, KeyError, TypeError):
-        raise CheckFailed(f"results/{name} is damaged", "run the program that writes it again") from None
-    require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
-    return dict(document)
 
 
 def _judge_benchmark(claims: Mapping[str, Any], document: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ class TestBenchmark:
     @requires("returns_result", "all_sizes_compared")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
         arguments = ["--sizes", "64,96,128", "--iterations", "5"]
-        seen = submission.probe("lab1.program", module="benchmark", arguments=arguments)
+        seen = submission.probe("programs.run", module="lab1_gpu_basics.benchmark", arguments=arguments)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
         sizes = [row.get("size") for row in rows if isinstance(row, dict)]
         require_equal(sizes, [64, 96, 128], what="sizes in the results of `benchmark --sizes 64,96,128`")

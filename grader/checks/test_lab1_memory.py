@@ -72,7 +72,7 @@ class TestMemory:
 
     @requires("every_stage_present", "precisions_compared")
     def test_memory_timeline_saved(self, submission: Submission) -> None:
-        seen = submission.probe("lab1.program", values=False, module="memory_profiling", arguments=[])
+        seen = submission.probe("programs.run", values=False, module="lab1_gpu_basics.memory_profiling", arguments=[])
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.memory_profiling")
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
         require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import platform
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from grader.probes.support import WrongReturn, fields, plain, run_program, sequence, watch_products
+from grader.probes.support import WrongReturn, fields, plain, sequence, watch_products
 from labkit.results import (
     STAGES,
     Comparison,
@@ -302,9 +300,3 @@ def operations(student: Any, *, size: int, repeats: dict[str, int], steps: int, 
     for kernel in student.gpu.timeline if student.gpu is not None else ():
         truth[kernel.name] = truth.get(kernel.name, 0.0) + kernel.seconds
     return {"operations": rows, "steps_run": calls, "device_seconds": truth}
-
-
-def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run one of the lab's programs and describe what it wrote."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_program(student, f"lab1_gpu_basics.{module}", arguments, Path(folder, "results"))

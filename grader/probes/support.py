@@ -109,6 +109,9 @@ class _ProductSpy(TorchDispatchMode):
         self.products: list[Product] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():  # in inference mode no autograd layer has taken it apart
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _PRODUCTS:
             left, right = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]
             flops = 2 * left.numel() * right.shape[-1]
@@ -150,9 +153,13 @@ def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) 
         code = program.main([*arguments, "--out", str(out)])
     except SystemExit as stop:  # argparse's way of refusing arguments, and some students' way of ending
         code = stop.code
+    return {"exit_code": plain(code, f"{module}.main()"), **describe_files(out)}
+
+
+def describe_files(out: Path) -> dict[str, Any]:
+    """What lies below a folder: `json` ({name: text}) and `pictures` ({name: {width, height, colours}})."""
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
     return {
-        "exit_code": plain(code, f"{module}.main()"),
         "json": {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix == ".json"},
         "pictures": {path.name: _picture(path) for path in files if path.suffix == ".png"},
     }

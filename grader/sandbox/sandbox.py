@@ -29,9 +29,11 @@ from grader.sandbox.types import Isolation, Limits, Note, Reply, Request, Sandbo
 PRELOAD = (
     "numpy", "torch", "torch.distributed", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.benchmark",
     "torch.profiler", "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
-    "sklearn.datasets", "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
+    "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
 )  # fmt: skip
 """What the server imports before it forks; `.*` means all modules of a package."""
+FOUND = ("sklearn",)
+"""What must be there to be found, but is not worth a second of importing: `labkit.data` only reads a file of it."""
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
@@ -310,7 +312,7 @@ def _search_path(preload: Sequence[str]) -> tuple[list[str], list[str]]:
         Source trees, to be searched first, so that the server runs the same `grader` as we do although another copy may
         be installed; and site folders, to be searched last, so that they shadow nothing.
     """
-    names = dict.fromkeys(["grader", *(name.partition(".")[0] for name in preload)])
+    names = dict.fromkeys(["grader", *FOUND, *(name.partition(".")[0] for name in preload)])
     folders: dict[str, None] = {}
     for name in names:
         spec = importlib.util.find_spec(name)

@@ -175,7 +175,7 @@ def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
         arguments = dict(task.params) | {
             name: _as_tensor(array) for name, array in codec.load_tensors(task.tensors).items()
         }
-        with _attached(task.device, task.values) as gpu:
+        with _attached(task.device, task.values, task.ranks) as gpu:
             student = Student(
                 device="cpu" if task.device == "cpu" else "cuda",
                 gpu=gpu,
@@ -233,8 +233,8 @@ def _find_probe(task: Task) -> Any:
 
 
 @contextlib.contextmanager
-def _attached(device: str, values: bool) -> Iterator[Any]:
-    """The device the submission will see as `cuda`; yields the virtual GPU or None."""
+def _attached(device: str, values: bool, ranks: int) -> Iterator[Any]:
+    """The device the submission will see as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
     if kind != "vgpu":
         yield None
@@ -242,7 +242,7 @@ def _attached(device: str, values: bool) -> Iterator[Any]:
     import vgpu
 
     # force: on a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
-    with vgpu.attach(model, values=values, force=True) as gpu:
+    with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
         yield gpu
 
 

@@ -14,19 +14,46 @@ from labkit.results.lab1 import (
     OperationTime,
     StageMemory,
 )
+from labkit.results.lab2 import AmpTraining, NumberFormat, PrecisionConclusions, PrecisionResult, StabilityRun
+from labkit.results.lab3 import AccumulationResult, DdpTraining, ScalingPoint, StepProfile
+from labkit.results.lab4 import (
+    ATTENTION_METHODS,
+    AttentionResult,
+    CheckpointingResult,
+    LargeTraining,
+    MemoryComparison,
+    MemoryPrediction,
+    TrainingSetup,
+)
 
 __all__ = [
+    "ATTENTION_METHODS",
     "SCHEMA",
     "STAGES",
+    "AccumulationResult",
+    "AmpTraining",
+    "AttentionResult",
+    "CheckpointingResult",
     "Comparison",
+    "DdpTraining",
     "Environment",
+    "LargeTraining",
     "MatmulResult",
+    "MemoryComparison",
+    "MemoryPrediction",
     "MemoryProfile",
+    "NumberFormat",
     "OperationTime",
+    "PrecisionConclusions",
+    "PrecisionResult",
     "Provenance",
     "ResultsError",
     "Saved",
+    "ScalingPoint",
+    "StabilityRun",
     "StageMemory",
+    "StepProfile",
+    "TrainingSetup",
     "load_json",
     "save_json",
 ]

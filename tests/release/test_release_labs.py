@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import operator
 import re
 import shutil
 import subprocess
@@ -239,7 +240,7 @@ def test_every_open_function_raises_with_the_name_of_its_task(
     module: str, function: str, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    stub = getattr(importlib.import_module(module), function)
+    stub = operator.attrgetter(function)(importlib.import_module(module))
     needed = {"sizes": (), "iterations": 1, "count": 1}
     code = stub.__code__
     arguments = {name: needed.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}

@@ -1,0 +1,72 @@
+"""What the written parts of all labs have in common: the claims of a REPORT.md, and the results they are compared with.
+
+Prose is only counted, never read. Claims are compared with `results/*.json` as the student committed them; the programs
+are not run again for this: a bug in one already costs points in its own criterion.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from grader.judge import CheckFailed, require
+from grader.submission import Submission
+
+MINIMUM_PROSE_WORDS = 60
+
+Kinds = Mapping[str, tuple[type, ...]]
+"""The claims a report must make, and the types that each may have."""
+
+
+def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:
+    """The claims of the lab's REPORT.md; fails the check unless all are made, with the right types, and explained.
+
+    Args:
+        submission: whose report.
+        lab: the lab's folder, "lab1_gpu_basics".
+        kinds: the claims that must be there.
+        task: the task's number, for the message.
+        write: what the prose should explain, for the message.
+    """
+    text = submission.read_text(f"{lab}/REPORT.md")
+    if text is None:
+        raise CheckFailed("REPORT.md is missing", "copy the template back from the course and fill it in")
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    require(len(blocks) == 1, f"REPORT.md has {len(blocks)} ```toml blocks, expected the template's one")
+    try:
+        found = tomllib.loads(blocks[0]).get("claims", {})
+    except tomllib.TOMLDecodeError as error:
+        raise CheckFailed(f"the claims in REPORT.md are not valid TOML: {error}") from None
+    unfilled = [name for name in kinds if name not in found or found[name] == ""]
+    require(
+        not unfilled,
+        f"{len(unfilled)} of {len(kinds)} claims are still open in REPORT.md, the first is {', '.join(unfilled[:1])}",
+        f"task {task}: run the lab's programs, then copy their numbers into the [claims] block",
+    )
+    for name, types in kinds.items():
+        right = isinstance(found[name], types) and not (isinstance(found[name], bool) and bool not in types)
+        require(right, f"claim {name}: {found[name]!r} should be {' or '.join(kind.__name__ for kind in types)}")
+    words = len(re.sub(r"^```.*?^```|^#[^\n]*|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
+    require(
+        words >= MINIMUM_PROSE_WORDS,
+        f"REPORT.md explains its numbers in {words} words",
+        f"write at least {MINIMUM_PROSE_WORDS}: {write}",
+    )
+    return dict(found)
+
+
+def results(submission: Submission, lab: str, name: str) -> dict[str, Any]:
+    """A results file as it was committed: `provenance` is an object, `results` a list with something in it."""
+    text = submission.read_text(f"{lab}/results/{name}")
+    if text is None:
+        raise CheckFailed(f"results/{name} is missing", "run the lab's programs; they write it")
+    try:
+        document = json.loads(text)
+        rows, provenance = document["results"], document["provenance"]
+    except (ValueError, KeyError, TypeError):
+        raise CheckFailed(f"results/{name} is damaged", "run the program that writes it again") from None
+    require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
+    return dict(document)

@@ -1,0 +1,91 @@
+"""`.ci/run` makes the machine ready where it can, and runs the tests in any case."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
+DEBIAN_FOLDER = "/usr/share/datasets/fashion-mnist"
+INSTALL, UPDATE = "install", "update"
+
+RECORD = 'echo "$(basename "$0") $*" >>"$CALLS"\n'
+WORKS = RECORD
+FAILS = RECORD + 'echo "E: no network" >&2; exit 100\n'
+WORKS_AFTER_UPDATE = RECORD + 'if [ "$1" = update ]; then touch "$CALLS.lists"; else [ -e "$CALLS.lists" ]; fi\n'
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run ended, and what it called."""
+
+    exit_code: int
+    errors: str
+    calls: list[str]
+
+    @property
+    def apt(self) -> list[str]:
+        """What apt-get was asked for."""
+        return [call.split()[1] for call in self.calls if call.startswith("apt-get")]
+
+
+@pytest.fixture
+def ci(tmp_path: Path):
+    """Run a copy of the script where apt-get, make and id do what a test says."""
+
+    def run(*, apt: str, user: int = 0, make: str = WORKS, there: bool = False) -> Run:
+        folder, binaries, calls = tmp_path / "fashion-mnist", tmp_path / "bin", tmp_path / "calls"
+        script = tmp_path / "checkout" / ".ci" / "run"
+        for path in (binaries, script.parent, *([folder] if there else [])):
+            path.mkdir(parents=True)
+        text = SCRIPT.read_text()
+        assert text.count(DEBIAN_FOLDER) == 1
+        script.write_text(text.replace(DEBIAN_FOLDER, str(folder)))
+        for name, body in (("apt-get", apt), ("make", make), ("id", f"echo {user}\n")):
+            (binaries / name).write_text(f"#!/bin/sh\n{body}")
+            (binaries / name).chmod(0o755)
+        environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "CALLS": str(calls)}
+        done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
+        return Run(done.returncode, done.stderr, calls.read_text().splitlines())
+
+    return run
+
+
+def test_fashion_mnist_is_installed_then_the_tests_run(ci) -> None:
+    done = ci(apt=WORKS)
+    assert (done.exit_code, done.errors) == (0, "")
+    assert done.apt == [INSTALL]
+    assert done.calls[0].endswith("dataset-fashion-mnist")
+    assert done.calls[-1] == "make test"
+
+
+def test_lists_of_packages_are_fetched_only_when_they_are_missing(ci) -> None:
+    done = ci(apt=WORKS_AFTER_UPDATE)
+    assert done.apt == [INSTALL, UPDATE, INSTALL]
+    assert (done.exit_code, done.errors) == (0, "")
+
+
+def test_without_a_network_the_tests_run_and_a_note_says_what_is_missing(ci) -> None:
+    done = ci(apt=FAILS)
+    assert (done.exit_code, done.apt, done.calls[-1]) == (0, [INSTALL, UPDATE], "make test")
+    assert "E: no network" in done.errors
+    assert "dataset-fashion-mnist is not here" in done.errors
+
+
+def test_an_ordinary_user_installs_nothing(ci) -> None:
+    done = ci(apt=WORKS, user=1000)
+    assert (done.exit_code, done.calls) == (0, ["make test"])
+    assert "the tests that need it are skipped" in done.errors
+
+
+def test_what_is_there_is_not_installed_again(ci) -> None:
+    done = ci(apt=WORKS, there=True)
+    assert (done.exit_code, done.errors, done.calls) == (0, "", ["make test"])
+
+
+def test_failing_tests_fail_the_run(ci) -> None:
+    assert ci(apt=FAILS, make=RECORD + "exit 2\n").exit_code == 2

@@ -1,0 +1,264 @@
+"""`make matrix`: what every planted bug costs in every criterion, and that every correct style keeps every point.
+
+    python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--seeds 20] [--jobs 2] [--out build/matrix]
+
+Each scenario is graded as a user would, by `gpulabs grade` in a process of its own, with all labs, so that points lost
+in another lab would show too (`--own-lab` grades only the scenario's lab: minutes instead of hours). The reference is
+graded with `--seeds` different seeds among them. Writes `matrix.json` after every grading, so that an interrupted run
+goes on where it was; `matrix.md` is made at the end. Exits with 1 when anything is not as it should be.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
+
+KINDS = ("bugs", "variants")
+REFERENCE = "reference"
+_TITLES = {"bugs": "Planted bugs", "variants": "Correct styles", REFERENCE: "The reference, with as many seeds"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One grading: the points that each criterion lost, and whether that is as it should be."""
+
+    lab: str
+    kind: str
+    name: str
+    title: str
+    fingerprint: str
+    lost: dict[str, float]
+    loses: list[str]
+    may_lose: list[str]
+    problem: str
+    seconds: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.lab}/{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One grading to be done."""
+
+    lab: str
+    kind: str
+    name: str
+    scenario: Scenario
+    seed: int | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.lab}/{self.kind}/{self.name}"
+
+
+def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
+    """Hold a grade document against what the scenario expects."""
+    criteria = {
+        criterion["id"]: criterion
+        for lab in document["labs"]  # type: ignore[attr-defined]
+        for criterion in lab["criteria"]
+        if criterion["available"]
+    }
+    lost = {name: round(one["max_points"] - one["points"], 3) for name, one in criteria.items()}
+    lost = {name: points for name, points in lost.items() if points}
+    scenario = task.scenario
+    problems = []
+    if missing := sorted(scenario.loses - set(lost)):
+        problems.append(f"loses nothing in {', '.join(missing)}")
+    if surplus := sorted(set(lost) - scenario.loses - scenario.may_lose):
+        problems.append(f"loses points in {', '.join(surplus)} too")
+    outcomes = {check["id"]: check["outcome"] for one in criteria.values() for check in one["checks"]}
+    if passed := [name for name in scenario.fails if outcomes.get(name) == "passed"]:
+        problems.append(f"passes {', '.join(passed)}")
+    if task.kind != "bugs" and document["integrity"]:
+        problems.append("has integrity notes")
+    return Row(
+        lab=task.lab, kind=task.kind, name=task.name, title=str(scenario.table.get("title", "")),
+        fingerprint=fingerprint, lost=lost, loses=sorted(scenario.loses), may_lose=sorted(scenario.may_lose),
+        problem="; ".join(problems), seconds=float(document["seconds"]),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def grade(task: Task, fingerprint: str, labs: str | None) -> Row:
+    """Build the submission in a folder of its own and grade it in a process of its own.
+
+    Raises:
+        RuntimeError: the grading could not be carried out; the message holds what it printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="matrix-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        submission = task.scenario.build(folder / "student")
+        command = [
+            sys.executable,
+            "-c",
+            "from grader.cli import app; app()",
+            "grade",
+            str(submission),
+            "--device",
+            "vgpu",
+        ]
+        command += ["--report", str(folder / "report")]
+        command += ["--lab", labs] if labs else []
+        command += ["--seed", str(task.seed)] if task.seed is not None else []
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        document = folder / "report" / "grade.json"
+        if done.returncode not in (0, 1, 3) or not document.is_file():
+            raise RuntimeError(f"{task.key} could not be graded:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return judge(task, json.loads(document.read_text(encoding="utf-8")), fingerprint)
+
+
+def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
+    """The reference with each seed first, then every bug and variant of the labs."""
+    labs = list(labs)
+    reference = load(SCENARIOS / "exploits" / "honest_right")
+    found = [Task("all", REFERENCE, f"seed {seed}", reference, seed) for seed in range(seeds)]
+    for lab in labs:
+        for kind in KINDS:
+            found += [Task(f"lab{lab}", kind, one.name, one) for one in scenarios(f"lab{lab}/{kind}")]
+    return found
+
+
+def fingerprint_of(task: Task, labs: str | None) -> str:
+    """Changes when the scenario, the course's code or what is graded changes; gradings with the same one are kept."""
+    digest = hashlib.sha256(f"{task.key} {labs} {task.seed} {_course()}".encode())
+    _add_files(digest, task.scenario.folder)
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _course() -> str:
+    digest = hashlib.sha256()
+    for name in ("solutions", "grader", "labkit", "vgpu"):
+        _add_files(digest, ROOT / name)
+    return digest.hexdigest()
+
+
+def _add_files(digest: hashlib._Hash, folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: a table per lab, points lost by criterion; what must be lost in bold."""
+    parts = [
+        "# What every planted bug costs\n",
+        "Made by `make matrix`. Points lost by criterion: **bold** where the bug must lose some, plain where the "
+        "mistake may show as well. What has no column, in this lab and the others graded, kept every point.\n",
+    ]
+    for kind, lab in dict.fromkeys((row.kind, row.lab) for row in rows):
+        mine = [row for row in rows if (row.kind, row.lab) == (kind, lab)]
+        criteria = sorted({name for row in mine for name in (*row.lost, *row.loses)})
+        right = sum(not row.problem for row in mine)
+        where = "" if lab == "all" else f", Lab {lab.removeprefix('lab')}"
+        parts.append(f"## {_TITLES[kind]}{where}: {right} of {len(mine)} as they should be\n")
+        if kind == "bugs":
+            heads = [name.partition(".")[2] if name.startswith(f"{lab}.") else name for name in criteria]
+            parts.append("| bug | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(criteria))
+            for row in mine:
+                cells = [_cell(row, name) for name in criteria]
+                wrong = f" — **wrong: {row.problem}**" if row.problem else ""
+                parts.append(f"| {row.title or row.name.replace('_', ' ')}{wrong} | " + " | ".join(cells) + " |")
+        else:
+            for row in mine:
+                result = row.problem or ("lost " + str(row.lost) if row.lost else "every point")
+                parts.append(f"- {row.title or row.name.replace('_', ' ')}: {result}")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _cell(row: Row, name: str) -> str:
+    lost = row.lost.get(name)
+    if lost is None:
+        return ""
+    return f"**{lost:g}**" if name in row.loses else f"{lost:g}"
+
+
+def main(
+    labs: Annotated[str, typer.Option(help="Labs whose scenarios are graded.")] = "",
+    own_lab: Annotated[bool, typer.Option("--own-lab", help="Grade only the scenario's own lab.")] = False,
+    seeds: Annotated[int, typer.Option(min=0, help="Gradings of the reference.")] = 20,
+    jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time.")] = os.cpu_count() or 2,
+    out: Annotated[Path, typer.Option(help="Folder of matrix.json and matrix.md.")] = Path("build/matrix"),
+) -> None:
+    """Grade every scenario and write the table of what each costs."""
+    console = Console()
+    known = [folder.name.removeprefix("lab") for folder in sorted(SCENARIOS.glob("lab[0-9]"))]
+    chosen = [one.strip() for one in labs.split(",") if one.strip()] or known
+    if unknown := [one for one in chosen if one not in known]:
+        console.print(f"No scenarios for lab {', '.join(unknown)}; there are some for {', '.join(known)}.")
+        raise typer.Exit(2)
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "matrix.json"
+    order = tasks(chosen, seeds)
+    graded_labs = {task.key: task.lab.removeprefix("lab") if own_lab and task.lab != "all" else None for task in order}
+    prints = {task.key: fingerprint_of(task, graded_labs[task.key]) for task in order}
+    rows = {key: row for key, row in _read(file).items() if prints.get(key) == row.fingerprint}
+    todo = [task for task in order if task.key not in rows]
+    failures = 0
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(jobs) as pool:
+        bar = progress.add_task("grading", total=len(order), completed=len(rows))
+        running = [pool.submit(grade, task, prints[task.key], graded_labs[task.key]) for task in todo]
+        try:
+            for future in as_completed(running):
+                progress.advance(bar)
+                try:
+                    row = future.result()
+                except (RuntimeError, ValueError) as error:
+                    failures += 1
+                    console.print(str(error), markup=False)
+                    continue
+                rows[row.key] = row
+                _write(file, order, rows)
+                if row.problem:
+                    console.print(f"{row.key}: {row.problem}", markup=False)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            console.print(f"Stopped; {len(rows)} of {len(order)} are in {file}, and the next run goes on from there.")
+            raise typer.Exit(130) from None
+    found = [rows[task.key] for task in order if task.key in rows]
+    (out / "matrix.md").write_text(table(found), encoding="utf-8")
+    wrong = [row for row in found if row.problem]
+    console.print(f"{len(found) - len(wrong)} of {len(order)} as they should be; the table is {out / 'matrix.md'}")
+    if wrong or failures:
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> dict[str, Row]:
+    try:
+        rows = [Row(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):  # none yet, or from another version: everything is graded again
+        return {}
+    return {row.key: row for row in rows}
+
+
+def _write(file: Path, order: list[Task], rows: dict[str, Row]) -> None:
+    """Whole or not at all, so that an interruption loses nothing."""
+    found = [asdict(rows[task.key]) for task in order if task.key in rows]
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    new.replace(file)
+
+
+if __name__ == "__main__":
+    typer.run(main)
