@@ -25,6 +25,9 @@ from labkit.results.lab4 import (
     MemoryPrediction,
     TrainingSetup,
 )
+from labkit.results.lab5 import EpochResult, TrainerRun, ValidationResult
+from labkit.results.lab5_monitoring import MonitorOverhead
+from labkit.results.lab5_profiling import DeviceTime, PipelineSettings, PipelineStage, StepBreakdown, TuningPoint
 
 __all__ = [
     "ATTENTION_METHODS",
@@ -36,14 +39,19 @@ __all__ = [
     "CheckpointingResult",
     "Comparison",
     "DdpTraining",
+    "DeviceTime",
     "Environment",
+    "EpochResult",
     "LargeTraining",
     "MatmulResult",
     "MemoryComparison",
     "MemoryPrediction",
     "MemoryProfile",
+    "MonitorOverhead",
     "NumberFormat",
     "OperationTime",
+    "PipelineSettings",
+    "PipelineStage",
     "PrecisionConclusions",
     "PrecisionResult",
     "Provenance",
@@ -52,8 +60,12 @@ __all__ = [
     "ScalingPoint",
     "StabilityRun",
     "StageMemory",
+    "StepBreakdown",
     "StepProfile",
+    "TrainerRun",
     "TrainingSetup",
+    "TuningPoint",
+    "ValidationResult",
     "load_json",
     "save_json",
 ]

@@ -106,6 +106,14 @@ def test_persistent_workers_start_once(gpu: vgpu.VirtualGPU) -> None:
     assert kept[1] < kept[0] - 0.03
 
 
+def test_an_epoch_that_is_left_early_leaves_nothing_in_the_next(gpu: vgpu.VirtualGPU) -> None:
+    """Persistent workers still hold batches of the epoch before; PyTorch drops them (`_reset`)."""
+    loader = DataLoader(_Slow(), batch_size=_BATCH, num_workers=2, persistent_workers=True)
+    for _ in range(2):
+        assert next(iter(loader))[0, 0] == 0
+    assert _items(list(loader)) == list(range(_BATCH * _BATCHES))
+
+
 def test_a_worker_init_function_delays_the_first_batches(gpu: vgpu.VirtualGPU) -> None:
     ((plain,), _) = _epochs(_Slow(), num_workers=2)
     ((slow,), _) = _epochs(_Slow(), num_workers=2, worker_init_fn=lambda _: time.sleep(1))

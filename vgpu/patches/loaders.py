@@ -126,6 +126,15 @@ def install(patches: PatchSet, machine: Machine) -> None:
     """Let workers report their times and the iterator wait for them."""
     clock = machine.clock
     ask, receive, process = _Iterator._try_put_index, _Iterator._get_data, _Iterator._process_data
+    reset = _Iterator._reset
+
+    def start_over(self: Any, loader: Any, first_iter: bool = False) -> None:
+        """The next epoch of persistent workers: what an epoch that was left early had asked for is not of it."""
+        if not first_iter:
+            workers = _workers(self, clock)
+            workers.arrived.clear()
+            workers.asked_at.clear()
+        reset(self, loader, first_iter)
 
     def try_put_index(self: Any) -> None:
         workers, number = _workers(self, clock), self._send_idx
@@ -144,6 +153,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
             mine.now = before  # unpacking is part of `_MESSAGE_SECONDS`, whenever it really happens
             if not isinstance(index, int):
                 return index, data
+            if index not in self._task_info:  # of an epoch that was left early; PyTorch drops it as well
+                continue
             if isinstance(data, Loaded):
                 workers.arrive(index, self._task_info[index][0], data)
             workers.arrived[index] = data
@@ -156,6 +167,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
             data = data.data
         return process(self, data, *args)
 
+    patches.set(_Iterator, "_reset", start_over)
     patches.set(_Iterator, "_try_put_index", try_put_index)
     patches.set(_Iterator, "_get_data", get_data)
     patches.set(_Iterator, "_process_data", process_data)

@@ -1,0 +1,348 @@
+"""Judges Lab 5's monitor: units, names and kinds, what is absent, a machine without NVML, the background, alerts.
+
+The GPUs are made up (`grader/probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on
+how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from grader.checks.lab5_monitor_reference import (
+    COUNTERS,
+    DCGM,
+    DCGM_FACTORS,
+    GAUGES,
+    expected_alerts,
+    gpu,
+    readings,
+    series,
+    snapshots,
+)
+from grader.checks.programs import picture_and_json
+from grader.criterion import criterion, requires
+from grader.fresh import Fresh
+from grader.judge import require, require_between, require_close, require_equal
+from grader.submission import Seen, Submission
+
+EXACT = 1e-9
+"""Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
+SINGLE = 1e-6
+"""TensorBoard keeps float32."""
+_LOGS = [
+    [7, {"loss": 2.25, "accuracy": 0.375, "learning_rate": 0.003, "val/loss": 2.5}],
+    [14, {"loss": 1.125, "accuracy": 0.625, "throughput": 5120.5, "gradient_norm": 0.75}],
+]
+
+
+def _seen(submission: Submission, fresh: Fresh, **changes: Any) -> tuple[list[dict[str, Any]], Seen]:
+    """Two GPUs that nobody has seen, and what was exported of them; the same for all checks of a grading."""
+    draw = fresh.shared("lab5.monitoring")
+    gpus = [gpu(draw, index) for index in range(2)]
+    inputs: dict[str, Any] = {"gpus": gpus, "logs": _LOGS, **changes}
+    return gpus, submission.probe("lab5_monitoring.exported", device="cpu", **inputs)
+
+
+@criterion("lab5.monitoring")
+class TestMonitoring:
+    def test_base_units(self, submission: Submission, fresh: Fresh) -> None:
+        gpus, seen = _seen(submission, fresh)
+        found = series(seen.text)
+        for index, raw in enumerate(gpus):
+            for field, value in readings(raw).items():
+                name = GAUGES.get(field) or COUNTERS[field]
+                told = found.get((name, str(index)))
+                require(told is not None, f"/metrics has no {name} of GPU {index}, which tells it", "see GPU_METRICS")
+                require_close(
+                    float(told or 0),
+                    value,
+                    relative=EXACT,
+                    what=f"{name} of GPU {index} in /metrics",
+                    hint="NVML's unit stands beside its query; the base unit is in the name",
+                )
+        scalars = {(tag, step): value for tag, step, value in seen.scalars}
+        for field in ("power_watts", "memory_used_bytes", "sm_clock_hertz", "utilization_ratio"):
+            told = scalars.get((f"gpu1/{field}", 14))
+            require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step 14", "write_tensorboard")
+            wanted = readings(gpus[1])[field]
+            require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
+        own = submission.probe("lab5_monitoring.on_this_device", work=2048, values=False)
+        watts, total = own.reading["power_watts"], own.reading["memory_total_bytes"]
+        require_between(watts, 1, 3000, what="power_watts of this machine's GPU", hint="watts, not milliwatts")
+        if submission.device.simulated:
+            require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
+
+    def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
+        gpus, seen = _seen(submission, fresh)
+        kinds = _kinds(seen.text)
+        for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
+            for name in names.values():
+                require_equal(
+                    kinds.get(name),
+                    kind,
+                    what=f"# TYPE of {name} in /metrics",
+                    hint="a counter only rises: rate() and increase() rely on it; everything else is a gauge",
+                )
+        labels = {"gpu": "1", "uuid": gpus[1]["uuid"], "name": gpus[1]["name"]}
+        _require_labels(seen.text, "gpu_power_watts", labels)
+        _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
+        for name in ("monitor_samples_total", "monitor_seconds_total"):
+            require_equal(kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
+        require_close(series(seen.text)["monitor_samples_total", ""], 2, relative=0, what="monitor_samples_total")
+        _, by_dcgm = _seen(submission, fresh, dcgm_names=True)
+        found = series(by_dcgm.text)
+        for field, name in DCGM.items():
+            told = found.get((name, "1"))
+            require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
+            wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)
+            require_close(float(told or 0), wanted, relative=EXACT, what=f"{name} with dcgm_names", hint="DCGM's unit")
+        _require_labels(
+            by_dcgm.text,
+            "DCGM_FI_DEV_POWER_USAGE",
+            {"gpu": "1", "UUID": gpus[1]["uuid"], "modelName": gpus[1]["name"]},
+        )
+
+    def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
+        known = ("uuid", "name", "used_bytes", "total_bytes", "celsius")
+        draw = fresh.shared("lab5.monitoring")
+        full, lost = gpu(draw, 0), gpu(draw, 1)
+        poor = {key: value for key, value in gpu(draw, 2).items() if key in known}
+        _, seen = _seen(submission, fresh, gpus=[full, lost, poor], lost=[1])
+        found = series(seen.text)
+        told = {name for name, index in found if index == "2"}
+        wanted = {"gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_temperature_celsius"}
+        where = "of a GPU that tells only its memory and temperature"
+        require_equal(
+            sorted(told), sorted(wanted), what=f"metrics in /metrics {where}", hint="not supported is absent, never zero"
+        )
+        records = _lines(seen.jsonl)
+        entry = {reading["index"]: reading for reading in records[-1]["gpus"]}
+        require(
+            not {"power_watts", "throttle_reasons", "ecc_errors"} & entry[2].keys(),
+            f"metrics.jsonl has {sorted(entry[2])} {where}",
+            "labkit.monitoring.plain leaves out what is None",
+        )
+        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith("gpu2/")}
+        require(
+            scalars == {"gpu2/memory_used_bytes", "gpu2/memory_total_bytes", "gpu2/temperature_celsius"},
+            f"TensorBoard has {sorted(scalars)} {where}",
+            "only what is a number and is there",
+        )
+        require(("gpu_power_watts", "1") in series(seen.first), "the GPU that is lost later is missing at first")
+        left = sorted(name for name, index in found if index == "1")
+        require_equal(
+            left, ["gpu_up"], what="metrics of a GPU that the driver has lost", hint="its last values are not its values"
+        )
+        require_close(1 + found["gpu_up", "1"], 1, relative=0, what="1 + gpu_up of a lost GPU")
+        require_close(found["gpu_up", "0"], 1, relative=0, what="gpu_up of the GPU beside it")
+
+    def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
+        for error, reason in (
+            ("LIBRARY_NOT_FOUND", "without NVML's library"),
+            ("DRIVER_NOT_LOADED", "without a driver"),
+            ("NO_PERMISSION", "without permission"),
+        ):
+            seen = submission.probe("lab5_monitoring.without_nvml", device="cpu", error=error, logs=_LOGS)
+            require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
+            require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
+            require(
+                not seen.later.strip(),
+                f"{reason} the monitor goes on talking after its start: {seen.later[:120]!r}",
+                "once: a line per sample fills somebody's disk",
+            )
+            require_equal(
+                seen.said.strip().count("\n") + 1, 1, what=f"lines that the monitor says {reason}", hint="one line"
+            )
+            require(
+                series(seen.text).get(("training_loss", "")) == 1.125,
+                f"{reason} /metrics has no training_loss",
+                "training metrics go on without a GPU",
+            )
+            require(
+                not any(name.startswith("gpu_") for name, _ in series(seen.text)),
+                f"{reason} /metrics has GPU metrics",
+                "absent, never zero",
+            )
+            require_equal(len(_lines(seen.jsonl)), len(_LOGS), what=f"lines of metrics.jsonl {reason}")
+
+    def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
+        logs = [*_LOGS, [10, {"loss": "nan", "gradient_norm": "inf"}]]
+        _, seen = _seen(submission, fresh, logs=logs)
+        found = series(seen.text)
+        names = {
+            "training_accuracy_ratio": 0.625,
+            "training_samples_per_second": 5120.5,
+            "training_learning_rate": 0.003,
+            "training_val_loss": 2.5,
+            "training_step": 10.0,
+        }
+        for name, value in names.items():
+            require_equal(
+                found.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last, a gauge"
+            )
+        loss = found.get(("training_loss", ""), 0.0)
+        require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
+        records = _lines(seen.jsonl)
+        require_equal([record["step"] for record in records], [7, 14, 10], what="steps in metrics.jsonl")
+        require_equal(
+            [record["metrics"] for record in records],
+            [_LOGS[0][1], _LOGS[1][1], {"loss": "NaN", "gradient_norm": "Infinity"}],
+            what="metrics in metrics.jsonl",
+            hint="those of this call, one line each",
+        )
+        told = [[tag, step, value] for tag, step, value in seen.scalars if tag.startswith("training/")]
+        wanted = [[f"training/{name}", step, value] for step, metrics in logs for name, value in metrics.items()]
+        told.sort(key=str)
+        wanted.sort(key=str)
+        require_equal([row[:2] for row in told], [row[:2] for row in wanted], what="scalars in TensorBoard, and steps")
+        for (tag, step, value), (_, _, expected) in zip(told, wanted, strict=True):
+            if isinstance(expected, str):
+                require_equal(value, expected, what=f"scalar {tag} at step {step}")
+            else:
+                require_close(value, expected, relative=SINGLE, what=f"scalar {tag} at step {step}")
+        _, other = _seen(submission, fresh, rank=1)
+        require(
+            not other.files and other.url is None and other.started == 0 and other.threads == 0,
+            f"on rank 1 the monitor writes {other.files or 'nothing'}, serves {other.url}, starts NVML {other.started} "
+            f"times and {other.threads} threads",
+            "rank 0 alone monitors",
+        )
+
+    def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
+        draw = fresh.shared("lab5.monitoring")
+        samples = 4
+        seen = submission.probe(
+            "lab5_monitoring.background", device="cpu", gpus=[gpu(draw, 0)], samples=samples, logs=25
+        )
+        require(
+            seen.history >= samples and seen.elsewhere > 0,
+            f"with an interval of 10 ms, {seen.history} samples after seconds, {seen.elsewhere} questions in the "
+            "background",
+            "a daemon thread that samples until close() tells it to stop",
+        )
+        require_equal(
+            seen.asked_by_logging, 0, what="questions to GPUs by 25 calls of log_metrics", hint="take the latest sample"
+        )
+        require(seen.reached, "the background thread stopped sampling")
+        require(
+            seen.logged_meanwhile,
+            "log_metrics() does not return while a GPU takes long to answer",
+            "hold no lock while you ask: a training step would wait with you",
+        )
+        require_equal(
+            seen.asked_after_close, 0, what="questions to NVML after close()", hint="stop the thread, join it, then NVML"
+        )
+        require_equal(
+            seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="one shutdown for each init"
+        )
+
+    def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
+        self._judge_alerts(submission, fresh, at_once=True)
+
+    @requires("alerts_fire")
+    def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
+        self._judge_alerts(submission, fresh, at_once=False)
+        draw = fresh.shared("lab5.monitoring")
+        limit = 85
+        celsius = [limit, limit + draw.integer(1, 9), limit + 1, limit - 3, limit + 2, limit + 2]
+        seen = submission.probe("lab5_monitoring.raised", device="cpu", gpus=[gpu(draw, 0)], celsius=celsius)
+        told = [alert["rule"] for alert in seen.told]
+        what = f"alerts given to on_alert while GPU 0 has {celsius} degrees, and the loss is NaN at the last two steps"
+        require_equal(
+            told,
+            ["GpuHot", "GpuHot", "LossNotFinite"],
+            what=what,
+            hint="once when it begins, and again only after it had stopped",
+        )
+        require_equal(sorted(seen.firing), ["GpuHot", "LossNotFinite"], what="alerts in the last snapshot")
+        counted = [len(record["alerts"]) for record in _lines(seen.jsonl)]
+        require_equal(counted, [0, 1, 1, 0, 2, 2], what="alerts in each line of metrics.jsonl")
+
+    def test_overhead_measured(self, submission: Submission) -> None:
+        seen = submission.probe("lab5_monitoring.program", steps=12)
+        (row,) = picture_and_json(seen, "python -m labs.lab5_production.monitor")[:1]
+        wanted = {"steps", "bare_step_seconds", "monitored_step_seconds", "overhead_ratio", "log_seconds", "sample_seconds"}
+        require(
+            isinstance(row, dict) and wanted <= row.keys(),
+            "the results of the monitor are no MonitorOverhead",
+            "save_json(path, [overhead], device.provenance())",
+        )
+        for name in ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds"):
+            require_between(row[name], 1e-9, 60, what=name, hint="seconds, by time.perf_counter()")
+        require_between(
+            row["overhead_ratio"] + 1,
+            0.999 * row["monitored_step_seconds"] / row["bare_step_seconds"],
+            1.001 * row["monitored_step_seconds"] / row["bare_step_seconds"],
+            what="1 + overhead_ratio",
+            hint="monitored / bare - 1",
+        )
+
+    def _judge_alerts(self, submission: Submission, fresh: Fresh, *, at_once: bool) -> None:
+        """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
+        for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
+            told = submission.probe("lab5_monitoring.evaluate", device="cpu", rules=rules, snapshots=given).alerts
+            for number, (snapshot, alerts, wanted) in enumerate(
+                zip(given, told, expected_alerts(rules, given), strict=True)
+            ):
+                keys = [[alert["rule"], alert["gpu"]] for alert in alerts]
+                shown = {key: value for key, value in snapshot.items() if key != "gpus" or value}
+                what = f"alerts at snapshot {number} of {len(given)}, {json.dumps(shown)}"
+                changed = f"; rules: {json.dumps(rules)}" if rules else ""
+                require_equal(
+                    sorted(keys, key=str),
+                    sorted(([rule, index] for rule, index, _, _ in wanted), key=str),
+                    what=f"{what}{changed}",
+                    hint="strictly above or below; absent breaks no rule; an unbroken row of snapshots",
+                )
+                for alert in alerts:
+                    (_, _, since, value) = next(
+                        row for row in wanted if [row[0], row[1]] == [alert["rule"], alert["gpu"]]
+                    )
+                    require_equal(alert["since"], since, what=f"since of {alert['rule']}, {what}")
+                    if value is not None:
+                        require_close(alert["value"], value, relative=EXACT, what=f"value of {alert['rule']}, {what}")
+                    require(
+                        alert["message"].startswith(alert["rule"]) and "\n" not in alert["message"],
+                        f"the message of {alert['rule']} is {alert['message']!r}",
+                        "one line that begins with the rule's name",
+                    )
+
+
+def _kinds(text: str) -> dict[str, str]:
+    """The kind of each metric that has a time series, as its # TYPE line says."""
+    rows = [line.split() for line in text.splitlines() if line.startswith("# TYPE ")]
+    names = {name for name, _ in series(text)}
+    return {row[2]: row[3] for row in rows if row[2] in names}
+
+
+def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:
+    lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+    parts = [f'{label}="{value}"' for label, value in labels.items()]
+    require(
+        any(all(part in line for part in parts) and line.count('="') == len(parts) for line in lines),
+        f"/metrics has no time series {name}{{{', '.join(parts)}}}",
+        f"labels as in labkit.monitoring.names; there are: {'; '.join(lines[:2]) or 'none'}",
+    )
+
+
+def _lines(text: str | None) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, which must be strict JSON."""
+    require(text is not None, "there is no metrics.jsonl in log_dir")
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    found = []
+    for line in (text or "").splitlines():
+        try:
+            record = json.loads(line, parse_constant=refuse)
+        except ValueError as error:
+            require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
+        require(
+            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
+            f"a line of metrics.jsonl lacks something: {line[:100]}",
+            "an object with time, step, metrics, gpus and alerts",
+        )
+        found.append(record)
+    return found

@@ -1,0 +1,142 @@
+"""Task 5.5: read all GPUs in base units, and live with what they cannot tell.
+
+Not for exporting what was read: exporting.py.
+"""
+
+from typing import Any
+
+import pynvml
+
+from labkit.monitoring import GpuReading
+from labkit.monitoring.nvml import QUERIES, THROTTLE_REASONS, XidCounter, identity, throttle_mask
+
+
+def base_value(unit: str, answer: float) -> float:
+    """An answer of NVML in the base unit: ratios, bytes, degrees, watts, joules, hertz, bytes per second, counts.
+
+    Args:
+        unit: what NVML answered in, one of `labkit.monitoring.nvml.UNITS`.
+        answer: what it answered.
+
+    Raises:
+        KeyError: the unit is unknown.
+
+    Source: https://prometheus.io/docs/practices/naming/#base-units
+    """
+    # TODO(task 5.5):
+    # 1. How many base units is one of this unit? Bytes, degrees and counts are base units already.
+    # --- solution: task 5.5 ---
+    factors = {
+        "percent": 0.01,
+        "bytes": 1,
+        "celsius": 1,
+        "milliwatts": 1e-3,
+        "millijoules": 1e-3,
+        "megahertz": 1e6,
+        "kilobytes_per_second": 1e3,
+        "count": 1,
+    }
+    return answer * factors[unit]
+    # --- end ---
+
+
+def read_gpu(handle: Any, index: int, xids: XidCounter | None = None) -> GpuReading:
+    """Everything that one GPU tells now.
+
+    A field whose query fails stays None, whatever the reason: not supported, not permitted, not known to this driver.
+    When the GPU is lost (NVMLError_GpuIsLost), the reading has its index, `up=False`, and nothing that is measured.
+
+    Args:
+        handle: NVML's, of the GPU.
+        index: the GPU's index.
+        xids: counts its XID errors; None: they are not counted.
+
+    Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
+    """
+    # TODO(task 5.5):
+    # 1. Ask every query of QUERIES, then identity and throttle_mask; on an NVMLError leave the field out.
+    # 2. Numbers go through base_value; the mask becomes the names of its bits.
+    # 3. One error is different: a lost GPU ends the reading with up=False.
+    # --- solution: task 5.5 ---
+    found: dict[str, Any] = {"xid_errors": None if xids is None else xids.count()}
+    asks = [(query.field, lambda query=query: base_value(query.unit, query.ask(handle))) for query in QUERIES]
+    asks.append(("identity", lambda: identity(handle)))
+    asks.append(("throttle_reasons", lambda: _names_of(throttle_mask(handle))))
+    for name, ask in asks:
+        try:
+            found[name] = ask()
+        except pynvml.NVMLError_GpuIsLost:
+            return GpuReading(index=index, up=False)
+        except pynvml.NVMLError:
+            continue
+    uuid, name = found.pop("identity", (None, None))
+    return GpuReading(index=index, uuid=uuid, name=name, **found)
+    # --- end ---
+
+
+# --- solution only ---
+def _names_of(mask: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in THROTTLE_REASONS.items() if mask & bit)
+
+
+# --- end ---
+
+
+class GpuReader:
+    """All GPUs of this machine, through NVML, for as long as it is open.
+
+    Attributes:
+        message: why there is nothing to read, for people, in one line; None when there is.
+    """
+
+    message: str | None
+
+    def __init__(self) -> None:
+        """Start NVML and find the GPUs. Never raises an NVMLError: where NVML or its driver is missing, `message` says
+        so, and `read` gives nothing. NVML counts its users: each start wants one `close`."""
+        # TODO(task 5.5):
+        # 1. nvmlInit. It raises NVMLError_LibraryNotFound without the library, NVMLError_DriverNotLoaded without the
+        #    driver, and other NVMLErrors for other reasons: make a message of each.
+        # 2. Take a handle of each GPU, and a counter of its XID errors.
+        # 3. No GPU at all is worth a message, too.
+        # --- solution: task 5.5 ---
+        self.message = None
+        self._gpus: list[tuple[Any, XidCounter]] = []
+        self._started = False
+        try:
+            pynvml.nvmlInit()
+            self._started = True
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._gpus.append((handle, XidCounter(handle)))
+        except pynvml.NVMLError as error:
+            self.message = f"no GPU is monitored: NVML says {str(error)!r}; training metrics go on"
+            return
+        if not self._gpus:
+            self.message = "no GPU is monitored: NVML finds none; training metrics go on"
+        # --- end ---
+
+    def read(self) -> tuple[GpuReading, ...]:
+        """One reading per GPU, in the order of their indices; empty where there is nothing to read."""
+        # TODO(task 5.5):
+        # 1. read_gpu for every GPU.
+        # --- solution: task 5.5 ---
+        return tuple(read_gpu(handle, index, xids) for index, (handle, xids) in enumerate(self._gpus))
+        # --- end ---
+
+    def close(self) -> None:
+        """Give back what was taken: counters, then NVML. Afterwards `read` gives nothing; a second call does nothing."""
+        # TODO(task 5.5):
+        # 1. Close the counters.
+        # 2. nvmlShutdown, once, and only if it was started.
+        # --- solution: task 5.5 ---
+        for _, xids in self._gpus:
+            xids.close()
+        self._gpus = []
+        if self._started:
+            self._started = False
+            try:
+                pynvml.nvmlShutdown()
+            except pynvml.NVMLError:
+                return
+        # --- end ---
