@@ -47,7 +47,7 @@ class Reusing:
 
     def __init__(self, sandbox: Sandbox, folder: Path, scenario: Scenario) -> None:
         self._sandbox, self._folder, self._scenario = sandbox, folder, scenario
-        self._changed = reuse.changed_modules(folder)
+        self._changed = reuse.changed_symbols(folder)
 
     def run(self, request: Request) -> Reply:
         is_cold = request.probe.startswith("lab3_launch.") and "ddp_training" in str(request.params["module"])
@@ -66,9 +66,8 @@ class Reusing:
     def _is_as_in_the_reference(self, request: Request) -> bool:
         if not request.student:
             return True
-        modules = reuse.modules_of(request)
-        changed = self._changed
-        return bool(modules) and changed is not None and all(reuse.is_untouched(name, changed) for name in modules)
+        needed = reuse.symbols_of(request)
+        return bool(needed) and self._changed is not None and self._changed.isdisjoint(needed)
 
     def _of_the_reference(self, request: Request) -> Reply:
         if request.probe not in self.answers:
