@@ -141,7 +141,8 @@ def test_a_bug_is_not_hidden() -> None:
 
 def test_a_rank_of_torchrun_ends_without_taking_the_interpreter_down() -> None:
     code = (
-        "import atexit, sys; from labkit import program; atexit.register(print, 'registered'); sys.stdout.write('out ')\n"
+        "import atexit, sys; from labkit import program\n"
+        "atexit.register(print, 'registered'); sys.stdout.write('out ')\n"
         "class Late:\n    def __del__(self): print('interpreter taken down')\n"
         "late = Late(); program.run(lambda: 3)"
     )
