@@ -4,9 +4,12 @@ Not for the labs' own work: a program here means `main(argv) -> int` in a lab mo
 """
 
 import argparse
+import atexit
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -70,7 +73,30 @@ def run(main: Callable[[], int]) -> int:
     Returns:
         What `main` returned; 1 for an error a student can put right (`LabError`, a file that cannot be written) and
         for a task that is still open; 130 after Ctrl-C, as shells have it. Other exceptions are bugs and pass through.
+        Under torchrun it does not return but ends the process, see `end_process`.
     """
+    code = _run(main)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_process(code)
+    return code
+
+
+def end_process(code: int) -> NoReturn:
+    """End a process that was a rank: everything registered to happen at its end happens, then it is gone.
+
+    An ordinary end takes the interpreter down while Gloo's threads still run (destroy_process_group leaves them, with
+    the last collective's tensors), and on a busy machine one of them then aborts the process (SIGABRT) whose work was
+    done.
+
+    Source: https://github.com/pytorch/pytorch/pull/179291
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def _run(main: Callable[[], int]) -> int:
     try:
         return main()
     except KeyboardInterrupt:

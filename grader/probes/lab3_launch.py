@@ -19,7 +19,7 @@ from grader.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
-_ERROR = re.compile(r"(\[rank\d+\]:\s*)?[\w.]+(Error|Exception)\b")
+_ERROR = re.compile(r"(\[rank\d+\]:\s*)?([\w.]+(Error|Exception)\b|terminate called|Fatal Python error)")
 
 
 def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 import torch.multiprocessing as mp
 
+from labkit import program
+
 
 def run_ranks(
     function: Callable[..., Any],
@@ -43,15 +45,23 @@ def run_ranks(
     if start_method == "fork":
         importlib.import_module("torch._dynamo")  # DistributedDataParallel needs it: once here, not once in every copy
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        everything = (world_size, f"file://{folder}/rendezvous", folder, function, arguments)
+        everything = (world_size, f"file://{folder}/rendezvous", folder, start_method, function, arguments)
         mp.start_processes(_rank, args=everything, nprocs=world_size, start_method=start_method)  # type: ignore[attr-defined,no-untyped-call]
         # Our own processes wrote these files, in a folder nobody else can write to: safe to unpickle.
         return [pickle.loads(Path(folder, f"{rank}.pickle").read_bytes()) for rank in range(world_size)]
 
 
 def _rank(
-    rank: int, world_size: int, init_method: str, folder: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    world_size: int,
+    init_method: str,
+    folder: str,
+    start_method: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))  # the ranks of a machine share its cores
     returned = function(rank, world_size, init_method, *arguments)
     Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(returned))
+    if start_method == "spawn":  # a copy of another process ends without taking the interpreter down anyway
+        program.end_process(0)

@@ -38,7 +38,7 @@ def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade)
     assert graded.problems == ""
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_ten_seeds_give_the_same_result(seed: int, grade: Grade) -> None:
+@pytest.mark.parametrize("seed", range(2))  # the variants have one each; `make matrix` takes twenty
+def test_another_seed_gives_the_same_result(seed: int, grade: Grade) -> None:
     right = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", seed=seed)
     assert right.problems == ""

@@ -29,6 +29,6 @@ def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade)
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=2", f"--device=vgpu:{model}"), POINTS)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_five_seeds_give_the_same_result(seed: int, grade: Grade) -> None:
+@pytest.mark.parametrize("seed", range(2))  # the variants have one each; `make matrix` takes twenty
+def test_another_seed_gives_the_same_result(seed: int, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=2", seed=seed), POINTS)

@@ -148,10 +148,16 @@ def _observe() -> None:
     observer.start()
 
 
+def _causal_bias() -> None:
+    from torch.nn.attention.bias import causal_lower_right
+
+    causal_lower_right(2, 3)
+
+
 PROVOKED: dict[str, Callable[[], object]] = {
     "torch.compile": _compile,
     "flex_attention": _flex,
-    "causal biases of torch.nn.attention.bias": lambda: torch.nn.attention.bias.causal_lower_right(2, 3),
+    "causal biases of torch.nn.attention.bias": _causal_bias,
     "TorchScript code made before attach": lambda: DOUBLE(_x()),
     "saving TorchScript": _save_script,
     "torch.jit.load to the GPU": lambda: torch.jit.load("/nowhere.pt", map_location="cuda"),

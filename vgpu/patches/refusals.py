@@ -19,7 +19,6 @@ import torch.cuda.memory
 import torch.cuda.nccl
 import torch.cuda.tunable
 import torch.multiprocessing.reductions as reductions
-import torch.nn.attention.bias
 import torch.utils.dlpack
 
 from vgpu.devices import place
@@ -45,9 +44,16 @@ def install(patches: PatchSet, machine: Machine) -> None:
     for name in _NCCL:
         patches.set_existing(torch.cuda.nccl, name, refuse("direct calls of NCCL", f"torch.cuda.nccl.{name}"))
     patches.set(torch.cuda.tunable, "enable", _tunable)
+    # Only when a program imports it: the module imports torch.compile's machinery, which takes seconds.
+    when_imported(patches, {"torch.nn.attention.bias": lambda module: _biases(patches, module)})
+
+
+def _biases(patches: PatchSet, module: ModuleType) -> None:
     for name in _BIASES:
-        function = getattr(torch.nn.attention.bias, name)
-        patches.rebind(function, refuse("causal biases of torch.nn.attention.bias", name, like=function))
+        function = getattr(module, name)
+        stand_in = refuse("causal biases of torch.nn.attention.bias", name, like=function)
+        patches.set(module, name, stand_in)  # imported from here on
+        patches.rebind(function, stand_in)  # imported by name before
 
 
 def _refused_class(name: str, entry: str, base: type[Any] = object) -> type[Any]:
