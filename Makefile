@@ -45,6 +45,7 @@ labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release
 
 bench: $(READY) ## measure; writes JSON under benchmarks/results/
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,benchmarks]"
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and caches, never your work

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
 """The named regions of a training step, in their order."""
-STEP_PREFIX = "ProfilerStep#"
-"""What `torch.profiler` calls the steps that its schedule counts."""
+STEP_PREFIX = "ProfilerStep"
+"""How `torch.profiler` begins the names of the steps that its schedule counts; "#3" or "*" follows."""
 MICROSECOND = 1e-6
 
 Interval = tuple[float, float]
@@ -47,6 +47,17 @@ class TrainingJob:
         """Batches without end: the loader starts again whenever it is through."""
         while True:
             yield from self.loader
+
+    def train(self, step: int, inputs: Tensor, targets: Tensor) -> None:
+        """The whole of step number `step` but its waiting for the batch."""
+        inputs = inputs.to(self.device, non_blocking=self.non_blocking)
+        targets = targets.to(self.device, non_blocking=self.non_blocking)
+        loss = self.criterion(self.model(inputs), targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        if self.after_step is not None:
+            self.after_step(step, self.model, loss.detach())
 
 
 @dataclass(frozen=True, kw_only=True)

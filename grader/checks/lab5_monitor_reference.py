@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grader.fresh import Fresh
+from grader.judge import require
 
 GAUGES = {
     "utilization_ratio": "gpu_utilization_ratio",
@@ -110,6 +112,35 @@ def series(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
+def kinds(text: str) -> dict[str, str]:
+    """The kind of each metric that has a time series, as its # TYPE line says."""
+    rows = [line.split() for line in text.splitlines() if line.startswith("# TYPE ")]
+    names = {name for name, _ in series(text)}
+    return {row[2]: row[3] for row in rows if row[2] in names}
+
+
+def records(text: str | None) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, which must be strict JSON."""
+    require(text is not None, "there is no metrics.jsonl in log_dir")
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    found = []
+    for line in (text or "").splitlines():
+        try:
+            record = json.loads(line, parse_constant=refuse)
+        except ValueError as error:
+            require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
+        require(
+            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
+            f"a line of metrics.jsonl lacks something: {line[:100]}",
+            "an object with time, step, metrics, gpus and alerts",
+        )
+        found.append(record)
+    return found
+
+
 def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[str, float]], list[dict[str, Any]]]]:
     """Rules (what differs from the defaults) and snapshots to evaluate, one engine each.
 
@@ -126,9 +157,9 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         "xid_errors": 0,
     }
     if at_once:
-        hot = fresh.integer(70, 95)
+        heat = fresh.integer(70, 95)
         rules = {name: {"for_seconds": 0.0} for name in _DEFAULTS}
-        for changed in (rules, {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(hot)}}):
+        for changed in (rules, {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}):
             limit = changed["GpuHot"].get("threshold", 85.0)
             cases: list[dict[str, Any]] = [
                 {},
@@ -177,7 +208,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         wait = changed.get("GpuHot", {}).get("for_seconds", 60.0)
         moments = [0.0, wait / 2, wait - 1, wait, wait + 5, wait + 6, wait + 7, 1.5 * wait + 7, 2 * wait + 8]
         moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
-        hot_at = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
+        hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
         full_at = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
         given = []
         for number, (moment, hot, full) in enumerate(zip(moments, hot_at, full_at, strict=True)):

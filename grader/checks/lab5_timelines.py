@@ -64,9 +64,7 @@ def account(given: Mapping[str, Any]) -> dict[str, float]:
     masks.append(idle & ~data & (moving | during(given["copies_in"])))
     rest = idle & ~masks[2] & ~masks[3]
     masks += [rest & waited, rest & ~waited]
-    return {
-        name: float(lengths[mask].sum()) / given["steps"] for name, mask in zip(NAMES, masks, strict=True)
-    }
+    return {name: float(lengths[mask].sum()) / given["steps"] for name, mask in zip(NAMES, masks, strict=True)}
 
 
 def _all(given: Mapping[str, Any]) -> list[Sequence[Sequence[float]]]:

@@ -84,10 +84,10 @@ class Case:
 
     def batches(self, ranks: int) -> int:
         """Of one rank in one epoch."""
-        return -(-(-(-len(self.inputs) // ranks)) // self.batch_size)
+        return math.ceil(math.ceil(len(self.inputs) / ranks) / self.batch_size)
 
     def total_steps(self, ranks: int) -> int:
-        return int(self.config["epochs"] * -(-self.batches(ranks) // self.config["accumulation_steps"]))
+        return int(self.config["epochs"] * math.ceil(self.batches(ranks) / self.config["accumulation_steps"]))
 
     def follow(self, steps: Sequence[Sequence[int]], total: int) -> Sgd:
         """The weights after these steps, computed in float64."""

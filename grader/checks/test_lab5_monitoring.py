@@ -16,7 +16,9 @@ from grader.checks.lab5_monitor_reference import (
     GAUGES,
     expected_alerts,
     gpu,
+    kinds,
     readings,
+    records,
     series,
     snapshots,
 )
@@ -30,9 +32,9 @@ EXACT = 1e-9
 """Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
-_LOGS = [
-    [7, {"loss": 2.25, "accuracy": 0.375, "learning_rate": 0.003, "val/loss": 2.5}],
-    [14, {"loss": 1.125, "accuracy": 0.625, "throughput": 5120.5, "gradient_norm": 0.75}],
+_LOGS: list[tuple[int, dict[str, Any]]] = [
+    (7, {"loss": 2.25, "accuracy": 0.375, "learning_rate": 0.003, "val/loss": 2.5}),
+    (14, {"loss": 1.125, "accuracy": 0.625, "throughput": 5120.5, "gradient_norm": 0.75}),
 ]
 
 
@@ -75,11 +77,11 @@ class TestMonitoring:
 
     def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
         gpus, seen = _seen(submission, fresh)
-        kinds = _kinds(seen.text)
+        told_kinds = kinds(seen.text)
         for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
             for name in names.values():
                 require_equal(
-                    kinds.get(name),
+                    told_kinds.get(name),
                     kind,
                     what=f"# TYPE of {name} in /metrics",
                     hint="a counter only rises: rate() and increase() rely on it; everything else is a gauge",
@@ -88,7 +90,7 @@ class TestMonitoring:
         _require_labels(seen.text, "gpu_power_watts", labels)
         _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
         for name in ("monitor_samples_total", "monitor_seconds_total"):
-            require_equal(kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
+            require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
         require_close(series(seen.text)["monitor_samples_total", ""], 2, relative=0, what="monitor_samples_total")
         _, by_dcgm = _seen(submission, fresh, dcgm_names=True)
         found = series(by_dcgm.text)
@@ -114,10 +116,13 @@ class TestMonitoring:
         wanted = {"gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_temperature_celsius"}
         where = "of a GPU that tells only its memory and temperature"
         require_equal(
-            sorted(told), sorted(wanted), what=f"metrics in /metrics {where}", hint="not supported is absent, never zero"
+            sorted(told),
+            sorted(wanted),
+            what=f"metrics in /metrics {where}",
+            hint="not supported is absent, never zero",
         )
-        records = _lines(seen.jsonl)
-        entry = {reading["index"]: reading for reading in records[-1]["gpus"]}
+        lines = records(seen.jsonl)
+        entry = {reading["index"]: reading for reading in lines[-1]["gpus"]}
         require(
             not {"power_watts", "throttle_reasons", "ecc_errors"} & entry[2].keys(),
             f"metrics.jsonl has {sorted(entry[2])} {where}",
@@ -132,7 +137,10 @@ class TestMonitoring:
         require(("gpu_power_watts", "1") in series(seen.first), "the GPU that is lost later is missing at first")
         left = sorted(name for name, index in found if index == "1")
         require_equal(
-            left, ["gpu_up"], what="metrics of a GPU that the driver has lost", hint="its last values are not its values"
+            left,
+            ["gpu_up"],
+            what="metrics of a GPU that the driver has lost",
+            hint="its last values are not its values",
         )
         require_close(1 + found["gpu_up", "1"], 1, relative=0, what="1 + gpu_up of a lost GPU")
         require_close(found["gpu_up", "0"], 1, relative=0, what="gpu_up of the GPU beside it")
@@ -164,10 +172,10 @@ class TestMonitoring:
                 f"{reason} /metrics has GPU metrics",
                 "absent, never zero",
             )
-            require_equal(len(_lines(seen.jsonl)), len(_LOGS), what=f"lines of metrics.jsonl {reason}")
+            require_equal(len(records(seen.jsonl)), len(_LOGS), what=f"lines of metrics.jsonl {reason}")
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
-        logs = [*_LOGS, [10, {"loss": "nan", "gradient_norm": "inf"}]]
+        logs = [*_LOGS, (10, {"loss": "nan", "gradient_norm": "inf"})]
         _, seen = _seen(submission, fresh, logs=logs)
         found = series(seen.text)
         names = {
@@ -183,10 +191,10 @@ class TestMonitoring:
             )
         loss = found.get(("training_loss", ""), 0.0)
         require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
-        records = _lines(seen.jsonl)
-        require_equal([record["step"] for record in records], [7, 14, 10], what="steps in metrics.jsonl")
+        lines = records(seen.jsonl)
+        require_equal([record["step"] for record in lines], [7, 14, 10], what="steps in metrics.jsonl")
         require_equal(
-            [record["metrics"] for record in records],
+            [record["metrics"] for record in lines],
             [_LOGS[0][1], _LOGS[1][1], {"loss": "NaN", "gradient_norm": "Infinity"}],
             what="metrics in metrics.jsonl",
             hint="those of this call, one line each",
@@ -231,7 +239,13 @@ class TestMonitoring:
             "hold no lock while you ask: a training step would wait with you",
         )
         require_equal(
-            seen.asked_after_close, 0, what="questions to NVML after close()", hint="stop the thread, join it, then NVML"
+            seen.asked_after_close,
+            0,
+            what="questions to NVML after close()",
+            hint="stop the thread, join it, then NVML",
+        )
+        require_equal(
+            seen.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
         )
         require_equal(
             seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="one shutdown for each init"
@@ -256,13 +270,20 @@ class TestMonitoring:
             hint="once when it begins, and again only after it had stopped",
         )
         require_equal(sorted(seen.firing), ["GpuHot", "LossNotFinite"], what="alerts in the last snapshot")
-        counted = [len(record["alerts"]) for record in _lines(seen.jsonl)]
+        counted = [len(record["alerts"]) for record in records(seen.jsonl)]
         require_equal(counted, [0, 1, 1, 0, 2, 2], what="alerts in each line of metrics.jsonl")
 
     def test_overhead_measured(self, submission: Submission) -> None:
         seen = submission.probe("lab5_monitoring.program", steps=12)
-        (row,) = picture_and_json(seen, "python -m labs.lab5_production.monitor")[:1]
-        wanted = {"steps", "bare_step_seconds", "monitored_step_seconds", "overhead_ratio", "log_seconds", "sample_seconds"}
+        (row,) = picture_and_json(seen, "python -m labs.lab5_production.watch")[:1]
+        wanted = {
+            "steps",
+            "bare_step_seconds",
+            "monitored_step_seconds",
+            "overhead_ratio",
+            "log_seconds",
+            "sample_seconds",
+        }
         require(
             isinstance(row, dict) and wanted <= row.keys(),
             "the results of the monitor are no MonitorOverhead",
@@ -309,13 +330,6 @@ class TestMonitoring:
                     )
 
 
-def _kinds(text: str) -> dict[str, str]:
-    """The kind of each metric that has a time series, as its # TYPE line says."""
-    rows = [line.split() for line in text.splitlines() if line.startswith("# TYPE ")]
-    names = {name for name, _ in series(text)}
-    return {row[2]: row[3] for row in rows if row[2] in names}
-
-
 def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:
     lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
     parts = [f'{label}="{value}"' for label, value in labels.items()]
@@ -324,25 +338,3 @@ def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:
         f"/metrics has no time series {name}{{{', '.join(parts)}}}",
         f"labels as in labkit.monitoring.names; there are: {'; '.join(lines[:2]) or 'none'}",
     )
-
-
-def _lines(text: str | None) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl, which must be strict JSON."""
-    require(text is not None, "there is no metrics.jsonl in log_dir")
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    found = []
-    for line in (text or "").splitlines():
-        try:
-            record = json.loads(line, parse_constant=refuse)
-        except ValueError as error:
-            require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
-        require(
-            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
-            f"a line of metrics.jsonl lacks something: {line[:100]}",
-            "an object with time, step, metrics, gpus and alerts",
-        )
-        found.append(record)
-    return found

@@ -135,7 +135,7 @@ def load(
 
 
 @contextlib.contextmanager
-def _disk_full_after(size: int) -> Iterator[None]:
+def disk_full_after(size: int) -> Iterator[None]:
     """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -166,7 +166,7 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     for parameter in model.parameters():
         parameter.data.add_(1.0)
     failed = False
-    with _disk_full_after(size // 2):
+    with disk_full_after(size // 2):
         try:
             module.save_checkpoint(path, model, optimizer, 2)
         except Exception as error:

@@ -6,6 +6,7 @@ The monitor runs here as it would in a training; `sample` is called by the probe
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import math
 import tempfile
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from prometheus_client import generate_latest
 
 from grader.probes.fake_nvml import FakeNvml
 from grader.probes.support import WrongReturn, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
+PROGRAM = "lab5_production.watch"
 _NEVER = 3600.0
 """An interval in which the background thread does not get to a second sample."""
 _PATIENCE_SECONDS = 8.0
@@ -80,8 +83,12 @@ def _scrape(monitor: Any) -> str:
     if not isinstance(monitor.url, str):
         raise WrongReturn(f"GPUMonitor(port=0).url is {monitor.url!r}, expected the server's address")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{monitor.url}/metrics", timeout=_PATIENCE_SECONDS) as answer:
-        return str(answer.read().decode("utf-8"))
+    try:
+        with opener.open(f"{monitor.url}/metrics", timeout=_PATIENCE_SECONDS) as answer:
+            return str(answer.read().decode("utf-8"))
+    except (OSError, http.client.HTTPException) as error:
+        generate_latest(monitor.registry)  # what fails in the server's thread fails here too, and is told
+        raise WrongReturn(f"GPUMonitor's server gives no /metrics: {error!r}") from error
 
 
 def _scalars(folder: Path) -> list[Any]:
@@ -130,6 +137,7 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
     """Who asks the GPUs, while metrics are logged, while a question takes long, and after the end."""
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
+    before = set(threading.enumerate())
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
@@ -158,6 +166,7 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
         logger.join()
         monitor.close()
         open_after = nvml.users
+        threads = len(set(threading.enumerate()) - before)
         at_end = len(nvml.calls)
         time.sleep(0.1)  # ten intervals, in which a thread that was left behind would ask again
         monitor.close()
@@ -168,7 +177,7 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
         "reached": reached,
         "logged_meanwhile": logged_meanwhile,
         "asked_after_close": len(nvml.calls) - at_end + nvml.asked_while_closed,
-        "started": nvml.started,
+        "threads_left": threads,
         "left_open": open_after,
     }
 
@@ -179,7 +188,7 @@ def _wait_for(condition: Any) -> None:
         time.sleep(0.005)
 
 
-def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, float]], snapshots: Sequence[Any]) -> dict[str, Any]:
+def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, Any]], snapshots: Sequence[Any]) -> dict[str, Any]:
     """The alerts of one engine at one snapshot after the other; `rules` changes thresholds and times by rule."""
     engine = student.module(ALERTS).AlertEngine([replace(rule, **rules.get(rule.name, {})) for rule in RULES])
     told = []
@@ -248,6 +257,4 @@ def program(student: Any, *, steps: int) -> dict[str, Any]:
     """The program, with few steps."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        return run_program(student, MONITOR, ["--steps", str(steps)], Path(folder, "results"))
-
-
+        return run_program(student, PROGRAM, ["--steps", str(steps)], Path(folder, "results"))

@@ -10,19 +10,19 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
 
 from grader.probes.lab3 import group
-from grader.probes.support import fields, plain, sequence
+from grader.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
-from labkit.results import DeviceTime, PipelineSettings, StepBreakdown, TuningPoint
+from labkit.results import DeviceTime, StepBreakdown
 
 PROFILING = "lab5_production.profiling"
 _UNRECORDED = 3
@@ -94,7 +94,7 @@ def record(student: Any, *, steps: int, seconds: dict[str, float], suffix: str) 
 
     job.criterion, job.after_step = criterion, after_step
     job.optimizer.register_step_post_hook(after_update)
-    list(job.model.parameters())[0].register_post_accumulate_grad_hook(lambda _: time.sleep(seconds["backward"]))
+    next(iter(job.model.parameters())).register_post_accumulate_grad_hook(lambda _: time.sleep(seconds["backward"]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "traces", f"trace{suffix}")
         told = student.module(PROFILING).profile_job(job, steps=steps, trace=path)
@@ -130,7 +130,7 @@ def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str,
     module = student.module(PROFILING)
     times = []
     for each in timelines:
-        values = {
+        values: dict[str, Any] = {
             name: tuple(map(tuple, value)) if isinstance(value, list) else value
             for name, value in each.items()
             if name != "regions"
@@ -143,9 +143,7 @@ def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str,
     }
 
 
-def bottlenecks(
-    student: Any, *, times: Sequence[dict[str, float]], targets: Sequence[float | None]
-) -> dict[str, Any]:
+def bottlenecks(student: Any, *, times: Sequence[dict[str, float]], targets: Sequence[float | None]) -> dict[str, Any]:
     """`find_bottleneck` of made-up steps, each with a target or the default."""
     module = student.module(PROFILING)
     names = []
@@ -229,7 +227,7 @@ def _parts(job: TrainingJob, steps: int, warmup: int) -> dict[str, float]:
         moments.append(now())
         if job.after_step is not None:
             job.after_step(step, job.model, loss)
-        rows.append([end - begin for begin, end in zip(moments, moments[1:], strict=False)])
+        rows.append([end - begin for begin, end in pairwise(moments)])
     columns = zip(*rows[warmup:], strict=True)
     return {f"{name}_seconds": statistics.median(column) for name, column in zip(REGIONS, columns, strict=True)}
 
@@ -261,110 +259,3 @@ def communication_truth(student: Any, *, job: dict[str, Any], steps: int, warmup
         made.model = nn.Identity()
     parts["communication_seconds"] = max(0.0, whole["backward_seconds"] - parts["backward_seconds"])
     return {"parts": parts}
-
-
-class _Encoded(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that take time to decode, a whole batch at once."""
-
-    def __init__(self, width: int, decode_seconds: float) -> None:
-        self.width, self.decode_seconds = width, decode_seconds
-
-    def __len__(self) -> int:
-        return 1 << 16
-
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        time.sleep(self.decode_seconds * len(indices))
-        return torch.zeros(len(indices), self.width), torch.zeros(len(indices), self.width)
-
-
-def _as_it_is(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return batch
-
-
-def _maker(*, width: int, layers: int, decode_seconds: float, too_large: int) -> Callable[[PipelineSettings], TrainingJob]:
-    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has."""
-
-    def make(settings: PipelineSettings) -> TrainingJob:
-        def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
-            if settings.batch_size >= too_large:
-                torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
-            return nn.functional.mse_loss(outputs, targets)
-
-        model = _model(width, layers)
-        loader = DataLoader(
-            _Encoded(width, decode_seconds),
-            batch_size=settings.batch_size,
-            num_workers=settings.num_workers,
-            pin_memory=settings.pin_memory,
-            collate_fn=_as_it_is,
-        )
-        return TrainingJob(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
-            loader=loader,
-            batch_size=settings.batch_size,
-            device="cuda",
-            criterion=criterion,
-            non_blocking=settings.pin_memory,
-        )
-
-    return make
-
-
-def tuned(
-    student: Any, *, maker: dict[str, Any], settings: Sequence[dict[str, Any]], steps: int, warmup: int
-) -> dict[str, Any]:
-    """`tune` over settings, and which of its points `choose` takes; the bytes on the GPU whenever a job was asked for."""
-    module, make, held = student.module(PROFILING), _maker(**maker), []
-
-    def watched(each: PipelineSettings) -> TrainingJob:
-        held.append(torch.cuda.memory_allocated())
-        return make(each)
-
-    points = sequence(
-        module.tune(watched, [PipelineSettings(**each) for each in settings], steps=steps, warmup=warmup), "tune()"
-    )
-    best = module.choose(points)
-    return {
-        "points": [fields(point, TuningPoint, "tune()") for point in points],
-        "best": fields(best, TuningPoint, "choose()"),
-        "held": held,
-    }
-
-
-def tuned_truth(
-    student: Any, *, maker: dict[str, Any], settings: dict[str, Any], steps: int, warmup: int
-) -> dict[str, Any]:
-    """One of the settings measured by ourselves: samples per second, and how busy the GPU's own timeline says it was."""
-    job, gpu = _maker(**maker)(PipelineSettings(**settings)), student.gpu
-    batches = job.batches()
-    for step in range(warmup + steps):
-        if step == warmup:
-            torch.cuda.synchronize()
-            start = gpu.now()
-        inputs, targets = (tensor.to("cuda", non_blocking=job.non_blocking) for tensor in next(batches))
-        loss = job.criterion(job.model(inputs), targets)
-        job.optimizer.zero_grad()
-        loss.backward()
-        job.optimizer.step()
-    torch.cuda.synchronize()
-    seconds = gpu.now() - start
-    busy = sum(kernel.seconds for kernel in gpu.timeline if kernel.start >= start and "Memcpy" not in kernel.name)
-    return {"samples_per_second": steps * job.batch_size / seconds, "utilization": busy / seconds}
-
-
-def chosen(student: Any, *, points: Sequence[dict[str, Any]], tolerances: Sequence[float | None]) -> dict[str, Any]:
-    """`choose` among made-up points, with each tolerance; and among none."""
-    module = student.module(PROFILING)
-    made = [TuningPoint(**{**each, "settings": PipelineSettings(**each["settings"])}) for each in points]
-    best = []
-    for tolerance in tolerances:
-        options = {} if tolerance is None else {"tolerance": tolerance}
-        best.append(fields(module.choose(made, **options), TuningPoint, "choose()"))
-    try:
-        module.choose([])
-    except ValueError:
-        return {"best": best, "refused": True}
-    except Exception:
-        return {"best": best, "refused": False}
-    return {"best": best, "refused": False}

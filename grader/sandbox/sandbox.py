@@ -28,7 +28,8 @@ from grader.sandbox.types import Isolation, Limits, Note, Reply, Request, Sandbo
 
 PRELOAD = (
     "numpy", "torch", "torch.distributed", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.benchmark",
-    "torch.profiler", "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "torch.profiler", "torch.utils.tensorboard", "tensorboard.backend.event_processing.event_accumulator",
+    "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
     "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
 )  # fmt: skip
 """What the server imports before it forks; `.*` means all modules of a package."""

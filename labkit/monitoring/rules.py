@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SLOWED_BY = ("hardware_slowdown", "thermal_slowdown", "hardware_thermal_slowdown", "power_brake")
-"""The throttle reasons that are worth an alert. At its power cap a GPU is whenever it works hard, and idle is no fault."""
+"""The throttle reasons worth an alert. At its power cap a GPU is whenever it works hard, and idle is no fault."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,9 @@ def render(snapshot: Snapshot) -> Group:
         table.add_column(column, justify="left", no_wrap=True)
     for gpu in snapshot.gpus:
         table.add_row(*(Text(cell) for cell in _cells(gpu)))
-    alerts = [Text(f"{alert.severity}: {alert.message}", style=_COLORS.get(alert.severity, "")) for alert in snapshot.alerts]
+    alerts = [
+        Text(f"{alert.severity}: {alert.message}", style=_COLORS.get(alert.severity, "")) for alert in snapshot.alerts
+    ]
     note = [] if snapshot.message is None else [Text(snapshot.message, style="dim")]
     return Group(training, *([table] if snapshot.gpus else note), *(alerts or [Text("no alerts", style="dim")]))
 

@@ -4,6 +4,7 @@ Not for the open network: it listens on this machine only and knows no passwords
 (ssh -L 9400:127.0.0.1:9400 machine), or name a `host` that is inside a cluster.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
@@ -93,8 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(ConnectionError):  # who asked has not waited for the answer
+            self.end_headers()
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is not worth a line."""

@@ -31,9 +31,9 @@ class StepBreakdown:
     forward_seconds: float
     """Model and loss."""
     backward_seconds: float
-    """Without any exchange of gradients."""
+    """Clearing the gradients and the backward pass, without any exchange of gradients."""
     optimizer_seconds: float
-    """The optimizer's step, and clearing the gradients."""
+    """The optimizer's step."""
     communication_seconds: float
     """Exchange of gradients that the backward pass does not hide, waiting for other ranks included; 0.0 alone."""
 

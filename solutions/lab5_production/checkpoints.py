@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 State = dict[str, Any]
-"""What `torch.load(..., weights_only=True)` can read: tensors, numbers, strings, and lists, tuples and dicts of them."""
+"""What `torch.load(..., weights_only=True)` reads: tensors, numbers, strings, and lists, tuples and dicts of them."""
 
 NAME = re.compile(r"step-(\d{8,})\.pt")
 """Checkpoints of a run, by the number of optimizer steps behind them. No other file of the folder is one."""
@@ -35,8 +35,8 @@ def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None)
     """Write a checkpoint; afterwards the newest `keep` checkpoints of its folder are left.
 
     Whatever happens in the middle (a full disk, a kill, a power failure), every checkpoint that was there before can
-    still be read, and `path` is what it was before or complete. For that, the state is written to a temporary file
-    in the same folder, which is forced to the disk (`os.fsync`) *before* `os.replace` gives it its name; then the folder
+    still be read, and `path` is what it was before or complete. For that, the state is written to a temporary file in
+    the same folder, which is forced to the disk (`os.fsync`) *before* `os.replace` gives it its name; then the folder
     is forced to the disk, too. Old checkpoints go last.
 
     A killed process leaves its temporary file behind. The next write into the folder removes it: here one process

@@ -73,8 +73,8 @@ def prometheus_metrics(snapshot: Snapshot, *, dcgm_names: bool = False) -> Itera
                 throttled.add_metric((*identities[gpu.index], reason), float(reason in gpu.throttle_reasons))
     if throttled.samples:
         yield throttled
-    for metric, value in snapshot.metrics.items():
-        yield GaugeMetricFamily(training_name(metric), f"Training metric {metric}.", value=value)
+    for logged, number in snapshot.metrics.items():
+        yield GaugeMetricFamily(training_name(logged), f"Training metric {logged}.", value=number)
     if snapshot.step is not None:
         yield GaugeMetricFamily(STEP, STEP_HELP, value=snapshot.step)
         yield GaugeMetricFamily(STEP_TIME, STEP_TIME_HELP, value=snapshot.step_time)

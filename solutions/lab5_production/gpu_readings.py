@@ -3,12 +3,13 @@
 Not for exporting what was read: exporting.py.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
 
 from labkit.monitoring import GpuReading
-from labkit.monitoring.nvml import QUERIES, THROTTLE_REASONS, XidCounter, identity, throttle_mask
+from labkit.monitoring.nvml import QUERIES, THROTTLE_REASONS, Query, XidCounter, identity, throttle_mask
 
 
 def base_value(unit: str, answer: float) -> float:
@@ -59,23 +60,26 @@ def read_gpu(handle: Any, index: int, xids: XidCounter | None = None) -> GpuRead
     # 3. One error is different: a lost GPU ends the reading with up=False.
     # --- solution: task 5.5 ---
     found: dict[str, Any] = {"xid_errors": None if xids is None else xids.count()}
-    asks = [(query.field, lambda query=query: base_value(query.unit, query.ask(handle))) for query in QUERIES]
-    asks.append(("identity", lambda: identity(handle)))
-    asks.append(("throttle_reasons", lambda: _names_of(throttle_mask(handle))))
+    asks = [*((query.field, _in_base_unit(query)) for query in QUERIES), ("identity", identity), ("reasons", _reasons)]
     for name, ask in asks:
         try:
-            found[name] = ask()
+            found[name] = ask(handle)
         except pynvml.NVMLError_GpuIsLost:
             return GpuReading(index=index, up=False)
         except pynvml.NVMLError:
             continue
     uuid, name = found.pop("identity", (None, None))
-    return GpuReading(index=index, uuid=uuid, name=name, **found)
+    return GpuReading(index=index, uuid=uuid, name=name, throttle_reasons=found.pop("reasons", None), **found)
     # --- end ---
 
 
 # --- solution only ---
-def _names_of(mask: int) -> tuple[str, ...]:
+def _in_base_unit(query: Query) -> Callable[[Any], Any]:
+    return lambda handle: base_value(query.unit, query.ask(handle))
+
+
+def _reasons(handle: Any) -> tuple[str, ...]:
+    mask = throttle_mask(handle)
     return tuple(name for bit, name in THROTTLE_REASONS.items() if mask & bit)
 
 
@@ -93,7 +97,8 @@ class GpuReader:
 
     def __init__(self) -> None:
         """Start NVML and find the GPUs. Never raises an NVMLError: where NVML or its driver is missing, `message` says
-        so, and `read` gives nothing. NVML counts its users: each start wants one `close`."""
+        so, and `read` gives nothing. A GPU of which NVML gives no handle is there for `read`, as one that is not up.
+        NVML counts its users: each start wants one `close`."""
         # TODO(task 5.5):
         # 1. nvmlInit. It raises NVMLError_LibraryNotFound without the library, NVMLError_DriverNotLoaded without the
         #    driver, and other NVMLErrors for other reasons: make a message of each.
@@ -101,17 +106,21 @@ class GpuReader:
         # 3. No GPU at all is worth a message, too.
         # --- solution: task 5.5 ---
         self.message = None
-        self._gpus: list[tuple[Any, XidCounter]] = []
+        self._gpus: list[tuple[Any, XidCounter] | None] = []
         self._started = False
         try:
             pynvml.nvmlInit()
             self._started = True
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                self._gpus.append((handle, XidCounter(handle)))
+            count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             self.message = f"no GPU is monitored: NVML says {str(error)!r}; training metrics go on"
             return
+        for index in range(count):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._gpus.append((handle, XidCounter(handle)))
+            except pynvml.NVMLError:
+                self._gpus.append(None)
         if not self._gpus:
             self.message = "no GPU is monitored: NVML finds none; training metrics go on"
         # --- end ---
@@ -121,16 +130,19 @@ class GpuReader:
         # TODO(task 5.5):
         # 1. read_gpu for every GPU.
         # --- solution: task 5.5 ---
-        return tuple(read_gpu(handle, index, xids) for index, (handle, xids) in enumerate(self._gpus))
+        return tuple(
+            GpuReading(index=index, up=False) if gpu is None else read_gpu(gpu[0], index, gpu[1])
+            for index, gpu in enumerate(self._gpus)
+        )
         # --- end ---
 
     def close(self) -> None:
-        """Give back what was taken: counters, then NVML. Afterwards `read` gives nothing; a second call does nothing."""
+        """Give back what was taken: counters, then NVML. `read` gives nothing then; a second call does nothing."""
         # TODO(task 5.5):
         # 1. Close the counters.
         # 2. nvmlShutdown, once, and only if it was started.
         # --- solution: task 5.5 ---
-        for _, xids in self._gpus:
+        for _, xids in filter(None, self._gpus):
             xids.close()
         self._gpus = []
         if self._started:

@@ -1,12 +1,11 @@
 """Task 5.5: watch a training while it runs: GPUs in the background, metrics as they come, alerts on both.
 
-Not for a fleet of machines: there, let Prometheus collect what each of these exports, beside NVIDIA's DCGM.
-
-Run: python -m labs.lab5_production.monitor [--port 9400] [--view]
+Not for a fleet of machines: there, let Prometheus collect what each of these exports, beside NVIDIA's DCGM. Nor a
+program: watch.py trains under a monitor.
 """
 
+import contextlib
 import os
-import statistics
 import sys
 import threading
 import time
@@ -17,19 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from labkit import data, models, plotting, program
-from labkit.device import open_device
 from labkit.monitoring import RULES, Alert, Rule, Snapshot
 from labkit.monitoring.names import SAMPLES, SAMPLES_HELP, SECONDS, SECONDS_HELP
-from labkit.monitoring.terminal import LiveView
 from labkit.monitoring.web import Server
-from labkit.progress import track
-from labkit.results import MonitorOverhead, save_json
 
 from .alerts import AlertEngine
 from .exporting import jsonl_line, prometheus_metrics, write_tensorboard
@@ -49,8 +42,9 @@ class GPUMonitor:
     """Samples all GPUs of this machine in the background and takes training metrics, until it is closed.
 
     A monitor must never be what ends a training: without NVML it says so, once, in one line on standard error, and goes
-    on without GPUs; what one GPU cannot tell is absent everywhere. It starts with its construction and ends with
-    `close` or at the end of a `with` block.
+    on without GPUs; what one GPU cannot tell is absent everywhere; when its files cannot be written any more (the disk
+    is full), it says so and goes on without them. It starts with its construction and ends with `close` or at the end
+    of a `with` block.
 
     In a job of several processes only rank 0 monitors: on any other one the constructor and all methods do nothing,
     and there are no files, no thread, no NVML and no port.
@@ -94,7 +88,7 @@ class GPUMonitor:
         # 2. A GpuReader; say its message if it has one. A registry, with this monitor registered.
         # 3. Open metrics.jsonl to append, and a SummaryWriter (import it here: it is slow to import).
         # 4. Take the first sample, then start a daemon thread that takes one every `interval` seconds.
-        # 5. Start the server last: it asks for snapshots at once.
+        # 5. Start the server last: it asks for snapshots at once. Where it does not start, close what is open.
         # --- solution: task 5.5 ---
         if interval <= 0:
             raise ValueError(f"interval is a time above 0, not {interval}")
@@ -130,7 +124,11 @@ class GPUMonitor:
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._thread.start()
         if port is not None:
-            self._server = Server(self, port)
+            try:
+                self._server = Server(self, port)
+            except OSError:
+                self.close()
+                raise
             self.url = self._server.url
         # --- end ---
 
@@ -150,7 +148,7 @@ class GPUMonitor:
         # TODO(task 5.5):
         # 1. Make every value a float.
         # 2. Under the lock: update the snapshot (time, step, step_time, metrics), evaluate the alerts.
-        # 3. Write the line, and flush it; write TensorBoard's scalars.
+        # 3. Write the line, and flush it; write TensorBoard's scalars. On an OSError: say it once, write no more.
         # --- solution: task 5.5 ---
         if not self.active:
             return
@@ -161,12 +159,7 @@ class GPUMonitor:
             step_time = self._now.step_time if step == self._now.step else now
             known = {**self._now.metrics, **logged}
             begun = self._update(time=now, step=step, step_time=step_time, metrics=known)
-            entry = replace(self._now, metrics=logged)
-            if self._jsonl is not None:
-                self._jsonl.write(jsonl_line(entry))
-                self._jsonl.flush()
-            if self._writer is not None:
-                write_tensorboard(self._writer, entry)
+            self._write(replace(self._now, metrics=logged))
             self._seconds += time.perf_counter() - start
         for alert in begun:
             self._on_alert(alert)
@@ -229,9 +222,7 @@ class GPUMonitor:
         self._thread.join()
         if self._server is not None:
             self._server.close()
-        if self._jsonl is not None:
-            self._jsonl.close()
-            self._writer.close()
+        self._close_files()
         self._reader.close()
         # --- end ---
 
@@ -255,180 +246,22 @@ class GPUMonitor:
         self._now = replace(changed, alerts=self._alerts.evaluate(changed))
         return tuple(alert for alert in self._now.alerts if (alert.rule, alert.gpu) not in before)
 
+    def _write(self, entry: Snapshot) -> None:
+        if self._jsonl is None:
+            return
+        try:
+            self._jsonl.write(jsonl_line(entry))
+            self._jsonl.flush()
+            write_tensorboard(self._writer, entry)
+        except OSError as error:
+            print(f"monitor: {error}: no more metrics are written to files", file=sys.stderr)
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for file in (self._jsonl, self._writer):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+        self._jsonl = self._writer = None
+
     # --- end ---
-
-
-class _Training:
-    """Given: a small model on the digits, one step at a time."""
-
-    def __init__(self, device: str, *, batch_size: int = 128, width: int = 512) -> None:
-        torch.manual_seed(0)
-        self.images, self.labels = (tensor.to(device) for tensor in data.load("digits").tensors)
-        self.model = models.mlp(hidden=(width, width)).to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
-        self.batch_size, self.device = batch_size, device
-
-    def step(self, number: int) -> dict[str, float]:
-        """One optimizer step; waits for the device."""
-        start = time.perf_counter()
-        first = number * self.batch_size % (len(self.labels) - self.batch_size)
-        rows = slice(first, first + self.batch_size)
-        output = self.model(self.images[rows])
-        loss = torch.nn.functional.cross_entropy(output, self.labels[rows])
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
-        self.optimizer.step()
-        accuracy = (output.argmax(1) == self.labels[rows]).float().mean()
-        metrics = {"loss": loss.item(), "accuracy": accuracy.item(), "gradient_norm": norm.item()}
-        metrics["throughput"] = self.batch_size / (time.perf_counter() - start)
-        return metrics | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
-
-
-def measure_overhead(steps: int = 200, *, device: str = "cpu", interval: float = 1.0) -> MonitorOverhead:
-    """Time training steps without and with a monitor that logs each of them to files and is ready to be scraped.
-
-    Steps with and without take turns, so that whatever else the machine does meets both alike. The monitor runs
-    throughout: what its thread takes from the steps between two calls, it takes from both; `sample_seconds` says it.
-
-    Args:
-        steps: steps to time, each way.
-        device: "cpu" or "cuda".
-        interval: of the monitor.
-
-    Returns:
-        A `MonitorOverhead`; step and log seconds are medians.
-    """
-    # TODO(task 5.5):
-    # 1. A _Training, some steps to warm up, and a GPUMonitor that writes to a temporary folder.
-    # 2. By turns: time a step; time a step and log_metrics, and log_metrics alone.
-    # 3. Medians; the ratio; time sample() a few times.
-    # --- solution: task 5.5 ---
-    import tempfile
-
-    training = _Training(device)
-    for number in range(10):
-        training.step(number)
-    bare, monitored, logs, samples = [], [], [], []
-    with tempfile.TemporaryDirectory() as folder, GPUMonitor(folder, port=0, interval=interval) as monitor:
-        for number in range(steps):
-            start = time.perf_counter()
-            training.step(number)
-            bare.append(time.perf_counter() - start)
-            start = time.perf_counter()
-            metrics = training.step(number)
-            before_log = time.perf_counter()
-            monitor.log_metrics(number, metrics)
-            end = time.perf_counter()
-            monitored.append(end - start)
-            logs.append(end - before_log)
-        for _ in range(5):
-            start = time.perf_counter()
-            monitor.sample()
-            samples.append(time.perf_counter() - start)
-        gpus = len(monitor.snapshot().gpus)
-    return MonitorOverhead(
-        device=device,
-        steps=steps,
-        interval_seconds=interval,
-        gpus=gpus,
-        bare_step_seconds=statistics.median(bare),
-        monitored_step_seconds=statistics.median(monitored),
-        overhead_ratio=statistics.median(monitored) / statistics.median(bare) - 1,
-        log_seconds=statistics.median(logs),
-        sample_seconds=statistics.mean(samples),
-    )
-    # --- end ---
-
-
-def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
-    """Plot GPU 0's utilisation and power, or without GPUs the loss, over the seconds since the first snapshot.
-
-    Args:
-        history: one or more snapshots, oldest first.
-        path: the PNG file to write.
-
-    Returns:
-        The path written.
-    """
-    # TODO(task 5.5):
-    # 1. Take a figure of two columns, with an axis each, from labkit.plotting.new_figure(share_y=False).
-    # 2. Draw what there is; leave out what is None.
-    # 3. Save it with labkit.plotting.save_png.
-    # --- solution: task 5.5 ---
-    start = history[0].time
-    figure, (left, right) = plotting.new_figure(
-        "What the monitor saw", columns=2, x_label="seconds", y_label="", share_y=False
-    )
-    left.set_title("training loss")
-    losses = [(seen.time - start, seen.metrics["loss"]) for seen in history if "loss" in seen.metrics]
-    left.plot([x for x, _ in losses], [y for _, y in losses], color=plotting.COLORS[0])
-    right.set_title("GPU 0")
-    for field, label, color in (
-        ("utilization_ratio", "utilisation, ratio", plotting.COLORS[1]),
-        ("power_watts", "power, share of the limit", plotting.COLORS[2]),
-    ):
-        points = []
-        for seen in history:
-            for gpu in seen.gpus[:1]:
-                value = getattr(gpu, field)
-                limit = gpu.power_limit_watts if field == "power_watts" else 1.0
-                if value is not None and limit:
-                    points.append((seen.time - start, value / limit))
-        right.plot([x for x, _ in points], [y for _, y in points], color=color, label=label)
-    right.set_ylim(0, 1.05)
-    right.legend(frameon=False, fontsize=9)
-    return plotting.save_png(figure, path)
-    # --- end ---
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train under a monitor, then measure what it costs; write OUT/monitoring.json and OUT/monitoring.png.
-
-    What it costs is measured with the model on the CPU, where a real clock runs, whatever the device is.
-
-    Returns:
-        0.
-    """
-    parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--steps", type=program.positive_int, default=400, help="training steps (default: 400)")
-    parser.add_argument("--port", type=int, default=None, help="serve /metrics and a page for people at this port")
-    parser.add_argument("--view", action="store_true", help="show what the monitor sees in this terminal")
-    options = parser.parse_args(argv)
-    overhead = measure_overhead(min(options.steps, 200))
-    with open_device(options.device) as device:
-        interval = 0.02 if device.simulated else 0.2  # a virtual GPU's time is short
-        with GPUMonitor(port=options.port, interval=interval) as monitor, LiveView(monitor, shown=options.view):
-            if monitor.url is not None:
-                print(f"serving {monitor.url}")
-            training = _Training(device.torch_device)
-            for step in track(range(options.steps), "step"):
-                monitor.log_metrics(step, training.step(step))
-            monitor.sample()
-            history = list(monitor.history)
-        program.print_table(
-            "What a monitor costs",
-            ("bare step", "monitored step", "overhead", "log_metrics", "sample"),
-            [
-                (
-                    f"{overhead.bare_step_seconds * 1e3:.3f} ms",
-                    f"{overhead.monitored_step_seconds * 1e3:.3f} ms",
-                    f"{overhead.overhead_ratio:.1%}",
-                    f"{overhead.log_seconds * 1e6:.0f} µs",
-                    f"{overhead.sample_seconds * 1e3:.2f} ms",
-                )
-            ],
-        )
-        # TODO(task 5.5):
-        # 1. Save the overhead with save_json as OUT/monitoring.json, with device.provenance().
-        # 2. Draw OUT/monitoring.png with plot_history.
-        # 3. Print both paths with program.print_written.
-        # --- solution: task 5.5 ---
-        written = save_json(options.out / "monitoring.json", [overhead], device.provenance())
-        program.print_written(written, plot_history(history, options.out / "monitoring.png"))
-        # --- end ---
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(program.run(main))

@@ -1,17 +1,13 @@
-"""Task 5.2: find out what a training pipeline's GPU waits for, turn what can be turned, and show what it gave.
+"""Task 5.4: find out what a training pipeline's GPU waits for.
 
-Not for making a model's own operations faster: this is about the loop around them.
-
-Run: python -m labs.lab5_production.profiling
+Not for turning anything (tuning.py, which is also the program), nor for making a model's own operations faster: this is
+about the loop around them.
 """
 
-import gc
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -20,28 +16,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, record_function
 
-from labkit import plotting, program
-from labkit.device import open_device
 from labkit.profiling import Timeline, TrainingJob, intersect, read_timeline, subtract, total
-from labkit.progress import track
-from labkit.results import DeviceTime, PipelineSettings, PipelineStage, StepBreakdown, TuningPoint, save_json
+from labkit.results import DeviceTime, StepBreakdown
 
-from .slow_pipeline import AS_FOUND, make_job
-
-RESULTS = Path(__file__).parent / "results"
 WAIT, WARMUP = 1, 2
 """Steps that the profiler leaves out, and steps in which it gets ready; neither is recorded."""
-LOG_EVERY = 50
 Bottleneck = Literal["data", "transfer", "sync", "communication", "launch", "compute"]
 LOSSES: tuple[Bottleneck, ...] = ("data", "transfer", "sync", "communication", "launch")
-ADVICE = {
-    "data": "load batches in worker processes",
-    "transfer": "pin the batches' memory and do not wait for copies",
-    "sync": "look at values less often, and at all of them at once",
-    "communication": "overlap it, or exchange less often",
-    "launch": "give each kernel more to do: larger batches",
-    "compute": "nothing: the device is at work",
-}
 
 
 def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = None) -> Timeline:
@@ -67,13 +48,13 @@ def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = 
 
     Source: https://docs.pytorch.org/docs/stable/profiler.html
     """
-    # TODO(task 5.2):
+    # TODO(task 5.4):
     # 1. Refuse arguments that make no sense.
     # 2. Make a torch.profiler.profile for the CPU and, on a GPU, for CUDA, with a schedule that records once.
     # 3. Run the steps, each part in its record_function; tell the profiler at the end of each step.
     # 4. Wait for the device in the two places where the docstring says so, before the profiler is told of the step.
     # 5. Write the trace, and read the timeline.
-    # --- solution: task 5.2 ---
+    # --- solution: task 5.4 ---
     if steps < 1:
         raise ValueError(f"steps start at 1, got {steps}")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (job.device == "cuda")
@@ -139,11 +120,11 @@ def where_time_goes(timeline: Timeline) -> DeviceTime:
     Returns:
         The seconds of each, divided by the number of steps; together they make up (stop - start) / steps.
     """
-    # TODO(task 5.2): labkit.profiling has union, intersect, subtract and total for intervals.
+    # TODO(task 5.4): labkit.profiling has union, intersect, subtract and total for intervals.
     # 1. Take the moments of kernels; then those of collectives that are left; what is idle is then left.
     # 2. Of the idle moments take those of the data region; of the rest those of transfers.
     # 3. Find the gaps with a wait in them; the rest is sync inside of these, and launch outside.
-    # --- solution: task 5.2 ---
+    # --- solution: task 5.4 ---
     whole = [(timeline.start, timeline.stop)]
     regions = timeline.regions
     compute = intersect(whole, timeline.kernels)
@@ -172,8 +153,8 @@ def utilization(times: DeviceTime) -> float:
 
     Source: nvml.h, nvmlUtilization_t.
     """
-    # TODO(task 5.2): divide.
-    # --- solution: task 5.2 ---
+    # TODO(task 5.4): divide.
+    # --- solution: task 5.4 ---
     return (times.compute_seconds + times.communication_seconds) / times.step_seconds
     # --- end ---
 
@@ -190,8 +171,8 @@ def find_bottleneck(times: DeviceTime, *, target: float = 0.8) -> Bottleneck:
         times: of a step.
         target: share of the step in which the device should compute, 0 to 1.
     """
-    # TODO(task 5.2): compare the device's computing with the step, and else find the largest of the five.
-    # --- solution: task 5.2 ---
+    # TODO(task 5.4): compare the device's computing with the step, and else find the largest of the five.
+    # --- solution: task 5.4 ---
     if times.compute_seconds > target * times.step_seconds:
         return "compute"
     return max(LOSSES, key=lambda name: float(getattr(times, f"{name}_seconds")))  # max keeps the first of equal ones
@@ -216,11 +197,11 @@ def step_breakdown(job: TrainingJob, *, steps: int = 5, warmup: int = 2) -> Step
     Raises:
         ValueError: `steps` is below 1 or `warmup` below 0.
     """
-    # TODO(task 5.2):
+    # TODO(task 5.4):
     # 1. Refuse arguments that make no sense.
     # 2. Time the five parts, and wait for the device before each reading of the clock; take medians.
     # 3. With several processes do it again without exchange, and compare the backward passes.
-    # --- solution: task 5.2 ---
+    # --- solution: task 5.4 ---
     if steps < 1 or warmup < 0:
         raise ValueError(f"steps start at 1, warmup at 0; got {steps}, {warmup}")
     batches = job.batches()
@@ -269,236 +250,8 @@ def _time_parts(
         moments.append(now())
         if job.after_step is not None:
             job.after_step(step, job.model, loss.detach())
-        readings.append([stop - start for start, stop in zip(moments, moments[1:], strict=False)])
+        readings.append([stop - start for start, stop in pairwise(moments)])
     return tuple(statistics.median(column) for column in zip(*readings[warmup:], strict=True))
 
 
 # --- end ---
-
-
-def tune(
-    make_job: Callable[[PipelineSettings], TrainingJob],
-    settings: Sequence[PipelineSettings],
-    *,
-    steps: int = 10,
-    warmup: int = 3,
-) -> list[TuningPoint]:
-    """Try settings, each with a job of its own, of which nothing is left when the next is made.
-
-    Args:
-        make_job: makes the job of some settings.
-        settings: what to try.
-        steps: timed steps, one after the other as training does them: the device idle before the first and after the
-            last, and not waited for in between.
-        warmup: untimed steps before them.
-
-    Returns:
-        One point for each of the settings, in their order: samples_per_second of the timed steps, without a profiler;
-        and the utilization by `profile_job` of the same job, run after that. Settings for which the device's memory
-        does not suffice (`torch.OutOfMemoryError`) are left out.
-    """
-    # TODO(task 5.2):
-    # 1. Make the job; warm up; wait for the device; time the steps; wait again before the clock is read.
-    # 2. Profile it for its utilization.
-    # 3. Leave out what runs out of memory, and free what it held before the next one is made.
-    # --- solution: task 5.2 ---
-    points = []
-    for each in settings:
-        try:
-            points.append(_measure(make_job(each), each, steps, warmup))
-        except torch.OutOfMemoryError:
-            pass  # the traceback, and with it the job, is gone once this block is left
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return points
-    # --- end ---
-
-
-# --- solution only ---
-def _measure(job: TrainingJob, settings: PipelineSettings, steps: int, warmup: int) -> TuningPoint:
-    batches = job.batches()
-    start = 0.0
-    for step in range(warmup + steps):
-        if step == warmup:
-            _synchronize(job.device)
-            start = time.perf_counter()
-        inputs, targets = next(batches)
-        _train(job, step, inputs, targets)
-    _synchronize(job.device)
-    seconds = time.perf_counter() - start
-    del batches  # with its workers
-    return TuningPoint(
-        settings=settings,
-        samples_per_second=steps * settings.batch_size / seconds,
-        utilization=utilization(where_time_goes(profile_job(job))),
-    )
-
-
-# --- end ---
-
-
-def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningPoint:
-    """The settings to train with: the cheapest that are about as fast as the fastest.
-
-    Of the points whose samples_per_second are at least (1 - tolerance) of the largest, the one with the smallest
-    batch_size (a larger batch changes how the model learns); of these, the one with the fewest num_workers (they cost
-    memory and cores); of these the fastest.
-
-    Raises:
-        ValueError: there are no points.
-    """
-    # TODO(task 5.2): keep the fast ones, and take the least of them in the order that the docstring gives.
-    # --- solution: task 5.2 ---
-    if not points:
-        raise ValueError("there is nothing to choose from")
-    enough = (1 - tolerance) * max(point.samples_per_second for point in points)
-    fast = [point for point in points if point.samples_per_second >= enough]
-    return min(fast, key=lambda p: (p.settings.batch_size, p.settings.num_workers, -p.samples_per_second))
-    # --- end ---
-
-
-def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
-    """Given: NVML's utilisation of GPU 0 while the job runs for `seconds`, 0 to 1; None where there is no NVML."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        pynvml.nvmlDeviceGetUtilizationRates(handle)
-    except Exception:  # no package, no library, no driver, no GPU, not supported: one answer for all
-        return None
-    readings, began, step = [], time.perf_counter(), 0
-    for inputs, targets in job.batches():
-        loss = job.criterion(job.model(inputs.to(job.device)), targets.to(job.device))
-        job.optimizer.zero_grad()
-        loss.backward()
-        job.optimizer.step()
-        if job.after_step is not None:
-            job.after_step(step, job.model, loss.detach())
-        step += 1
-        elapsed = time.perf_counter() - began
-        if elapsed > 1:  # NVML looks back by up to a second
-            readings.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        if elapsed > max(seconds, 1.1) and readings:
-            break
-    return statistics.fmean(readings)
-
-
-def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
-    """Plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
-
-    Args:
-        stages: in the order of the improvements.
-        path: the PNG file to write.
-
-    Returns:
-        The path written.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    # TODO(task 5.2):
-    # 1. Take a figure from labkit.plotting.new_figure.
-    # 2. Draw a bar for each stage, stacked from the six shares of its device_time.
-    # 3. Write it with labkit.plotting.save_png.
-    # --- solution: task 5.2 ---
-    figure, (axis,) = plotting.new_figure("What the device does in a training step", x_label="share of the step")
-    colors = (*plotting.COLORS, "#999999", "#ddbb44")
-    names = [f"{stage.name}\n{stage.point.samples_per_second:,.0f} samples/s" for stage in stages]
-    left = [0.0] * len(stages)
-    for name, color in zip(("compute", *LOSSES), colors, strict=True):
-        times = [stage.device_time for stage in stages]
-        shares = [getattr(each, f"{name}_seconds") / each.step_seconds for each in times]
-        axis.barh(names, shares, left=left, color=color, label=name)
-        left = [before + share for before, share in zip(left, shares, strict=True)]
-    axis.invert_yaxis()
-    axis.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
-    return plotting.save_png(figure, path)
-    # --- end ---
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Improve the slow pipeline stage by stage; print tables; write OUT/profiling.json, OUT/profiling.png and traces.
-
-    The stages are "as found", "metrics read every 50 steps", "batches of N" (the largest) and "tuned"; each has a trace,
-    OUT/trace-1.json.gz and so on.
-
-    Returns:
-        0.
-    """
-    parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024), metavar="N,N")
-    parser.add_argument("--workers", type=program.positive_ints, default=(1, 2, 4), metavar="N,N", help="besides none")
-    parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="recorded and timed steps")
-    options = parser.parse_args(argv)
-    # Only times matter here, so a virtual GPU need not compute anything.
-    with open_device(options.device, values=False) as device:
-
-        def make(settings: PipelineSettings) -> TrainingJob:
-            return make_job(settings, device.torch_device)
-
-        def measured(name: str, point: TuningPoint, number: int) -> PipelineStage:
-            times = where_time_goes(
-                profile_job(make(point.settings), steps=options.steps, trace=options.out / f"trace-{number}.json.gz")
-            )
-            return PipelineStage(
-                name=name,
-                point=point,
-                bottleneck=find_bottleneck(times),
-                device_time=times,
-                breakdown=step_breakdown(make(point.settings), steps=options.steps),
-                # A virtual GPU's timeline is exact; a second of training would add nothing but time.
-                nvml_utilization=None if device.simulated else nvml_utilization(make(point.settings), 3.0),
-            )
-
-        seldom = replace(AS_FOUND, log_every=LOG_EVERY)
-        larger = replace(seldom, batch_size=max(options.batch_sizes))
-        first = {
-            "as found": AS_FOUND,
-            f"metrics read every {LOG_EVERY} steps": seldom,
-            f"batches of {larger.batch_size}": larger,
-        }
-        stages = [
-            measured(name, tune(make, [settings], steps=options.steps)[0], number)
-            for number, (name, settings) in enumerate(first.items(), start=1)
-        ]
-        grid = [
-            replace(seldom, batch_size=batch, num_workers=workers, pin_memory=workers > 0)
-            for workers, batch in product((0, *options.workers), options.batch_sizes)
-        ]
-        points = []
-        for settings in track(grid, "tuning"):
-            points += tune(make, [settings], steps=options.steps)
-        stages.append(measured("tuned", choose(points), len(stages) + 1))
-        _print(points, stages)
-        # TODO(task 5.2):
-        # 1. Save the stages with save_json as OUT/profiling.json, with device.provenance().
-        # 2. Draw OUT/profiling.png with plot_stages.
-        # 3. Print both paths with program.print_written.
-        # --- solution: task 5.2 ---
-        written = save_json(options.out / "profiling.json", stages, device.provenance())
-        program.print_written(written, plot_stages(stages, options.out / "profiling.png"))
-        # --- end ---
-    return 0
-
-
-def _print(points: Sequence[TuningPoint], stages: Sequence[PipelineStage]) -> None:
-    rows = [
-        (p.settings.batch_size, p.settings.num_workers, f"{p.samples_per_second:,.0f}", f"{p.utilization:.0%}")
-        for p in points
-    ]
-    program.print_table("Tuning", ("batch", "workers", "samples/s", "util."), rows)
-    shares = []
-    for stage in stages:
-        times = stage.device_time
-        parts = [f"{getattr(times, f'{name}_seconds') / times.step_seconds:.0%}" for name in ("compute", *LOSSES)]
-        shares.append((stage.name, *parts))
-    program.print_table("Share of the step", ("stage", "comp.", "data", "transf.", "sync", "comm.", "launch"), shares)
-    for stage in stages:
-        rate = f"{stage.point.samples_per_second:,.0f} samples/s, utilisation {stage.point.utilization:.0%}"
-        print(f"{stage.name}: {rate}; bottleneck: {stage.bottleneck} ({ADVICE[stage.bottleneck]})")
-
-
-if __name__ == "__main__":
-    sys.exit(program.run(main))

@@ -11,10 +11,11 @@ import torch
 def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, minimum_ratio: float = 0.0) -> float:
     """The learning rate of one optimizer step, as a factor of the highest one.
 
-    While `step` < `warmup_steps` it is (step + 1) / warmup_steps, so the first step is not wasted on a rate of 0 and the
-    last step of the warm-up has the full rate. From then on it falls along half a cosine from 1 to `minimum_ratio`:
+    While `step` < `warmup_steps` it is (step + 1) / warmup_steps, so the first step is not wasted on a rate of 0 and
+    the last step of the warm-up has the full rate. From then on it falls along half a cosine from 1 to `minimum_ratio`:
 
-        minimum_ratio + (1 - minimum_ratio) (1 + cos(pi p)) / 2,   p = (step - warmup_steps) / (total_steps - warmup_steps)
+        minimum_ratio + (1 - minimum_ratio) (1 + cos(pi p)) / 2
+        with p = (step - warmup_steps) / (total_steps - warmup_steps)
 
     From step `total_steps` on it stays at `minimum_ratio`.
 

@@ -1,4 +1,4 @@
-"""Given: TensorBoard entries of a run, written by one process, and a stop that is asked for by a signal. Nothing to write.
+"""Given: TensorBoard entries of a run, written by one process, and a stop asked for by a signal. Nothing to write.
 
 Not for sampling a GPU (monitor.py).
 """
@@ -9,6 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+
+SINK_NAMES = {
+    "train/loss": "loss",
+    "train/learning_rate": "learning_rate",
+    "train/grad_norm": "gradient_norm",
+    "train/samples_per_second": "throughput",
+    "validation/accuracy": "accuracy",
+}
+"""What a `GPUMonitor`'s rules and dashboards call the metrics; others keep TensorBoard's names."""
 
 
 class MetricSink(Protocol):
@@ -23,7 +32,7 @@ class Log:
 
     Args:
         folder: for the event files.
-        sink: told the same, if there is one.
+        sink: told the same under SINK_NAMES, if there is one.
     """
 
     def __init__(self, folder: Path, sink: MetricSink | None = None) -> None:
@@ -42,11 +51,11 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter  # not at the top: it costs half a second in every rank
 
             purge = None if self._resumed_at is None else self._resumed_at + 1
-            self._writer = SummaryWriter(str(self._folder), purge_step=purge)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self._folder), purge_step=purge)
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         if self._sink is not None:
-            self._sink.log_metrics(step, metrics)
+            self._sink.log_metrics(step, {SINK_NAMES.get(name, name): value for name, value in metrics.items()})
 
     def close(self) -> None:
         """Write what is left; harmless if nothing was added, and the log can still be added to."""

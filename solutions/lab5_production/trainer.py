@@ -1,23 +1,19 @@
 """Task 5.3: a trainer for one process or many, that can be killed at any moment and goes on with the same bits.
 
-Not for starting ranks (launch.py), files (checkpoints.py), the methods themselves (Labs 2 and 3) or a program (train.py).
+Not for its parts (parts.py), single steps (window.py), starting ranks (launch.py), files (checkpoints.py) or a program
+(train.py).
 """
 
-import contextlib
 import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from labkit.loader import ResumableLoader
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 
 from .checkpoints import (
@@ -28,37 +24,12 @@ from .checkpoints import (
     restore_random_state,
     write_checkpoint,
 )
-from .config import TrainerConfig
-from .schedule import make_scheduler
-from .telling import Log, MetricSink, when_terminated
-
-IGNORED = -100
-"""A target that does not count, as for `torch.nn.functional.cross_entropy`."""
-Batch = tuple[Tensor, Tensor]
-"""Inputs and targets, on the CPU."""
+from .parts import Progress, count_targets
+from .telling import when_terminated
+from .window import WindowTrainer
 
 
-def count_targets(targets: Tensor) -> int:
-    """Given: how many samples (or tokens) the mean loss of a batch is over.
-
-    Integer targets of any shape count one by one, IGNORED ones not at all; of numbers [N, ...] each of the N counts.
-    """
-    return len(targets) if targets.is_floating_point() else int((targets != IGNORED).sum().item())
-
-
-@dataclasses.dataclass
-class Progress:
-    """Given: what one rank has done of the current epoch."""
-
-    loss_sum: float = 0.0
-    """Mean losses of this rank's batches, each times the samples it is over."""
-    samples: int = 0
-    """On this rank."""
-    optimizer_steps: int = 0
-    skipped_steps: int = 0
-
-
-class ProductionTrainer:
+class ProductionTrainer(WindowTrainer):
     """Trains a model as a `TrainerConfig` says; alone, or as one rank of a process group that was joined before.
 
     In a process group every rank makes a trainer of an equal model and the same configuration, and calls the same
@@ -76,71 +47,6 @@ class ProductionTrainer:
         device: None: where the model is.
         monitor: told the same metrics as TensorBoard, by rank 0.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        train_loader: ResumableLoader,
-        val_loader: Iterable[Batch],
-        config: TrainerConfig,
-        *,
-        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
-        device: str | torch.device | None = None,
-        monitor: MetricSink | None = None,
-    ) -> None:
-        self.device = torch.device(device) if device is not None else next(model.parameters()).device
-        self.model = model.to(self.device)
-        self.train_loader, self.val_loader, self.config = train_loader, val_loader, config
-        self.criterion = criterion or nn.CrossEntropyLoss()
-        self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        if config.deterministic:
-            torch.use_deterministic_algorithms(True)
-        torch.manual_seed(config.seed + self.rank)
-        self.replica: nn.Module = self.model
-        if self.world_size > 1:
-            gpu = [self.device.index] if self.device.type == "cuda" else None
-            self.replica = DistributedDataParallel(self.model, device_ids=gpu)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer: torch.optim.Optimizer = (
-            torch.optim.AdamW(parameters, config.learning_rate, weight_decay=config.weight_decay)
-            if config.optimizer == "adamw"
-            else torch.optim.SGD(parameters, config.learning_rate, config.momentum, weight_decay=config.weight_decay)
-        )
-        self.scheduler = make_scheduler(
-            self.optimizer,
-            warmup_steps=config.warmup_steps,
-            total_steps=config.epochs * -(-len(train_loader) // config.accumulation_steps),
-            minimum_ratio=config.minimum_ratio,
-        )
-        self.dtype: torch.dtype = getattr(torch, config.dtype)
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, init_scale=config.initial_scale, enabled=self.dtype == torch.float16
-        )
-        self.steps = 0
-        self.progress = Progress()
-        self.next_epoch: int | None = None
-        """The first epoch that is not complete; None before anything was trained or loaded."""
-        self.epochs: list[EpochResult] = []
-        self.validations: list[ValidationResult] = []
-        """What `fit` has made, those before a resume included."""
-        self.told_to_stop = False
-        """Whether this process was; see `stopping`."""
-        self.stopping = False
-        """Whether any rank was told to stop: the same on all of them."""
-        self.folder = Path(config.output_dir)
-        self.log = Log(self.folder / "tensorboard", monitor)
-
-    def autocast(self) -> torch.autocast:
-        """Given: around the forward pass; does nothing for float32."""
-        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
-
-    def sum_over_ranks(self, *numbers: float) -> list[float]:
-        """Given: each number, summed over the ranks (float64). A collective: every rank must come."""
-        if self.world_size == 1:
-            return list(numbers)
-        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return [float(number) for number in total.tolist()]
 
     def train_epoch(self, epoch: int) -> EpochResult:
         """Train one epoch, or the rest of it where the loader is in the middle of it; the model ends in training mode.
@@ -168,24 +74,20 @@ class ProductionTrainer:
         """
         # TODO(task 5.3):
         # 1. Go to the beginning of the epoch, unless the loader is in the middle of it. Training mode.
-        # 2. Take the batches in windows (itertools.islice); a window is worth a method of its own:
-        #    - count its samples on all ranks, and ask the ranks whether one was told to stop;
-        #    - forward in autocast, loss weighted as in Task 3.3, scaled backward, no_sync but for the last batch;
-        #    - unscale, clip, step, update (Task 2.2); the scheduler only if the step was taken.
+        # 2. Take the batches in windows (itertools.islice), each to train_window.
         # 3. Save in the middle, stop in the middle.
         # 4. Sum up loss and samples over the ranks.
         # --- solution: task 5.3 ---
         loader, every = self.train_loader, self.config.save_every_steps
         if loader.epoch != epoch or not 0 < loader.position < len(loader):
             loader.set_epoch(epoch)
-            self.progress = Progress()
+            self.progress = self.no_progress()
         self.next_epoch = epoch
         self.model.train()
         batches = iter(loader)
-        self._clock = time.perf_counter()
-        self._samples_since = 0
+        self.logged_at, self.samples_since = time.perf_counter(), 0
         while window := list(itertools.islice(batches, self.config.accumulation_steps)):
-            taken = self._train_window(window)
+            taken = self.train_window(window)
             if loader.position >= len(loader):
                 self.next_epoch = epoch + 1
                 break
@@ -193,7 +95,7 @@ class ProductionTrainer:
                 break
             if taken and every is not None and self.steps % every == 0:
                 self.save_checkpoint(epoch)
-        loss_sum, samples = self.sum_over_ranks(self.progress.loss_sum, self.progress.samples)
+        loss_sum, samples = self.sum_over_ranks(self.progress.loss_sum.item(), self.progress.samples)
         return EpochResult(
             epoch=epoch,
             complete=self.next_epoch > epoch,
@@ -203,74 +105,6 @@ class ProductionTrainer:
             skipped_steps=self.progress.skipped_steps,
         )
         # --- end ---
-
-    # --- solution only ---
-    def _train_window(self, window: list[Batch]) -> bool:
-        """One optimizer step; whether it was taken."""
-        counts = [count_targets(targets) for _, targets in window]
-        everywhere, stop = self.sum_over_ranks(sum(counts), self.told_to_stop)
-        self.stopping = stop > 0
-        self.optimizer.zero_grad()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        for index, ((inputs, targets), count) in enumerate(zip(window, counts, strict=True)):
-            with self._without_exchange(when=index < len(window) - 1):
-                outputs, mean = self._forward(self.replica, inputs, targets)
-                loss = mean * (count * self.world_size / everywhere) if count else outputs.sum() * 0.0
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            if count:
-                loss_sum += mean.detach().double() * count
-        self.scaler.unscale_(self.optimizer)
-        logs = (self.steps + 1) % self.config.log_every_steps == 0
-        norm = None
-        if logs or self.config.max_grad_norm is not None:  # math.inf only measures
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm or math.inf)
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        taken = self.scaler.get_scale() >= scale  # an overflow makes it smaller, and nothing else does
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        if taken:
-            self.scheduler.step()
-            self.steps += 1
-        self.progress.optimizer_steps += taken
-        self.progress.skipped_steps += not taken
-        self.progress.loss_sum += loss_sum.item()
-        self.progress.samples += sum(counts)
-        self._samples_since += int(everywhere)
-        if taken and logs:
-            self._log_step(loss_sum.item(), everywhere, learning_rate, norm)
-        return taken
-
-    def _forward(self, module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs, at least in float32, and the mean loss."""
-        inputs = inputs.to(self.device, non_blocking=True)
-        targets = targets.to(self.device, non_blocking=True)
-        with self.autocast():
-            outputs = module(inputs)
-        if outputs.dtype in (torch.float16, torch.bfloat16):
-            outputs = outputs.float()
-        return outputs, self.criterion(outputs, targets)
-
-    def _without_exchange(self, *, when: bool) -> contextlib.AbstractContextManager[None]:
-        if when and isinstance(self.replica, DistributedDataParallel):
-            silent: contextlib.AbstractContextManager[None] = self.replica.no_sync()
-            return silent
-        return contextlib.nullcontext()
-
-    def _log_step(self, loss_sum: float, samples: float, learning_rate: float, norm: Tensor | None) -> None:
-        (total,) = self.sum_over_ranks(loss_sum)
-        now = time.perf_counter()
-        if self.rank == 0:
-            metrics = {
-                "train/loss": total / samples,
-                "train/learning_rate": learning_rate,
-                "train/grad_norm": math.nan if norm is None else norm.item(),
-                "train/samples_per_second": self._samples_since / max(now - self._clock, 1e-9),
-            }
-            self.log.add(self.steps, metrics)
-        self._clock, self._samples_since = now, 0
-
-    # --- end ---
 
     def validate(self) -> ValidationResult:
         """Mean loss and accuracy over the validation samples of all ranks, each sample counted once and equally.
@@ -298,7 +132,7 @@ class ProductionTrainer:
         with torch.no_grad():
             for inputs, targets in self.val_loader:
                 count = count_targets(targets)
-                outputs, mean = self._forward(self.model, inputs, targets)
+                outputs, mean = self.forward(self.model, inputs, targets)
                 if count:
                     loss_sum += mean.double() * count
                 samples += count
@@ -340,7 +174,7 @@ class ProductionTrainer:
         own = {
             "random": capture_random_state(),
             "loader": self.train_loader.state_dict(),
-            "progress": dataclasses.asdict(self.progress),
+            "progress": {**vars(self.progress), "loss_sum": self.progress.loss_sum.item()},
         }
         ranks: list[Any] = [own]
         if self.world_size > 1:
@@ -389,7 +223,8 @@ class ProductionTrainer:
         self.scheduler.load_state_dict(state["scheduler"])
         self.scaler.load_state_dict(state["scaler"])
         self.steps = state["steps"]
-        self.progress = Progress(**own["progress"])
+        loss_sum = torch.tensor(own["progress"]["loss_sum"], dtype=torch.float64, device=self.device)
+        self.progress = Progress(**{**own["progress"], "loss_sum": loss_sum})
         self.epochs = [EpochResult(**each) for each in state["epochs"]]
         self.validations = [ValidationResult(**each) for each in state["validations"]]
         complete = self.train_loader.position >= len(self.train_loader)

@@ -20,6 +20,9 @@ HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 @pytest.fixture
 def result() -> Grade:
     course = rubric.load()
+    *written, last = course.labs
+    unwritten = replace(last, criteria=tuple(replace(criterion, checks=()) for criterion in last.criteria))
+    course = replace(course, labs=(*written, unwritten))
     reports = {check.id: CheckReport(Outcome.PASSED, seconds=0.1) for check in course.checks()}
     reports["lab1.benchmark.warmed_up"] = CheckReport(Outcome.FAILED, HOSTILE, "warm up first", 0.2)
     reports["lab1.memory.every_stage_present"] = CheckReport(Outcome.BLOCKED, "blocked by something")

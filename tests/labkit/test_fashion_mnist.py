@@ -1,4 +1,4 @@
-"""The real Fashion-MNIST, where it is: what labkit promises about it, and Lab 2's trainings on it."""
+"""The real Fashion-MNIST, where it is: what labkit promises about it, and trainings of Labs 2 and 5 on it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.data import Subset
 
 import vgpu
-from labkit import data
+from labkit import data, models
+from labkit.loader import ResumableLoader
 from solutions.lab2_mixed_precision import workloads
 from solutions.lab2_mixed_precision.precision_comparison import measure_accuracies
+from solutions.lab5_production.config import TrainerConfig
+from solutions.lab5_production.trainer import ProductionTrainer
 
 BATCHES = 100
 LEAST_ACCURACY = 0.6
@@ -63,3 +68,33 @@ def test_16_bits_learn_fashion_mnist_as_well_as_32(folder: Path) -> None:
     assert accuracies["float32"] > LEAST_ACCURACY
     assert accuracies["float16"] == pytest.approx(accuracies["float32"], abs=ACCURACY_LOSS)
     assert accuracies["bfloat16"] == pytest.approx(accuracies["float32"], abs=ACCURACY_LOSS)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_resumed_training_learns_fashion_mnist_and_has_the_same_bits(folder: Path, tmp_path: Path) -> None:
+    training = Subset(data.load("fashion-mnist", data_dir=folder), range(64 * BATCHES))
+    validation = data.load("fashion-mnist", split="test", data_dir=folder)
+
+    def trainer(name: str) -> ProductionTrainer:
+        torch.manual_seed(0)
+        config = TrainerConfig(
+            output_dir=str(tmp_path / name), epochs=2, dtype="bfloat16", warmup_steps=10, accumulation_steps=2,
+            max_grad_norm=1.0,
+        )  # fmt: skip
+        train_loader = ResumableLoader(training, 64)
+        val_loader = ResumableLoader(validation, 1000, shuffle=False, padded=False)
+        return ProductionTrainer(models.mlp(28 * 28), train_loader, val_loader, config)
+
+    def weights(trainer: ProductionTrainer) -> list[Tensor]:
+        return list(trainer.model.state_dict().values())
+
+    whole = trainer("whole")
+    run = whole.fit()
+    assert run.validations[-1].samples == 10_000
+    assert run.validations[-1].accuracy is not None
+    assert run.validations[-1].accuracy > LEAST_ACCURACY
+    first, second = trainer("parts"), trainer("parts")
+    first.train_epoch(0)
+    first.save_checkpoint(0)
+    second.fit()
+    assert all(map(torch.equal, weights(whole), weights(second)))

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
-DEBIAN_FOLDER = "/usr/share/datasets/fashion-mnist"
+BRINGS = {
+    "dataset-fashion-mnist": "/usr/share/datasets/fashion-mnist",
+    "prometheus": "/usr/bin/promtool",
+    "chromium": "/usr/bin/chromium",
+    "gcc": "/usr/bin/gcc",
+}
+"""What the script installs, and by what it sees that it need not."""
 INSTALL, UPDATE = "install", "update"
 
 RECORD = 'echo "$(basename "$0") $*" >>"$CALLS"\n'
 WORKS = RECORD
 FAILS = RECORD + 'echo "E: no network" >&2; exit 100\n'
+NO_CHROMIUM = RECORD + 'for last in "$@"; do :; done; [ "$last" != chromium ]\n'
 WORKS_AFTER_UPDATE = RECORD + 'if [ "$1" = update ]; then touch "$CALLS.lists"; else [ -e "$CALLS.lists" ]; fi\n'
 
 
@@ -37,14 +45,16 @@ class Run:
 def ci(tmp_path: Path):
     """Run a copy of the script where apt-get, make and id do what a test says."""
 
-    def run(*, apt: str, user: int = 0, make: str = WORKS, there: bool = False) -> Run:
-        folder, binaries, calls = tmp_path / "fashion-mnist", tmp_path / "bin", tmp_path / "calls"
+    def run(*, apt: str, user: int = 0, make: str = WORKS, there: Sequence[str] = ()) -> Run:
+        debian, binaries, calls = tmp_path / "debian", tmp_path / "bin", tmp_path / "calls"
         script = tmp_path / "checkout" / ".ci" / "run"
-        for path in (binaries, script.parent, *([folder] if there else [])):
+        for path in (binaries, script.parent, *(debian / package for package in there)):
             path.mkdir(parents=True)
         text = SCRIPT.read_text()
-        assert text.count(DEBIAN_FOLDER) == 1
-        script.write_text(text.replace(DEBIAN_FOLDER, str(folder)))
+        for package, brings in BRINGS.items():
+            assert text.count(f"{brings}\n") == 1
+            text = text.replace(f"{brings}\n", f"{debian / package}\n")
+        script.write_text(text)
         for name, body in (("apt-get", apt), ("make", make), ("id", f"echo {user}\n")):
             (binaries / name).write_text(f"#!/bin/sh\n{body}")
             (binaries / name).chmod(0o755)
@@ -55,17 +65,17 @@ def ci(tmp_path: Path):
     return run
 
 
-def test_fashion_mnist_is_installed_then_the_tests_run(ci) -> None:
+def test_what_the_tests_need_is_installed_then_they_run(ci) -> None:
     done = ci(apt=WORKS)
     assert (done.exit_code, done.errors) == (0, "")
-    assert done.apt == [INSTALL]
-    assert done.calls[0].endswith("dataset-fashion-mnist")
+    assert done.apt == [INSTALL] * len(BRINGS)
+    assert [call.split()[-1] for call in done.calls[:-1]] == list(BRINGS)
     assert done.calls[-1] == "make test"
 
 
-def test_lists_of_packages_are_fetched_only_when_they_are_missing(ci) -> None:
+def test_lists_of_packages_are_fetched_once_and_only_when_they_are_missing(ci) -> None:
     done = ci(apt=WORKS_AFTER_UPDATE)
-    assert done.apt == [INSTALL, UPDATE, INSTALL]
+    assert done.apt == [INSTALL, UPDATE, *[INSTALL] * len(BRINGS)]
     assert (done.exit_code, done.errors) == (0, "")
 
 
@@ -73,17 +83,26 @@ def test_without_a_network_the_tests_run_and_a_note_says_what_is_missing(ci) -> 
     done = ci(apt=FAILS)
     assert (done.exit_code, done.apt, done.calls[-1]) == (0, [INSTALL, UPDATE], "make test")
     assert "E: no network" in done.errors
-    assert "dataset-fashion-mnist is not here" in done.errors
+    for package in BRINGS:
+        assert f"{package} is not here" in done.errors
+
+
+def test_a_package_that_there_is_none_of_does_not_stop_the_others(ci) -> None:
+    done = ci(apt=NO_CHROMIUM)
+    assert done.apt == [INSTALL, INSTALL, INSTALL, UPDATE, INSTALL, INSTALL]
+    assert (done.exit_code, done.calls[-1]) == (0, "make test")
+    assert done.errors.count("is not here") == 1
+    assert "chromium is not here" in done.errors
 
 
 def test_an_ordinary_user_installs_nothing(ci) -> None:
     done = ci(apt=WORKS, user=1000)
     assert (done.exit_code, done.calls) == (0, ["make test"])
-    assert "the tests that need it are skipped" in done.errors
+    assert done.errors.count("the tests that need it are skipped") == len(BRINGS)
 
 
 def test_what_is_there_is_not_installed_again(ci) -> None:
-    done = ci(apt=WORKS, there=True)
+    done = ci(apt=WORKS, there=list(BRINGS))
     assert (done.exit_code, done.errors, done.calls) == (0, "", ["make test"])
 
 

@@ -1,0 +1,90 @@
+"""Task 5.5: what a monitor knows, for Prometheus, for TensorBoard and as a line of JSON.
+
+Not for reading GPUs (gpu_readings.py), nor for when to export (monitor.py).
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UntypedMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from labkit.monitoring import Snapshot, plain
+from labkit.monitoring.names import (
+    DCGM_LABELS,
+    GPU_LABELS,
+    GPU_METRICS,
+    STEP,
+    STEP_HELP,
+    STEP_TIME,
+    STEP_TIME_HELP,
+    THROTTLED,
+    THROTTLED_HELP,
+    training_name,
+)
+from labkit.monitoring.nvml import THROTTLE_REASONS
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def prometheus_metrics(snapshot: Snapshot, *, dcgm_names: bool = False) -> Iterator[Metric]:
+    """A snapshot for Prometheus, with the names, kinds, labels and help texts of `labkit.monitoring.names`.
+
+    Yields, as families of prometheus_client:
+        - for each of GPU_METRICS one time series per GPU that has the field. What a GPU cannot tell has no time series:
+          it is absent, never zero. Labels are GPU_LABELS; an unknown UUID or name is the empty string;
+        - `gpu_throttled`, for every GPU that tells its reasons: one time series per reason of THROTTLE_REASONS, 1 or 0,
+          with the label `reason` after the others;
+        - for each training metric a gauge without labels, by `training_name`, once one was logged, and STEP and
+          STEP_TIME. Every one holds the latest value: a step may fall, after a resume.
+
+    With `dcgm_names`, metrics of GPU_METRICS that have a name of DCGM take it, with DCGM's unit (`dcgm_factor`); all
+    GPU metrics have DCGM_LABELS. prometheus_client ends the name of every counter in `_total`, which DCGM's names
+    do not: there counters are exported as untyped.
+
+    Source: https://prometheus.io/docs/instrumenting/writing_exporters/
+    """
+    # TODO(task 5.5):
+    # 1. For each metric, make a family of its kind; CounterMetricFamily wants the name.
+    # 2. Add a value for every GPU whose field is not None; a family without values need not be yielded.
+    # 3. The reasons, then the training metrics.
+    raise NotImplementedError(
+        "Task 5.5 is open: write prometheus_metrics "
+        "in labs/lab5_production/exporting.py (about 26 lines)"
+    )
+
+
+def jsonl_line(snapshot: Snapshot) -> str:
+    """A snapshot as one line of JSON, its newline included.
+
+    An object with `time`, `step`, `metrics`, `gpus` (a list of readings without what is absent) and `alerts`; the form
+    is that of `labkit.monitoring.plain`. The line is strict JSON whatever the values are: a loss that is not a number
+    is exactly what somebody will look for.
+    """
+    # TODO(task 5.5):
+    # 1. json.dumps of what plain makes of it; let it refuse what JSON does not have.
+    raise NotImplementedError("Task 5.5 is open: write jsonl_line in labs/lab5_production/exporting.py (about 1 line)")
+
+
+def write_tensorboard(writer: "SummaryWriter", snapshot: Snapshot) -> None:
+    """Write a snapshot as scalars of its step: `training/NAME` for each metric, `gpuINDEX/FIELD` for each reading.
+
+    Every number of a `GpuReading` but its index is a scalar, booleans and names are not, and what is absent is left
+    out.
+
+    Args:
+        writer: where to write.
+        snapshot: has a step.
+
+    Source: https://docs.pytorch.org/docs/stable/tensorboard.html
+    """
+    # TODO(task 5.5):
+    # 1. add_scalar with global_step for each metric.
+    # 2. The same for each GPU's numbers.
+    raise NotImplementedError(
+        "Task 5.5 is open: write write_tensorboard "
+        "in labs/lab5_production/exporting.py (about 7 lines)"
+    )

@@ -1,0 +1,34 @@
+"""Every planted bug of Lab 5 loses points where it should and nowhere else; every correct style keeps them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
+from tests.scenarios.conftest import Graded
+from tests.scenarios.expectations import assert_caught, assert_complete
+
+Grade = Callable[..., Graded]
+POINTS = 15
+
+
+@pytest.mark.parametrize("bug", scenarios("lab5/bugs"), ids=lambda scenario: scenario.name)
+def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
+    assert_caught(bug, grade(bug, "--lab=5"))
+
+
+@pytest.mark.parametrize("variant", scenarios("lab5/variants"), ids=lambda scenario: scenario.name)
+def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
+    assert_complete(grade(variant, "--lab=5"), POINTS)
+
+
+@pytest.mark.parametrize("model", ["A100-80GB", "H100"])
+def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=5", f"--device=vgpu:{model}"), POINTS)
+
+
+@pytest.mark.parametrize("seed", range(2))  # the variants have one each; `make matrix` takes twenty
+def test_another_seed_gives_the_same_result(seed: int, grade: Grade) -> None:
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=5", seed=seed), POINTS)
