@@ -38,8 +38,8 @@ lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/mypy
 	@$(BIN)/gpulabs release --check
 
-matrix: $(READY) ## what every planted bug costs in every criterion (hours; OWN=1: its own lab only)
-	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab)
+matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; WHOLE=1: nothing reused, hours)
+	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(WHOLE),--whole)
 
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release

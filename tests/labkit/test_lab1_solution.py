@@ -61,7 +61,7 @@ class Clock:
 def test_a_product_on_the_cpu_is_described_completely() -> None:
     seen = benchmark.benchmark_matmul("cpu", 33, iterations=7, dtype=torch.float64)
     assert (seen.device, seen.dtype, seen.size, seen.iterations) == ("cpu", "float64", 33, 7)
-    assert 0 < seen.seconds < 1
+    assert 0 < seen.seconds < 30
     assert seen.tflops == pytest.approx(2 * 33**3 / seen.seconds / 1e12)
 
 
@@ -173,7 +173,7 @@ def test_the_profiler_counts_recorded_steps_only_and_sorts_by_time() -> None:
     by_name = {operation.name: operation for operation in operations}
     assert (by_name["aten::mm"].calls, by_name["aten::exp"].calls) == (12, 4)
     assert operations[0].name == "aten::mm"
-    assert 0 < by_name["aten::mm"].cpu_seconds < 5
+    assert 0 < by_name["aten::mm"].cpu_seconds < 30
     assert by_name["aten::mm"].device_seconds == 0
     times = [operation.cpu_seconds for operation in operations]
     assert times == sorted(times, reverse=True)

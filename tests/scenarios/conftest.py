@@ -1,154 +1,34 @@
-"""Grades a scenario in this process: one preloaded sandbox per run, the submission rebuilt in its folder each time."""
+"""Every test grades with the one sandbox of its run."""
 
 from __future__ import annotations
 
-import json
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
-from grader.configuration import own_configuration
-from grader.sandbox import Limits, Reply, Request, Sandbox
-from grader.submission import key_of
-from tests.scenarios import reuse
-from tests.scenarios.build import SCENARIOS, Scenario, load
+from tests.scenarios.build import Scenario
+from tests.scenarios.grading import Bench, Graded
 
 # Submissions are graded, never collected: some bring a conftest.py of their own.
 collect_ignore = ["exploits", "lab1", "lab2", "lab3", "lab4", "lab5"]
 
-BUG_LIMITS = Limits(wall_seconds=25, cpu_seconds=20)
-"""Some bugs hang: then it is a matter of time."""
-SEED = secrets.randbelow(2**31)
-"""Of every planted bug in this run, so that they are asked the same questions; another one in each run."""
-
-
-class Keeper:
-    """Hands every grading of this run the same sandbox."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
-        return self._sandbox
-
-
-class Reusing:
-    """The sandbox for a planted bug: what the bug cannot have changed is answered from an earlier scenario.
-
-    Programs that start new interpreters cost more than all other checks of Lab 3 together. They are run only for
-    scenarios that are about them (`cold = true`), and answered by the reference for all others.
-    """
-
-    answers: ClassVar[dict[str, Reply]] = {}
-
-    def __init__(self, sandbox: Sandbox, folder: Path, scenario: Scenario) -> None:
-        self._sandbox, self._folder, self._scenario = sandbox, folder, scenario
-        self._changed = reuse.changed_symbols(folder)
-
-    def run(self, request: Request) -> Reply:
-        request = replace(request, limits=request.limits or BUG_LIMITS)
-        is_cold = request.probe.startswith("lab3_launch.") and "ddp_training" in str(request.params["module"])
-        if is_cold and not self._scenario.table.get("cold"):
-            return self._of_the_reference(request)
-        if not self._is_as_in_the_reference(request):
-            return self._sandbox.run(request)
-        key = repr((key_of(request), request.limits))
-        if key not in self.answers:
-            reply = self._sandbox.run(request)
-            if reply.kind != "ok":
-                return reply
-            self.answers[key] = reply
-        return self.answers[key]
-
-    def _is_as_in_the_reference(self, request: Request) -> bool:
-        if not request.student:
-            return True
-        needed = reuse.symbols_of(request)
-        return bool(needed) and self._changed is not None and self._changed.isdisjoint(needed)
-
-    def _of_the_reference(self, request: Request) -> Reply:
-        if request.probe not in self.answers:
-            _rebuild(load(SCENARIOS / "exploits" / "honest_right"), self._folder)
-            self.answers[request.probe] = self._sandbox.run(request)
-            _rebuild(self._scenario, self._folder)
-        return self.answers[request.probe]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
-
-
-def _rebuild(scenario: Scenario, folder: Path) -> None:
-    shutil.rmtree(folder)
-    scenario.build(folder)
-
-
-@dataclass(frozen=True)
-class Graded:
-    """What a grading said, by check and by criterion."""
-
-    exit_code: int
-    document: dict[str, Any]
-
-    @property
-    def score(self) -> float:
-        return float(self.document["score"])
-
-    @property
-    def checks(self) -> dict[str, dict[str, Any]]:
-        return {
-            check["id"]: check
-            for lab in self.document["labs"]
-            for criterion in lab["criteria"]
-            for check in criterion["checks"]
-        }
-
-    @property
-    def passed(self) -> set[str]:
-        return {name for name, check in self.checks.items() if check["outcome"] == "passed"}
-
-    @property
-    def losing_criteria(self) -> set[str]:
-        return {name.rpartition(".")[0] for name in self.checks if name not in self.passed}
-
-    @property
-    def problems(self) -> str:
-        """Everything that did not pass, for the message of a failing test, with the seed that repeats it."""
-        return f"seed {self.document['seed']}\n" * (len(self.passed) < len(self.checks)) + "\n".join(
-            f"{name}: {check['outcome']}: {check['message']}"
-            for name, check in self.checks.items()
-            if check["outcome"] != "passed"
-        )
-
 
 @pytest.fixture(scope="session")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Sandbox]]:
-    folder = tmp_path_factory.mktemp("submission") / "student"
-    load(SCENARIOS / "exploits" / "honest_right").build(folder)
-    with Sandbox(folder) as sandbox:
-        yield folder, sandbox
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("submission") / "student")
+    with bench.sandbox:
+        yield bench
 
 
 @pytest.fixture
-def grade(kept: tuple[Path, Sandbox], pytester: pytest.Pytester, tmp_path: Path) -> Callable[..., Graded]:
+def grade(bench: Bench, pytester: pytest.Pytester, tmp_path: Path) -> Callable[..., Graded]:
     """Build a scenario and grade it as `pytest --grade` does."""
-    folder, sandbox = kept
+
+    def run_pytest(arguments: list[str], plugins: list[object]) -> object:
+        return pytester.inline_run(*arguments, plugins=plugins).ret
 
     def run(scenario: Scenario, *options: str, seed: int | None = None) -> Graded:
-        _rebuild(scenario, folder)
-        report = tmp_path / "report"
-        arguments = ["--grade", f"--submission={folder}", "--device=vgpu", f"--grade-report={report}", *options]
-        is_bug = scenario.folder.parent.name == "bugs"
-        if is_bug and seed is None:
-            seed = SEED
-        if seed is not None:
-            arguments.append(f"--grade-seed={seed}")
-        used: Any = Reusing(sandbox, folder, scenario) if is_bug else sandbox
-        done = pytester.inline_run(*own_configuration(), *arguments, plugins=[Keeper(used)])
-        return Graded(int(done.ret), json.loads((report / "grade.json").read_text()))
+        return bench.grade(scenario, tmp_path / "report", options, run_pytest, seed)
 
     return run

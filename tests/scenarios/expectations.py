@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.scenarios.build import Scenario
-from tests.scenarios.conftest import Graded
+from tests.scenarios.grading import Graded
 
 
 def assert_caught(bug: Scenario, graded: Graded) -> None:

@@ -1,34 +1,43 @@
 """`make matrix`: what every planted bug costs in every criterion, and that every correct style keeps every point.
 
-    python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--seeds 20] [--jobs 2] [--out build/matrix]
+    python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--whole] [--seeds 20] [--jobs 2] [--out build/matrix]
 
-Each scenario is graded as a user would, by `gpulabs grade` in a process of its own, with all labs, so that points lost
-in another lab would show too (`--own-lab` grades only the scenario's lab: minutes instead of hours). The reference is
-graded with `--seeds` different seeds among them. Writes `matrix.json` after every grading, so that an interrupted run
-goes on where it was; `matrix.md` is made at the end. Exits with 1 when anything is not as it should be.
+Each scenario is graded with all labs, so that points lost in another lab would show too (`--own-lab` grades only the
+scenario's lab). The reference, with `--seeds` different seeds, and the correct styles are graded as a user would, by
+`gpulabs grade` in a process of its own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole`
+treats it like the others: hours. Writes `matrix.json` after every grading, so that an interrupted run goes on where it
+was; `matrix.md` is made at the end. Exits with 1 when anything is not as it should be.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import hashlib
+import io
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
+from tests.scenarios.grading import Bench
 
+_ROOM = "/var/tmp" if Path("/var/tmp").is_dir() else None
 KINDS = ("bugs", "variants")
 REFERENCE = "reference"
 _TITLES = {"bugs": "Planted bugs", "variants": "Correct styles", REFERENCE: "The reference, with as many seeds"}
@@ -97,25 +106,56 @@ def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
     )  # fmt: skip
 
 
-def grade(task: Task, fingerprint: str, labs: str | None) -> Row:
+def grade(task: Task, fingerprint: str, labs: str | None, whole: bool) -> Row:
+    """Grade one scenario."""
+    return grade_alone(task, fingerprint, labs) if whole or task.kind != "bugs" else grade_bug(task, fingerprint, labs)
+
+
+@functools.cache
+def _bench() -> Bench:
+    """One for each worker process; its server ends with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="matrix-", dir=_ROOM))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bench = Bench(folder / "student")
+    bench.sandbox.__enter__()
+    atexit.register(bench.sandbox.close)
+    return bench
+
+
+def grade_bug(task: Task, fingerprint: str, labs: str | None) -> Row:
+    """Grade in this process, with what is known of earlier scenarios.
+
+    Raises:
+        RuntimeError: the grading could not be carried out; the message holds what it printed.
+    """
+    bench = _bench()
+    report, printed = bench.folder.with_name("report"), io.StringIO()
+
+    def run_pytest(arguments: list[str], plugins: list[object]) -> object:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            return pytest.main(arguments, plugins)
+
+    shutil.rmtree(report, ignore_errors=True)
+    try:
+        graded = bench.grade(task.scenario, report, [f"--lab={labs}"] if labs else [], run_pytest)
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"{task.key} could not be graded: {error}\n{printed.getvalue()[-4000:]}") from error
+    return judge(task, graded.document, fingerprint)
+
+
+def grade_alone(task: Task, fingerprint: str, labs: str | None) -> Row:
     """Build the submission in a folder of its own and grade it in a process of its own.
 
     Raises:
         RuntimeError: the grading could not be carried out; the message holds what it printed.
     """
-    with tempfile.TemporaryDirectory(prefix="matrix-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(prefix="matrix-", dir=_ROOM) as name:
         folder = Path(name)
         folder.chmod(0o755)
         submission = task.scenario.build(folder / "student")
-        command = [
-            sys.executable,
-            "-c",
-            "from grader.cli import app; app()",
-            "grade",
-            str(submission),
-            "--device",
-            "vgpu",
-        ]
+        command = [sys.executable, "-c", "from grader.cli import app; app()", "grade", str(submission)]
+        command += ["--device", "vgpu"]
         command += ["--report", str(folder / "report")]
         command += ["--lab", labs] if labs else []
         command += ["--seed", str(task.seed)] if task.seed is not None else []
@@ -137,9 +177,9 @@ def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
     return found
 
 
-def fingerprint_of(task: Task, labs: str | None) -> str:
+def fingerprint_of(task: Task, labs: str | None, whole: bool) -> str:
     """Changes when the scenario, the course's code or what is graded changes; gradings with the same one are kept."""
-    digest = hashlib.sha256(f"{task.key} {labs} {task.seed} {_course()}".encode())
+    digest = hashlib.sha256(f"{task.key} {labs} {task.seed} {whole} {_course()}".encode())
     _add_files(digest, task.scenario.folder)
     return digest.hexdigest()[:16]
 
@@ -196,6 +236,7 @@ def _cell(row: Row, name: str) -> str:
 def main(
     labs: Annotated[str, typer.Option(help="Labs whose scenarios are graded.")] = "",
     own_lab: Annotated[bool, typer.Option("--own-lab", help="Grade only the scenario's own lab.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Ask every question of every bug: hours.")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="Gradings of the reference.")] = 20,
     jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time.")] = os.cpu_count() or 2,
     out: Annotated[Path, typer.Option(help="Folder of matrix.json and matrix.md.")] = Path("build/matrix"),
@@ -211,14 +252,15 @@ def main(
     file = out / "matrix.json"
     order = tasks(chosen, seeds)
     graded_labs = {task.key: task.lab.removeprefix("lab") if own_lab and task.lab != "all" else None for task in order}
-    prints = {task.key: fingerprint_of(task, graded_labs[task.key]) for task in order}
+    prints = {task.key: fingerprint_of(task, graded_labs[task.key], whole) for task in order}
     rows = {key: row for key, row in _read(file).items() if prints.get(key) == row.fingerprint}
     todo = [task for task in order if task.key not in rows]
     failures = 0
+    context = multiprocessing.get_context("spawn")
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(jobs) as pool:
+    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs, context) as pool:
         bar = progress.add_task("grading", total=len(order), completed=len(rows))
-        running = [pool.submit(grade, task, prints[task.key], graded_labs[task.key]) for task in todo]
+        running = [pool.submit(grade, task, prints[task.key], graded_labs[task.key], whole) for task in todo]
         try:
             for future in as_completed(running):
                 progress.advance(bar)

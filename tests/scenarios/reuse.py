@@ -4,7 +4,7 @@ A probe's answer depends on the question, which the seed decides, and on those f
 student's modules that the probe uses, directly or through others. Where a scenario left all of these as they are in the
 reference, asking again would only cost time; so all scenarios of a run share a seed. Which they are is read from the
 source of probes and reference: every name that occurs counts as used, and what is not understood counts as changed.
-`make matrix` asks every question of every scenario.
+`make matrix WHOLE=1` asks every question of every scenario.
 """
 
 from __future__ import annotations
