@@ -19,6 +19,10 @@ from grader.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
+_ABORTED = "SIGABRT"
+"""PyTorch's doing, now and then, on a machine with too much to do: a rank that ends while Gloo's threads still hold its
+last collective's tensors is aborted (https://github.com/pytorch/pytorch/pull/179291). Such a program is started once
+more; one that always aborts fails."""
 _ERROR = re.compile(r"(\[rank\d+\]:\s*)?([\w.]+(Error|Exception)\b|terminate called|Fatal Python error)")
 
 
@@ -28,6 +32,15 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
     _forget_ranks()
     # A spawned child begins by importing its parent's main module, which here is ours.
     sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        return _program(student, module, arguments)
+    except Exception as error:
+        if _ABORTED not in str(error):
+            raise
+        return _program(student, module, arguments)
+
+
+def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             return run_program(student, module, arguments, Path(folder, "results"))
@@ -39,6 +52,13 @@ def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[s
     """Run a program under torchrun, and describe what it wrote."""
     _forget_ranks()
     student.module(module)  # what does not import need not be started
+    seen, log = _under_torchrun(module, processes, arguments)
+    if seen["exit_code"] and _ABORTED in log:
+        seen, log = _under_torchrun(module, processes, arguments)
+    return {**seen, "tail": _reason(log)}
+
+
+def _under_torchrun(module: str, processes: int, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "results"), Path(folder, "log")
         command = [
@@ -47,7 +67,7 @@ def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[s
             *("-m", f"labs.{module}", *arguments, "--out", str(out)),
         ]
         exit_code = _torchrun(command, log)
-        return {"exit_code": exit_code, "tail": _reason(log.read_text(errors="replace")), **describe_files(out)}
+        return {"exit_code": exit_code, **describe_files(out)}, log.read_text(errors="replace")
 
 
 def _reason(log: str) -> str:

@@ -160,8 +160,10 @@ def _function_event(
     number: int, name: str, thread: int, start: float, end: float, event: HostEvent | None, **options: Any
 ) -> FunctionEvent:
     shapes = event.shapes if event is not None else ()
+    # PyTorch counts all steps as one row of its tables; in the trace they keep their numbers.
+    row = "ProfilerStep*" if name.startswith("ProfilerStep#") else name
     return FunctionEvent(
-        id=number, name=name, trace_name=name, overload_name="", thread=thread, start_us=start * 1e6, end_us=end * 1e6,
+        id=number, name=row, trace_name=name, overload_name="", thread=thread, start_us=start * 1e6, end_us=end * 1e6,
         fwd_thread=None, stack=list(event.stack) if event is not None else [],
         input_shapes=[list(shape) for shape in shapes], scope=0, use_device="cuda", cpu_memory_usage=0, **options,
     )  # fmt: skip
