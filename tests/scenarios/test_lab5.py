@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
-from tests.scenarios.conftest import Graded
+from tests.scenarios.grading import Graded
 from tests.scenarios.expectations import assert_caught, assert_complete
 
 Grade = Callable[..., Graded]
