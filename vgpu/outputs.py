@@ -72,7 +72,9 @@ class Outputs:
                 print(f"[vgpu] wrote {path}", file=sys.stderr)
             except (OSError, ValueError, RuntimeError) as error:
                 print(f"[vgpu] {path} was not written: {error}", file=sys.stderr)
-        print(last_line(gpu), file=sys.stderr, flush=True)
+        # In one piece: torchrun's ranks share the stream, and print() writes the end of the line by itself under -u.
+        sys.stderr.write(f"{last_line(gpu)}\n")
+        sys.stderr.flush()
 
 
 def rank_path(path: Path, rank: int) -> Path:

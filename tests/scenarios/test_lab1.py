@@ -32,13 +32,8 @@ def test_what_the_virtual_gpu_cannot_do_needs_review_and_fails_nobody_silently(g
     assert {check["outcome"] for check in graded.checks.values()} == {"passed", "needs_review", "blocked"}
 
 
-@pytest.mark.parametrize("model", ["A100-80GB", "H200"])
-def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
+# With a new seed in each run; `make matrix` takes twenty.
+@pytest.mark.parametrize("model", ["T4", "A100-80GB"])
+def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     graded = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", f"--device=vgpu:{model}")
     assert graded.problems == ""
-
-
-@pytest.mark.parametrize("seed", range(2))  # the variants have one each; `make matrix` takes twenty
-def test_another_seed_gives_the_same_result(seed: int, grade: Grade) -> None:
-    right = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", seed=seed)
-    assert right.problems == ""
