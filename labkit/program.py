@@ -7,6 +7,7 @@ import argparse
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -82,7 +83,7 @@ def run(main: Callable[[], int]) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """End a process that was a rank: everything registered to happen at its end happens, then it is gone.
+    """End a process that was a rank: its threads finish, what is registered for the end happens, then it is gone.
 
     An ordinary end takes the interpreter down while Gloo's threads still run (destroy_process_group leaves them, with
     the last collective's tensors), and on a busy machine one of them then aborts the process (SIGABRT) whose work was
@@ -90,6 +91,7 @@ def end_process(code: int) -> NoReturn:
 
     Source: https://github.com/pytorch/pytorch/pull/179291
     """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for all but daemons, as multiprocessing does
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -141,13 +141,15 @@ def test_a_bug_is_not_hidden() -> None:
 
 def test_a_rank_of_torchrun_ends_without_taking_the_interpreter_down() -> None:
     code = (
-        "import atexit, sys; from labkit import program\n"
+        "import atexit, sys, threading, time; from labkit import program\n"
+        "def write_late(): time.sleep(0.3); sys.stdout.write('thread ')\n"
+        "threading.Thread(target=write_late).start()\n"
         "atexit.register(print, 'registered'); sys.stdout.write('out ')\n"
         "class Late:\n    def __del__(self): print('interpreter taken down')\n"
         "late = Late(); program.run(lambda: 3)"
     )
     run = [sys.executable, "-c", code]
     ended = subprocess.run(run, env={"TORCHELASTIC_RUN_ID": "job"}, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (3, "out registered\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (3, "out thread registered\n"), ended.stderr
     alone = subprocess.run(run, env={}, capture_output=True, text=True, check=False)
-    assert (alone.returncode, alone.stdout) == (0, "out registered\ninterpreter taken down\n"), alone.stderr
+    assert (alone.returncode, alone.stdout) == (0, "out thread registered\ninterpreter taken down\n"), alone.stderr

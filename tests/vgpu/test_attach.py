@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 import timeit
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,3 +81,18 @@ def test_attaching_imports_nothing_heavy() -> None:
         "sys.exit(bool(loaded & {'torch._dynamo', 'torchvision'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_refusal_imported_by_name_while_attached_is_undone(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import vgpu\n"
+        "with vgpu.attach('T4'):\n"
+        "    from torch.nn.attention.bias import causal_lower_right\n"
+        "    try: causal_lower_right(2, 3)\n"
+        "    except vgpu.Unsupported: print('refused')\n"
+        "print(causal_lower_right(2, 3).variant.name)"
+    )
+    paths = {**os.environ, "PYTHONPATH": str(Path(vgpu.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], env=paths, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\nLOWER_RIGHT\n", done.stderr

@@ -48,12 +48,13 @@ class PatchSet:
         """Do what `rebind` noted, in PyTorch's modules and the program's; undone also in modules imported later."""
         forward = {id(old): new for old, new in self._rebound}
         staying = {id(new) for _, new in self._below._rebound} if self._below is not None else set()
-        backward = {id(new): old for old, new in self._rebound if id(new) not in staying}
         known = _torch_and_program_modules()
         changed = _exchange(known, forward)
         before = {id(module) for module in known}
 
         def undo() -> None:
+            # Made here: modules that a program imports later are rebound later.
+            backward = {id(new): old for old, new in self._rebound if id(new) not in staying}
             for space, name, old in changed:
                 if id(space.get(name, _MISSING)) in backward:
                     space[name] = old
