@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
-from tests.scenarios.grading import Graded
 from tests.scenarios.expectations import assert_caught, assert_complete
+from tests.scenarios.grading import Graded
 
 Grade = Callable[..., Graded]
 POINTS = 15
@@ -24,11 +24,7 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
     assert_complete(grade(variant, "--lab=5"), POINTS)
 
 
-@pytest.mark.parametrize("model", ["A100-80GB", "H100"])
-def test_the_reference_keeps_every_point_on_other_gpus(model: str, grade: Grade) -> None:
+# With a new seed in each run; `make matrix` takes twenty.
+@pytest.mark.parametrize("model", ["T4", "H100"])
+def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=5", f"--device=vgpu:{model}"), POINTS)
-
-
-@pytest.mark.parametrize("seed", range(2))  # the variants have one each; `make matrix` takes twenty
-def test_another_seed_gives_the_same_result(seed: int, grade: Grade) -> None:
-    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=5", seed=seed), POINTS)
