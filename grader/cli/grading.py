@@ -1,4 +1,4 @@
-"""The command `gpulabs`: grading, and the tools for whoever runs the course. Only reads arguments, does no work."""
+"""`gpulabs grade`: one submission, as `pytest --grade` does it."""
 
 import subprocess
 import sys
@@ -7,18 +7,9 @@ from typing import Annotated
 
 import typer
 
-from grader import release
 from grader.configuration import own_configuration
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tools for running the course.")
 
-
-@app.callback()
-def root() -> None:
-    """Keep sub-commands, also while there is one only."""
-
-
-@app.command("grade")
 def grade_submission(
     submission: Annotated[Path, typer.Argument(help="The folder to grade.")] = Path("labs"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
@@ -46,32 +37,3 @@ def grade_submission(
             raise typer.Exit(process.wait())
         except KeyboardInterrupt:
             continue  # the terminal has interrupted pytest too; it ends the sandbox and then itself
-
-
-@app.command("release")
-def release_labs(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when labs/ is out of date.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files in labs/ that were edited.")] = False,
-    solutions: Annotated[Path, typer.Option(help="The reference solutions.")] = Path("solutions"),
-    labs: Annotated[Path, typer.Option(help="What students get.")] = Path("labs"),
-) -> None:
-    """Generate the students' stubs from the solutions."""
-    try:
-        if check:
-            drift = release.check(solutions, labs)
-            for message in drift:
-                typer.echo(message)
-            if drift:
-                typer.echo(f"{len(drift)} files in {labs} do not match {solutions}: run gpulabs release", err=True)
-                raise typer.Exit(1)
-            typer.echo(f"{labs} matches {solutions}")
-            return
-        released = release.make_labs(solutions, labs, force=force)
-    except release.ReleaseError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-    for name in released.written:
-        typer.echo(f"wrote {labs / name}")
-    for name in released.removed:
-        typer.echo(f"removed {labs / name}")
-    typer.echo(f"{released.unchanged} files were up to date")
