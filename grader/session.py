@@ -134,7 +134,7 @@ class GradingSession:
         Raises:
             GradingError: rubric and checks disagree, or a check requires one that does not come before it.
         """
-        found = {_check_id(item): item for item in items}
+        found = {check_id_of(item): item for item in items}
         expected = [check.id for check in self.rubric.checks()]
         if missing := [check for check in expected if check not in found]:
             raise GradingError(f"rubric.toml pays for {missing[0]}, but grader/checks/ has no such check")
@@ -143,7 +143,7 @@ class GradingSession:
         selected = {criterion.id for lab in self.labs for criterion in lab.criteria}
         order = [check for check in expected if check.rpartition(".")[0] in selected]
         for position, check in enumerate(order):
-            for needed in _requirements(found[check], check):
+            for needed in requirements_of(found[check], check):
                 if needed not in order[:position]:
                     raise GradingError(f"{check} requires {needed}, which does not come before it in rubric.toml")
         items[:] = [found[check] for check in order]
@@ -152,7 +152,7 @@ class GradingSession:
 
     def stop_if_blocked(self, item: pytest.Item) -> None:
         """Raise `Blocked` when a check that `item` builds on has not passed."""
-        for needed in _requirements(item, self.check_id(item)):
+        for needed in requirements_of(item, self.check_id(item)):
             report = self._reports.get(needed)
             if report is None or report.outcome is not Outcome.PASSED:
                 cause = report.message if report else "it did not run"
@@ -211,7 +211,8 @@ class GradingSession:
         return result.exit_code
 
 
-def _check_id(item: pytest.Item) -> str:
+def check_id_of(item: pytest.Item) -> str:
+    """The check that a collected test is; raises GradingError where no criterion pays for it."""
     cls = getattr(item, "cls", None)
     criterion = getattr(cls, "__criterion__", None)
     if criterion is None:
@@ -219,7 +220,8 @@ def _check_id(item: pytest.Item) -> str:
     return f"{criterion}.{item.name.removeprefix('test_')}"
 
 
-def _requirements(item: pytest.Item, check: str) -> list[str]:
+def requirements_of(item: pytest.Item, check: str) -> list[str]:
+    """The checks that this one builds on."""
     names: Sequence[str] = getattr(getattr(item, "function", None), "__requires__", ())
     criterion = check.rpartition(".")[0]
     return [name if "." in name else f"{criterion}.{name}" for name in names]

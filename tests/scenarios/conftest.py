@@ -29,6 +29,6 @@ def grade(bench: Bench, pytester: pytest.Pytester, tmp_path: Path) -> Callable[.
         return pytester.inline_run(*arguments, plugins=plugins).ret
 
     def run(scenario: Scenario, *options: str, seed: int | None = None) -> Graded:
-        return bench.grade(scenario, tmp_path / "report", options, run_pytest, seed)
+        return bench.grade(scenario, tmp_path / "report", options, run_pytest, seed, every_check=False)
 
     return run

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from grader.configuration import own_configuration
 from grader.sandbox import Limits, Reply, Request, Sandbox
+from grader.session import Blocked, check_id_of, requirements_of
 from grader.submission import key_of
 from tests.scenarios import reuse
 from tests.scenarios.build import SCENARIOS, Scenario, load
@@ -35,6 +38,31 @@ class Keeper:
 
     def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
         return self._sandbox
+
+
+class OnlyWhatMatters:
+    """Leaves out those checks of a planted bug's own criteria that the scenario does not name.
+
+    It says which checks must fail and where no point may be lost. Whether the mistake shows in others of its criterion
+    as well changes nothing, and `make matrix` tells.
+    """
+
+    def __init__(self, bug: Scenario) -> None:
+        self._named, self._own = set(bug.fails), bug.loses | bug.may_lose
+        self._run: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        found = {check_id_of(item): item for item in items}
+        self._run = {check for check in found if check in self._named or check.rpartition(".")[0] not in self._own}
+        open_: Iterable[str] = tuple(self._run)
+        while open_ := [needed for check in open_ for needed in requirements_of(found[check], check)]:
+            self._run.update(open_)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        if check_id_of(item) not in self._run:
+            raise Blocked("left out: the scenario does not ask for it")
 
 
 class Impatient:
@@ -152,8 +180,12 @@ class Bench:
         options: Sequence[str],
         run_pytest: Callable[[list[str], list[object]], object],
         seed: int | None = None,
+        every_check: bool = True,
     ) -> Graded:
-        """Build a scenario and grade it as `pytest --grade` does, with `run_pytest(arguments, plugins)`."""
+        """Build a scenario and grade it as `pytest --grade` does, with `run_pytest(arguments, plugins)`.
+
+        Without `every_check`, a planted bug is asked only what its scenario makes a statement about.
+        """
         _rebuild(scenario, self.folder)
         arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
         arguments += [f"--grade-report={report}", *options]
@@ -166,5 +198,8 @@ class Bench:
         used: Any = self.sandbox if is_right else Impatient(self.sandbox, BUG_LIMITS if is_bug else EXPLOIT_LIMITS)
         if is_bug:
             used = Reusing(used, self.folder, scenario)
-        code = run_pytest(arguments, [Keeper(used)])
+        plugins: list[object] = [Keeper(used)]
+        if is_bug and not every_check:
+            plugins.append(OnlyWhatMatters(scenario))
+        code = run_pytest(arguments, plugins)
         return Graded(int(code), json.loads((report / "grade.json").read_text()))  # type: ignore[call-overload]
