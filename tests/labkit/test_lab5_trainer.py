@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,15 @@ def weights(trainer: ProductionTrainer) -> list[Tensor]:
     return [value.cpu().clone() for value in trainer.model.state_dict().values()]
 
 
+@pytest.fixture
+def settings_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a deterministic trainer sets for the whole process, and the tests after this one must not find."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the trainer's own; other sizes take other memory
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("settings_put_back")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_resumed_run_has_the_same_bits_on_the_virtual_gpu(dtype: str, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, dtype=dtype, deterministic=True)
@@ -63,7 +72,6 @@ def test_a_resumed_run_has_the_same_bits_on_the_virtual_gpu(dtype: str, tmp_path
         resumed.ended,
         resumed.final_scale,
     )
-    torch.use_deterministic_algorithms(False)
 
 
 def test_a_finished_run_that_is_started_again_trains_nothing(tmp_path: Path) -> None:
