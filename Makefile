@@ -10,12 +10,13 @@ SEED ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
+DEPLOY_READY := .venv/.ready-deploy
 
 .DEFAULT_GOAL := help
 .PHONY: help grade test lint labs bench matrix clean
 
 help: ## show what can be made
-	@echo "make grade [SUBMISSION=labs] [LAB=1,3] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
+	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 $(READY): pyproject.toml
@@ -29,7 +30,12 @@ $(READY): pyproject.toml
 grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
 
-test: $(READY) lint ## run the project's own tests
+# Large, and only for testing what is in deploy/: without it those tests are skipped.
+$(DEPLOY_READY): pyproject.toml $(READY)
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,deploy]" && touch $@ || \
+		echo "note: the tools that tests/deploy needs cannot be installed: those tests are skipped" >&2
+
+test: $(READY) $(DEPLOY_READY) lint ## run the project's own tests
 	@$(BIN)/python -m pytest -n 2 -rs
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from grader import hooks, overrides
+from grader import extensions, hooks, overrides
 from grader import rubric as rubrics
 from grader.configuration import ROOT, own_configuration, own_inifile, own_rootdir
 from grader.devices import DeviceError
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("grade", "grading labs")
     group.addoption("--grade", action="store_true", help="grade a submission against the 100-point rubric")
     group.addoption("--submission", metavar="DIR", default="labs", help="folder to grade (default: labs)")
-    group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3")
+    group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3; or container")
     group.addoption(
         "--device",
         default="auto",
@@ -111,14 +111,15 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError("grading runs in one process; leave out -n")
     if option.grade_seed is not None and option.grade_seed < 0:
         raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
-    rubric = rubrics.load()
+    extension = _extension(config)
+    rubric = rubrics.load(extensions.rubric_file(extension)) if extension else rubrics.load()
     folder = Path(option.submission)
     if not folder.is_absolute():
         folder = Path(config.invocation_params.dir, folder)
     return GradingSession.open(
         name=str(option.submission),
         rubric=rubric,
-        labs=rubric.select(_lab_numbers(option.lab)),
+        labs=rubric.labs if extension else rubric.select(_lab_numbers(option.lab)),
         folder=folder,
         device=parse_device(option.device),
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
@@ -141,19 +142,28 @@ def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) 
     return tuple(override for override in overrides.load(path, rubric) if override.student == student)
 
 
+def _extension(config: pytest.Config) -> str | None:
+    """The exercise outside the 100 points that is to be graded, if one is."""
+    return config.option.lab if config.option.lab in extensions.NAMES else None
+
+
 def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
     if option is None:
         return None
     try:
         return tuple(int(part) for part in option.split(","))
     except ValueError:
-        raise GradingError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+        names = " or ".join(extensions.NAMES)
+        raise GradingError(
+            f"--lab {option}: expected numbers separated by commas, for example --lab 1,3; or {names}"
+        ) from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if (session := config.stash.get(_session, None)) is None:
         return
-    config.args = [str(CHECKS)]
+    extension = _extension(config)
+    config.args = [str(extensions.checks_folder(extension) if extension else CHECKS)]
     config.option.tbstyle = "no"
     config.option.no_header = config.option.no_summary = True
     config.option.verbose = -2

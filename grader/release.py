@@ -17,7 +17,8 @@ becomes the TODO and a `raise NotImplementedError` that names the task, and anyw
     # --- end ---
 
 disappears. Everything else is copied as it is, with three exceptions: `NAME.template.EXT` takes the place of `NAME.EXT`
-(so `REPORT.template.md` becomes `REPORT.md`, and a deliberately broken script can stand for its mended version), what
+(so `REPORT.template.md` becomes `REPORT.md`, `Dockerfile.template` becomes `Dockerfile`, and a deliberately broken
+script can stand for its mended version), what
 lies in a `results` folder stays behind, and each lab gets an empty one. The tasks of a lab are those that its README.md
 has headings for ("## Task 1.2: ..."); a marker that names another one is an error.
 """
@@ -292,8 +293,10 @@ def _listed(tasks: frozenset[str]) -> str:
 
 
 def _target(name: PurePosixPath) -> PurePosixPath:
-    """`REPORT.template.md` -> `REPORT.md`; any other name as it is."""
+    """`REPORT.template.md` -> `REPORT.md`, `Dockerfile.template` -> `Dockerfile`; any other name as it is."""
     stem = name.stem
+    if name.suffix == ".template":
+        return name.with_suffix("")
     return name.with_name(stem.removesuffix(".template") + name.suffix) if stem.endswith(".template") else name
 
 

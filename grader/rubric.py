@@ -15,7 +15,8 @@ from typing import Any
 
 RUBRIC_FILE = Path(__file__).with_name("rubric.toml")
 
-_LAB_ID = re.compile(r"lab([1-9][0-9]*)")
+_LAB_ID = re.compile(r"lab[1-9][0-9]*|container")
+"""A lab of the course, or an exercise outside the 100 points (`grader/extensions/`), which has a rubric of its own."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LAB_KEYS = {"title": str, "package": str, "points": (int, Decimal)}
 _CRITERION_KEYS = {"title": str, "points": (int, Decimal)}

@@ -12,7 +12,7 @@ from grader.configuration import own_configuration
 
 def grade_submission(
     submission: Annotated[Path, typer.Argument(help="The folder to grade.")] = Path("labs"),
-    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or container.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
     report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),

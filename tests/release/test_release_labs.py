@@ -77,6 +77,16 @@ def test_a_template_takes_the_place_of_a_script(labs: Path) -> None:
     assert (labs / "lab7_answers" / "script.py").read_text() == "print('broken')\n"
 
 
+def test_a_template_takes_the_place_of_a_file_without_an_ending(tmp_path: Path, solutions: Path) -> None:
+    lab = solutions / "lab7_answers"
+    (lab / "Dockerfile").write_text("FROM scratch\n")
+    (lab / "Dockerfile.template").write_text("# TODO: choose a base image\n")
+    release.make_labs(solutions, tmp_path / "labs")
+    made = tmp_path / "labs" / "lab7_answers"
+    assert (made / "Dockerfile").read_text() == "# TODO: choose a base image\n"
+    assert not (made / "Dockerfile.template").exists()
+
+
 def test_a_fresh_release_has_no_drift(solutions: Path, labs: Path) -> None:
     assert release.check(solutions, labs) == []
 

@@ -1,0 +1,126 @@
+"""The image, the compose file and the workflow, in the hands of hadolint, promtool and the published schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import labkit.monitoring
+from tests.deploy.conftest import DEPLOY, ROOT, tool
+
+DOCKER = DEPLOY / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+WORKFLOW = ROOT / ".github" / "workflows" / "image.yml"
+
+
+def yaml_of(path: Path) -> Any:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install pyyaml brings it")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def test_hadolint_has_nothing_to_say(hadolint: str) -> None:
+    done = subprocess.run(
+        [hadolint, "--config", str(ROOT / ".hadolint.yaml"), str(DOCKER / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schema", "file"), [("vendor.compose-spec", DOCKER / "compose.yaml"), ("vendor.github-workflows", WORKFLOW)]
+)
+def test_the_published_schema_accepts_it(schema: str, file: Path) -> None:
+    program = tool("check-jsonschema", brings="pip install check-jsonschema")
+    done = subprocess.run(
+        [program, "--builtin-schema", schema, str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_file_that_compose_mounts_exists() -> None:
+    services = yaml_of(DOCKER / "compose.yaml")["services"]
+    # The reports are made by the run.
+    mounted = {
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", ())
+        if volume.startswith(".") and "reports" not in volume
+    }
+    assert len(mounted) >= 6
+    for path in mounted:
+        assert (DOCKER / path).exists(), path
+
+
+def test_nothing_listens_beyond_this_machine() -> None:
+    services = yaml_of(DOCKER / "compose.yaml")["services"]
+    ports = [port for service in services.values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_prometheus_takes_its_configuration_and_the_labs_rules(tmp_path: Path) -> None:
+    promtool = tool("promtool", brings="apt install prometheus")
+    shutil.copy(DOCKER / "prometheus.yml", tmp_path)
+    shutil.copy(Path(labkit.monitoring.__file__).with_name("alerts.rules.yml"), tmp_path)
+    done = subprocess.run(
+        [promtool, "check", "config", "prometheus.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_lock_file_holds_every_dependency_of_the_course() -> None:
+    locked = dict(
+        line.split("==") for line in (DOCKER / "requirements.txt").read_text().splitlines() if not line.startswith("#")
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in project["dependencies"]:
+        wanted = Requirement(text)
+        assert Version(locked[wanted.name]) in wanted.specifier, text
+
+
+def test_the_image_has_what_the_build_context_lets_through_and_the_other_way_round() -> None:
+    let_through = set(re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    copied = set()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE):
+        copied.update(line.split()[:-1])
+    assert copied == let_through
+    for name in copied:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_image_runs_as_an_ordinary_user_and_packages_lie_below_the_code() -> None:
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert re.findall(r"^USER (.*)$", final, re.MULTILINE) == ["1000:1000"]
+    assert DOCKERFILE.index("pip install") < DOCKERFILE.index("COPY labkit")
+
+
+def test_nothing_is_pushed_before_the_acceptance_test_was_asked() -> None:
+    jobs = yaml_of(WORKFLOW)["jobs"]
+    assert set(jobs["push"]["needs"]) >= {"acceptance", "acceptance-without-gpu"}
+    # One image for test and push: what is pushed was tested, not built again.
+    builds = [step for job in jobs.values() for step in job["steps"] if "build-push" in step.get("uses", "")]
+    assert len(builds) == 1
+    assert "candidate" in json.dumps(jobs["push"]["steps"])
+
+
+def test_a_pull_request_cannot_write_to_the_registry() -> None:
+    jobs = yaml_of(WORKFLOW)["jobs"]
+    for step in jobs["build"]["steps"]:
+        if "login-action" in step.get("uses", ""):
+            assert "pull_request" in step["if"]
+        if "build-push" in step.get("uses", ""):
+            assert "pull_request" in step["with"]["push"]
+    for name in ("acceptance", "acceptance-without-gpu", "push"):
+        assert "github.event_name != 'pull_request'" in jobs[name]["if"]

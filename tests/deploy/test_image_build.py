@@ -1,0 +1,152 @@
+"""Both Dockerfiles, built for real by buildah, on a base image that stands in for those of a registry.
+
+The base is busybox with programs that only note how they were called (`apt-get`, `pip`, `python`, ...): nothing is
+downloaded, and no PyTorch is installed. What is real: the build context and what .dockerignore lets through, the order
+of the layers, copies between stages, users and owners, and what the image says of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.conftest import ROOT, tool
+
+BASES = ("docker.io/library/python:3.12.11-slim-bookworm", "docker.io/nvidia/cuda:13.2.0-base-ubuntu24.04")
+
+NOTE = '#!/bin/sh\necho "$(basename "$0") $*" >> /called\n'
+PROGRAMS = {
+    "apt-get": NOTE,
+    # With two installs for real packages to leave something: a program, a header and a library that is not needed.
+    "pip": NOTE
+    + "mkdir -p /opt/venv/bin /opt/venv/lib/nvidia/cublas/include\n"
+    + "touch /opt/venv/bin/torchrun /opt/venv/lib/libx.a /opt/venv/lib/nvidia/cublas/include/x.h\n",
+    "python": NOTE + '[ "$2" != venv ] || mkdir -p "$3"\n',
+    "python3": NOTE + '[ "$2" != venv ] || mkdir -p "$3"\n',
+    "groupadd": NOTE,
+    "useradd": NOTE + 'for name; do :; done; echo "$name:x:1000:1000::/:/bin/sh" >> /etc/passwd\n',
+    # That of busybox knows no long options.
+    "install": NOTE
+    + 'for word; do case "$word" in --owner=*) owner=${word#*=};; /*) mkdir -p "$word"; chown "$owner" "$word";; esac\n'
+    + "done\n",
+}
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A buildah with a store of its own."""
+
+    command: tuple[str, ...]
+    folder: Path
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+        done = self.run(
+            "build", "--isolation=chroot", "--pull-never", "--tag", name, "--file", str(dockerfile), str(context)
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def config(self, name: str) -> dict[str, Any]:
+        done = self.run("inspect", "--type=image", name)
+        found: dict[str, Any] = json.loads(done.stdout)["OCIv1"]["config"]
+        return found
+
+    def files(self, name: str) -> Path:
+        """The image's file system, unpacked."""
+        container = self.run("from", "--pull-never", name).stdout.strip()
+        mounted = self.run("mount", container)
+        assert mounted.returncode == 0, mounted.stderr
+        return Path(mounted.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    buildah = tool("buildah", brings="apt install buildah")
+    busybox = tool("busybox", brings="apt install busybox-static")
+    if os.geteuid() != 0:
+        pytest.skip("buildah needs root here")
+    folder = tmp_path_factory.mktemp("buildah")
+    store = ("--root", str(folder / "store"), "--runroot", str(folder / "run"), "--storage-driver", "vfs")
+    builder = Builder((buildah, *store), folder)
+    context = folder / "base"
+    (context / "programs").mkdir(parents=True)
+    shutil.copy(busybox, context / "busybox")
+    for name, text in PROGRAMS.items():
+        (context / "programs" / name).write_text(text)
+        (context / "programs" / name).chmod(0o755)
+    (context / "Dockerfile").write_text(
+        "FROM scratch\nCOPY busybox /bin/busybox\nCOPY busybox /bin/sh\n"
+        "RUN /bin/busybox mkdir -p /etc /tmp /usr/bin && /bin/busybox --install -s /usr/bin\n"
+        "RUN touch /called && chmod 666 /called\n"
+        "COPY programs/ /usr/local/bin/\nENV PATH=/usr/local/bin:/usr/bin:/bin\n"
+    )
+    first, *others = BASES
+    builder.build(first, context / "Dockerfile", context)
+    for name in others:
+        assert builder.run("tag", first, name).returncode == 0
+    yield builder
+    builder.run("umount", "--all")
+    builder.run("rm", "--all")
+
+
+def test_the_course_image(builder: Builder) -> None:
+    builder.build("course", ROOT / "deploy" / "docker" / "Dockerfile", ROOT)
+    config = builder.config("course")
+    environment = dict(entry.split("=", 1) for entry in config["Env"])
+    assert config["User"] == "1000:1000"
+    assert config["Cmd"][:3] == ["python", "-m", "cluster.acceptance"]
+    assert config["WorkingDir"] == "/workspace"
+    assert environment["PATH"].startswith("/opt/venv/bin:")
+    assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    files = builder.files("course")
+    expected = {"cluster", "conftest.py", "grader", "labkit", "labs", "pyproject.toml", "solutions", "vgpu"}
+    assert {path.name for path in (files / "workspace").iterdir()} == expected
+    assert not list((files / "workspace").rglob("__pycache__"))
+    assert (files / "opt/venv/bin/torchrun").exists()
+    assert not list((files / "opt/venv").rglob("*.a"))
+    assert not (files / "opt/venv/lib/nvidia/cublas/include").exists()
+    for name in ("data", "output"):
+        assert (files / name).stat().st_uid == 1000
+    # The packages were installed in a stage that is thrown away, with everything that this leaves behind.
+    assert "pip" not in (files / "called").read_text()
+
+
+def test_the_exercises_reference(builder: Builder) -> None:
+    context = ROOT / "solutions" / "container_exercise"
+    builder.build("exercise", context / "Dockerfile", context)
+    config = builder.config("exercise")
+    assert config["User"] == "10001"
+    assert config["Cmd"] == ["python", "train.py"]
+    assert set(config["Volumes"]) == {"/models", "/data"}
+    files = builder.files("exercise")
+    assert {path.name for path in (files / "app").iterdir()} == {"requirements.txt", "train.py"}
+    assert (files / "models").stat().st_uid == 10001
+    called = (files / "called").read_text()
+    assert "whl/cu132" in called
+    assert called.index("pip install") < called.index("useradd")
+
+
+def test_a_changed_program_installs_nothing_again(builder: Builder, tmp_path: Path) -> None:
+    context = tmp_path / "exercise"
+    shutil.copytree(ROOT / "solutions" / "container_exercise", context)
+    done = builder.run("build", "--isolation=chroot", "--pull-never", "--layers", "--tag", "one", str(context))
+    assert done.returncode == 0, done.stderr
+    (context / "train.py").write_text("print('changed')\n")
+    again = builder.run("build", "--isolation=chroot", "--pull-never", "--layers", "--tag", "two", str(context))
+    steps = again.stdout.split("STEP ")
+    (install,) = [step for step in steps if "pip install" in step]
+    (copy,) = [step for step in steps if "COPY train.py" in step]
+    assert "Using cache" in install, again.stdout
+    assert "Using cache" not in copy
