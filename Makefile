@@ -7,17 +7,18 @@ LAB ?=
 DEVICE ?= auto
 REPORT ?= grade-report
 SEED ?=
+ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
 DEPLOY_READY := .venv/.ready-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help grade test lint labs bench matrix clean
+.PHONY: help grade test lint labs acceptance bench matrix clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpu-computing-labs needs Python 3.11 or newer; name one with PYTHON=python3.12" >&2; exit 1; }
@@ -49,6 +50,9 @@ matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=
 
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release
+
+acceptance: $(READY) ## is this machine fit for distributed training? (DEVICE=auto|cpu|cuda|vgpu|vgpu:MODEL; ARGS="--epochs 2")
+	@$(BIN)/python -m cluster.acceptance --device "$(DEVICE)" $(ARGS)
 
 bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,benchmarks]"

@@ -1,0 +1,16 @@
+"""Is this machine, or this cluster, fit for distributed training on GPUs? `python -m cluster.acceptance` answers.
+
+| file          | what it is                                                                                        |
+|---------------|---------------------------------------------------------------------------------------------------|
+| options.py    | the command line                                                                                  |
+| launch.py     | the two ways in: one plain command, or one process of many that torchrun started                  |
+| watchdog.py   | starts the ranks' workers, watches them by a real clock, ends those that hang                     |
+| worker.py     | one rank: measures, stage after stage, and tells its watchdog                                     |
+| checks/       | each stage: what is measured, and how the measurements of all ranks are judged                    |
+| faults.py     | faults on request, to show that they are found                                                    |
+| verdict.py    | a check, its four outcomes, and what they add up to                                               |
+| report.py     | the banner, the JSON report (report.schema.json), the page (report.html.jinja)                    |
+
+Workers only measure; what passes is decided afterwards, from plain values, by functions that need neither a GPU nor
+PyTorch. Not a benchmark: times are compared with thresholds, peers and an earlier report, not collected.
+"""

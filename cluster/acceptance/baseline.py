@@ -1,0 +1,103 @@
+"""Compares a run with an earlier report of the same machine: what got slower, and by how much."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.acceptance.verdict import Check, Part, Threshold, compared
+from labkit.results import ResultsError
+
+NOT_SLOWER = Threshold(
+    value=0.9,
+    unit="of the earlier report's value",
+    relation="at least",
+    source="ours: runs on an idle machine differ by a few percent",
+)
+ALIKE = ("device_name", "simulated", "world_size")
+"""What two reports must have in common to be compared."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier report."""
+
+    path: Path
+    document: dict[str, Any]
+
+
+def read(path: Path) -> Baseline:
+    """Read an earlier report.
+
+    Raises:
+        ResultsError: it is no report of this test.
+        OSError: it cannot be read.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["performance"]["collectives"], [document[name] for name in ALIKE]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultsError(f"--baseline {path}: not a report of cluster.acceptance ({error!r})") from error
+    return Baseline(path, document)
+
+
+def judge(document: Mapping[str, Any], earlier: Baseline) -> list[Check]:
+    """Checks of every figure that both have. Needs a GPU: on a CPU nothing is compared."""
+    other = earlier.document
+    differing = [name for name in ALIKE if document[name] != other[name]]
+    if differing or document["device"] != "cuda":
+        reason = ", ".join(f"{name} {other[name]!r} then, {document[name]!r} now" for name in differing)
+        return [
+            _check(
+                "comparable",
+                "run",
+                f"not compared with {earlier.path}: {reason or 'this run had no GPU'}",
+            )
+        ]
+    checks = []
+    now, then = _figures(document), _figures(other)
+    for (part, name, subject, rank), value in now.items():
+        before = then.get((part, name, subject, rank))
+        if before:
+            ratio = value / before
+            checks.append(
+                Check(
+                    name=f"baseline: {name}",
+                    part=part,
+                    subject=subject,
+                    rank=rank,
+                    status=compared(ratio, NOT_SLOWER),
+                    evidence=f"{value:.4g} now, {before:.4g} on {other['test_timestamp']}: {ratio:.2f} of it",
+                    remedy="what changed since: driver, firmware, cabling, cooling, neighbours on the node?",
+                    measured=ratio,
+                    threshold=NOT_SLOWER,
+                )
+            )
+    return checks or [_check("comparable", "run", f"{earlier.path} has no figure that this run has")]
+
+
+def _check(name: str, part: Part, evidence: str) -> Check:
+    return Check(
+        name=f"baseline: {name}",
+        part=part,
+        subject="all ranks",
+        status="unverified",
+        evidence=evidence,
+        remedy="give a report of the same number of the same GPUs",
+    )
+
+
+def _figures(document: Mapping[str, Any]) -> dict[tuple[Part, str, str, int | None], float]:
+    """Figures that are better when larger, by part, name, subject and rank."""
+    found: dict[tuple[Part, str, str, int | None], float] = {}
+    performance = document["performance"]
+    for one in performance["products"]:
+        found["gpu", f"TFLOPS of product {one['dtype']}", f"rank {one['rank']}", one["rank"]] = one["tflops"]
+    largest = {one["operation"]: one for one in performance["collectives"]}  # sizes rise: the last one stays
+    for operation, one in largest.items():
+        name = f"bus bandwidth of {operation}, {one['bytes']} bytes (bytes/s)"
+        found["communication", name, "all ranks", None] = one["bus_bytes_per_second"]
+    for rank, rate in ((performance["training"] or {}).get("images_per_second") or {}).items():
+        found["training", "images per second", f"rank {rank}", int(rank)] = rate
+    return found

@@ -1,0 +1,182 @@
+"""Judges what `collectives` measured: results, latency of small messages, bus bandwidth of large ones, slow links."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken
+from cluster.acceptance.checks.collectives import BUS_FACTORS, bus_bandwidth, together
+from cluster.acceptance.records import Record, against_peers, percentile, readable
+from cluster.acceptance.verdict import Check, Status, Threshold, compared
+
+PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Of one lane in one direction, by generation (PCI-SIG, after encoding)."""
+PCIE_SHARE = 0.3
+LINKS = Threshold(
+    value=1.5,
+    unit="times the median of the other links",
+    relation="at most",
+    source="ours: links of one kind differ by some percent, one that fell back to another path by a factor",
+)
+JUDGED_BYTES = 8 * 2**20
+"""Smaller messages do not fill a fast link: latency counts more."""
+NOT_JUDGED = "; not judged: not between GPUs"
+REMEDY_SPEED = "nvidia-smi topo -m; NCCL_DEBUG=INFO names the path taken; is ACS on, or GPUDirect off?"
+
+
+def table(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """One row per operation and size: percentiles of the latency in seconds, bus bandwidth in bytes per second."""
+    there = [record.result("collectives") for record in records if record.measured("collectives")]
+    if not there or len(there) < len(records):
+        return []
+    rows = []
+    for position, first in enumerate(there[0]["measurements"]):
+        same = [found["measurements"][position] for found in there]
+        seconds = together(same)
+        rows.append(
+            {
+                "operation": first["operation"],
+                "bytes": first["bytes"],
+                **{f"p{percent}_seconds": percentile(seconds, percent) for percent in (50, 95, 99)},
+                "bus_bytes_per_second": bus_bandwidth(first["operation"], first["bytes"], seconds, there[0]["ranks"]),
+                "wrong_elements": sum(one["wrong"] for one in same),
+            }
+        )
+    return rows
+
+
+def judge(records: Sequence[Record], *, max_latency_ms: float) -> list[Check]:
+    """Checks of all operations."""
+    checks = broken(records, "collectives", "communication")
+    there = [record for record in records if record.measured("collectives")]
+    for record in there:
+        checks += [_result(record, operation) for operation in BUS_FACTORS]
+    rows = table(records)
+    on_gpu = all(record.gpu is not None for record in records)
+    for operation in BUS_FACTORS if rows else ():
+        same = [row for row in rows if row["operation"] == operation]
+        checks.append(_latency(same[0], max_latency_ms, on_gpu))
+        checks.append(_bandwidth(same[-1], records, on_gpu))
+    if rows:
+        checks += _links(there, on_gpu)
+    return checks
+
+
+def _result(record: Record, operation: str) -> Check:
+    same = [one for one in record.result("collectives")["measurements"] if one["operation"] == operation]
+    wrong = sum(one["wrong"] for one in same)
+    sizes = ", ".join(readable(one["bytes"]) for one in same)
+    return Check(
+        name=f"{operation}: result",
+        part="communication",
+        subject=record.subject,
+        rank=record.rank,
+        status="fail" if wrong else "pass",
+        evidence=f"{wrong} wrong elements in {2 * len(same)} runs of {sizes}"
+        if wrong
+        else f"every element right, {sizes}, over {record.result('collectives')['backend']}",
+        remedy="run it with this GPU left out; NCCL_P2P_DISABLE=1 tells a bad link from a bad GPU",
+        measured=float(wrong),
+        threshold=Threshold(value=0, unit="wrong elements", relation="at most", source="sums of integers are exact"),
+    )
+
+
+def _latency(row: dict[str, Any], max_latency_ms: float, on_gpu: bool) -> Check:
+    threshold = Threshold(
+        value=max_latency_ms,
+        unit="ms (95th percentile)",
+        relation="at most",
+        source="--max-latency-ms; NCCL needs tens of microseconds in a node, a few hundred between nodes",
+    )
+    measured = row["p95_seconds"] * 1e3
+    shown = ", ".join(f"p{percent} {row[f'p{percent}_seconds'] * 1e6:.0f} us" for percent in (50, 95, 99))
+    return Check(
+        name=f"{row['operation']}: latency",
+        part="communication",
+        subject="all ranks",
+        status=compared(measured, threshold) if on_gpu else "unverified",
+        evidence=f"{readable(row['bytes'])}: {shown}" + ("" if on_gpu else NOT_JUDGED),
+        remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
+        measured=measured,
+        threshold=threshold,
+    )
+
+
+def _bandwidth(row: dict[str, Any], records: Sequence[Record], on_gpu: bool) -> Check:
+    rate = row["bus_bytes_per_second"] / 1e9
+    threshold = expected_bandwidth(records) if on_gpu else None
+    status: Status = "skipped"
+    note = "; no threshold: between nodes, or NVML does not tell the links (compare with --baseline)"
+    if not on_gpu:
+        status, note = "unverified", NOT_JUDGED
+    elif row["bytes"] < JUDGED_BYTES:
+        status, note = "unverified", "; not judged: too small a message"
+    elif threshold is not None:
+        status, note = compared(rate, threshold), ""
+    return Check(
+        name=f"{row['operation']}: bus bandwidth",
+        part="communication",
+        subject="all ranks",
+        status=status,
+        evidence=f"{readable(row['bytes'])}: {rate:.2f} GB/s{note}",
+        remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
+        measured=rate,
+        threshold=threshold,
+    )
+
+
+def expected_bandwidth(records: Sequence[Record]) -> Threshold | None:
+    """What the slowest GPU's links should carry; None between nodes and where NVML does not tell."""
+    if len({record.node for record in records}) > 1:
+        return None
+    rates, joined = [], True
+    for record in records:
+        link = record.result("after").get("reading", {})
+        lane = PCIE_LANE_BYTES_PER_SECOND.get(link.get("pcie_generation_max") or 0)
+        if lane is None or not link.get("pcie_width"):
+            return None
+        rates.append(lane * link["pcie_width"])
+        joined = joined and bool(link.get("nvlinks_up"))
+    share = 1.0 if joined else PCIE_SHARE
+    how = "what PCIe could carry, as NVLink is up" if joined else f"{PCIE_SHARE:.0%} of PCIe's rate (ours)"
+    return Threshold(
+        value=share * min(rates) / 1e9,
+        unit="GB/s",
+        relation="at least",
+        source=f"{how}; generation and width by NVML",
+    )
+
+
+def _links(records: Sequence[Record], on_gpu: bool) -> list[Check]:
+    """Which link of the ring is slower than the others, by the largest message; links within a node and links between
+    nodes are two kinds."""
+    pairs = [(records[position - 1], record) for position, record in enumerate(records)]
+    checks = []
+    for inside in (True, False):
+        same = [(sender, receiver) for sender, receiver in pairs if (sender.node == receiver.node) is inside]
+        seconds = [median(_point_to_point(receiver)) for _, receiver in same]
+        for (sender, receiver), own, ratio in zip(same, seconds, against_peers(seconds), strict=True):
+            note = (
+                "; no other link to compare with" if ratio is None else f", {ratio:.2f} times the median of the others"
+            )
+            checks.append(
+                Check(
+                    name="point_to_point: link against the others",
+                    part="communication",
+                    subject=f"{sender.subject} to {receiver.subject}",
+                    rank=receiver.rank,
+                    status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, LINKS),
+                    evidence=f"{own * 1e3:.3f} ms{note}{'' if on_gpu else NOT_JUDGED}",
+                    remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
+                    measured=ratio,
+                    threshold=LINKS,
+                )
+            )
+    return checks
+
+
+def _point_to_point(record: Record) -> list[float]:
+    """Seconds of the largest message."""
+    same = [one for one in record.result("collectives")["measurements"] if one["operation"] == "point_to_point"]
+    seconds: list[float] = same[-1]["seconds"]
+    return seconds

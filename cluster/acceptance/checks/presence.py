@@ -1,0 +1,139 @@
+"""Every rank has a GPU of its own that answers; each node shows as many as it should; all are of one model."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pynvml
+import torch
+
+from cluster.acceptance.checks import broken
+from cluster.acceptance.context import Context
+from cluster.acceptance.records import Record
+from cluster.acceptance.verdict import Check, Threshold
+
+PATTERN = 1 << 20
+"""Numbers written to a GPU and read back."""
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """Properties of this rank's GPU, after a copy to it and back; without a GPU only what software there is.
+
+    Raises:
+        RuntimeError: there is no GPU left for this rank, or what comes back is not what was sent.
+    """
+    software = {"torch": torch.__version__, "cuda": torch.version.cuda, "kind": context.device.torch_device}
+    if not context.on_gpu:
+        return {**software, "device_name": context.device.name}
+    seen = torch.cuda.device_count()
+    if context.local_rank >= seen:
+        raise RuntimeError(f"no GPU is left for local rank {context.local_rank}: CUDA sees {seen} on this node")
+    torch.cuda.set_device(context.local_rank)
+    sent = torch.arange(PATTERN, dtype=torch.int32)
+    if not torch.equal(sent.to(context.torch_device).cpu(), sent):
+        raise RuntimeError("a copy to the GPU and back changed the data")
+    properties = torch.cuda.get_device_properties(context.local_rank)
+    return {
+        **software,
+        "index": context.local_rank,
+        "device_name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "compute_capability": [properties.major, properties.minor],
+        "multiprocessors": properties.multi_processor_count,
+        "uuid": str(getattr(properties, "uuid", "")) or None,
+        "nccl": None if context.device.simulated else list(torch.cuda.nccl.version()),
+        "peak_tflops": context.device.peaks.tflops if context.device.peaks else None,
+        "seen_by_cuda": seen,
+        "seen_by_nvml": _count_of_nvml(),
+        "restricted": "CUDA_VISIBLE_DEVICES" in os.environ,
+    }
+
+
+def _count_of_nvml() -> int | None:
+    try:
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetCount())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+
+
+def judge(records: Sequence[Record], *, expected: int | None) -> list[Check]:
+    """Checks of presence; `expected` is the number of GPUs that each node should have, None if any will do."""
+    checks = broken(records, "presence", "gpu")
+    there = [record for record in records if record.measured("presence")]
+    with_gpu = [record for record in there if record.gpu is not None]
+    if there and not with_gpu:
+        checks.append(
+            Check(
+                name="presence: GPU",
+                part="gpu",
+                subject="all ranks",
+                status="unverified",
+                evidence="there is no GPU: all ranks ran on the CPU, so nothing about GPUs was tested",
+                remedy="run it where nvidia-smi lists GPUs and torch.cuda.is_available() says True",
+            )
+        )
+        return checks
+    for record in there:
+        found = record.result("presence")
+        if record.gpu is None:
+            evidence = "this rank sees no GPU, others do"
+        else:
+            major, minor = found["compute_capability"]
+            evidence = (
+                f"{found['device_name']}, {found['memory_bytes'] / 2**30:.1f} GiB, compute capability {major}.{minor}, "
+                f"{found['multiprocessors']} multiprocessors, CUDA {found['cuda']}, PyTorch {found['torch']}; "
+                f"{PATTERN * 4 >> 20} MiB copied there and back"
+            )
+        checks.append(
+            Check(
+                name="presence: GPU",
+                part="gpu",
+                subject=record.subject,
+                rank=record.rank,
+                status="fail" if record.gpu is None else "pass",
+                evidence=evidence,
+                remedy="nvidia-smi on that node; is the driver loaded, and did the job ask for all GPUs?",
+            )
+        )
+    checks += _counts(with_gpu, expected)
+    models = Counter(record.result("presence")["device_name"] for record in with_gpu)
+    checks.append(
+        Check(
+            name="presence: all alike",
+            part="gpu",
+            subject="all ranks",
+            status="pass" if len(models) == 1 else "unverified",
+            evidence=", ".join(f"{count} x {name}" for name, count in models.most_common()),
+            remedy="GPUs of different models cannot be compared with each other: test each model by itself",
+        )
+    )
+    return checks
+
+
+def _counts(records: Sequence[Record], expected: int | None) -> list[Check]:
+    checks = []
+    for node in dict.fromkeys(record.node for record in records):
+        found = next(record for record in records if record.node == node).result("presence")
+        cuda, nvml = found["seen_by_cuda"], found["seen_by_nvml"]
+        wanted = expected if expected is not None else nvml if not found["restricted"] else None
+        if wanted is None:
+            continue
+        source = "--expect-gpus" if expected is not None else "NVML's count on the same node"
+        checks.append(
+            Check(
+                name="presence: number of GPUs",
+                part="gpu",
+                subject=f"node {node}",
+                status="pass" if cuda == wanted else "fail",
+                evidence=f"CUDA sees {cuda}, NVML {'nothing' if nvml is None else nvml}, expected {wanted}",
+                remedy="dmesg | grep -i -e xid -e 'fallen off'; reseat or drain the node; is MIG on?",
+                measured=float(cuda),
+                threshold=Threshold(value=float(wanted), unit="GPUs", relation="at least", source=source),
+            )
+        )
+    return checks

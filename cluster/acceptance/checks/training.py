@@ -1,0 +1,276 @@
+"""ResNet-18 on real images under DDP: the loss falls, all replicas end up the same, nobody is slower than the rest."""
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler, TensorDataset
+
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken
+from cluster.acceptance.context import Context
+from cluster.acceptance.faults import SLOW_FACTOR
+from cluster.acceptance.records import Record, against_peers
+from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.models import resnet18
+from labkit import data
+
+LEARNING_RATE = 0.01
+WARM_UP = 2
+"""Steps that count neither for throughput nor for stragglers: libraries choose their kernels in them."""
+FEWEST_STEPS = 12
+"""Of an epoch: in fewer no loss falls for sure."""
+JUDGED_STEPS = 8
+"""With fewer, asked for by --steps, the loss says nothing."""
+STRAGGLER = Threshold(
+    value=1.25,
+    unit="times the median of the other ranks",
+    relation="at most",
+    source="as for products: GPUs of one model vary by 22 % at most (Sinha et al. 2022, arXiv:2208.11035)",
+)
+FALLS = Threshold(
+    value=0.95, unit="of the loss at the start", relation="at most", source="ours: well beyond the noise of a batch"
+)
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """Loss and seconds of every step, a hash of the parameters at the end; alone, without DDP, on one rank."""
+    name, images, labels = context.kept.pop("data")
+    torch.manual_seed(0)
+    net = resnet18(images.shape[1], classes=10).to(context.torch_device)
+    model: nn.Module = net
+    if context.world_size > 1:
+        context.at("first contact of DDP")
+        # Without buffers: batch norm's averages are each replica's own, and no rank waits before its forward pass.
+        model = DistributedDataParallel(
+            net, device_ids=[context.local_rank] if context.on_gpu else None, broadcast_buffers=False
+        )
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    batch_size = context.options.batch_size or context.sizes.batch_size
+    epochs = []
+    for epoch in range(context.options.epochs):
+        batches = _batches(context, images, labels, batch_size, epoch)
+        used = len(batches[0])
+        epochs.append(_epoch(context, model, optimizer, images, labels, batches, epoch))
+    if context.has_fault("diverged"):
+        with torch.no_grad():
+            next(net.parameters()).view(-1)[0] += 1e-6
+    peak = torch.cuda.max_memory_reserved() if context.on_gpu else None
+    return {
+        "data": name,
+        "model": "ResNet-18",
+        "batch_size": used,
+        "epochs": epochs,
+        "sha256": _hash(net),
+        "memory_peak_bytes": peak,
+        "finite": all(bool(torch.isfinite(parameter).all()) for parameter in net.parameters()),
+    }
+
+
+def load_data(context: Context) -> dict[str, Any]:
+    """Load the images before anybody waits for anybody: a rank that has none says so in time.
+
+    Raises:
+        DatasetError: the data set is not there.
+    """
+    options = context.options
+    name = options.data
+    if name == "auto":
+        name = _there(options.data_dir) if context.on_gpu and not context.device.simulated else "digits"
+    context.kept["data"] = (name, *data.load(name, data_dir=options.data_dir).tensors)
+    return {"data": name}
+
+
+def _there(data_dir: Path | None) -> str:
+    root = Path(data_dir or os.environ.get(data.DATA_VARIABLE) or data.DEFAULT_DATA_DIR)
+    for name in ("cifar10", "fashion-mnist"):
+        if (root / data.SOURCES[name].folder).is_dir():
+            return name
+    return "digits"
+
+
+def _batches(context: Context, images: Tensor, labels: Tensor, batch_size: int, epoch: int) -> list[Tensor]:
+    """Indices of this rank's batches: of a small data set among many ranks, of several rounds through it."""
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        TensorDataset(images, labels), num_replicas=context.world_size, rank=context.rank, drop_last=True
+    )
+    size = min(batch_size, len(sampler))
+    batches: list[Tensor] = []
+    for round_ in range(FEWEST_STEPS):
+        if len(batches) >= FEWEST_STEPS:
+            break
+        sampler.set_epoch(FEWEST_STEPS * epoch + round_)
+        batches += [batch for batch in torch.tensor(list(sampler)).split(size) if len(batch) == size]
+    return batches[: context.options.steps or context.sizes.steps]
+
+
+def _epoch(
+    context: Context,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    batches: list[Tensor],
+    epoch: int,
+) -> dict[str, Any]:
+    losses, own_seconds = [], []
+    started = counted_from = time.perf_counter()
+    for step, batch in enumerate(batches):
+        if step % 50 == 0:
+            context.at(f"training, epoch {epoch}, step {step}")
+        if epoch == 0 and step == 1 and context.has_fault("oom"):
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        if epoch == 0 and step == WARM_UP:
+            context.synchronize()
+            counted_from = time.perf_counter()
+        context.synchronize()  # the step before, and all that it waited for
+        began = time.perf_counter()
+        inputs = images[batch].to(context.torch_device)
+        targets = labels[batch].to(context.torch_device)
+        for _ in range(SLOW_FACTOR if context.has_fault("slow") else 1):
+            output = model(inputs)
+        loss = nn.functional.cross_entropy(output, targets)
+        # Up to here no rank has waited for another.
+        context.synchronize()
+        own_seconds.append(time.perf_counter() - began)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    context.synchronize()
+    ended = time.perf_counter()
+    counted = len(batches) - (WARM_UP if epoch == 0 and len(batches) > WARM_UP else 0)
+    if counted == len(batches):
+        counted_from = started
+    return {
+        "losses": [float(loss) for loss in losses],
+        "own_seconds": own_seconds,
+        "images_per_second": counted * len(batches[0]) / (ended - counted_from),
+    }
+
+
+def _hash(net: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, parameter in net.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def mean_losses(records: Sequence[Record]) -> list[float]:
+    """The loss of every step, over all ranks."""
+    per_rank = [
+        [loss for epoch in record.result("training")["epochs"] for loss in epoch["losses"]]
+        for record in records
+        if record.measured("training")
+    ]
+    return [mean(losses) for losses in zip(*per_rank, strict=True)] if per_rank else []
+
+
+def throughput(record: Record) -> float:
+    """Images per second of one rank, of its best epoch."""
+    return float(max(epoch["images_per_second"] for epoch in record.result("training")["epochs"]))
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """Checks of the training."""
+    checks = broken(records, "data", "training") + broken(records, "training", "training")
+    there = [record for record in records if record.measured("training")]
+    if not there:
+        return checks
+    checks.append(_loss(there))
+    checks += _replicas(there)
+    own = [median(_own_seconds(record)) for record in there]
+    for record, seconds, ratio in zip(there, own, against_peers(own), strict=True):
+        on_gpu = record.gpu is not None
+        shown = f"{throughput(record):.0f} images/s, {seconds * 1e3:.2f} ms a step before it meets the others"
+        if ratio is not None:
+            shown += f", {ratio:.2f} times the median of its peers"
+        checks.append(
+            Check(
+                name="training: pace",
+                part="training",
+                subject=record.subject,
+                rank=record.rank,
+                status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, STRAGGLER),
+                evidence=shown if on_gpu else f"{shown}; not judged: not a GPU",
+                remedy="a straggler slows all others down: look at its clocks and temperature, and at its node's load"
+                if on_gpu
+                else REMEDY_NO_GPU,
+                measured=ratio,
+                threshold=STRAGGLER,
+            )
+        )
+    return checks
+
+
+def _own_seconds(record: Record) -> list[float]:
+    seconds = [one for epoch in record.result("training")["epochs"] for one in epoch["own_seconds"]]
+    return seconds[WARM_UP:] or seconds
+
+
+def _loss(records: Sequence[Record]) -> Check:
+    losses, found = mean_losses(records), records[0].result("training")
+    quarter = max(1, len(losses) // 4)
+    first, last = mean(losses[:quarter]), mean(losses[-quarter:])
+    by_epoch = [mean(loss for one in records for loss in one.result("training")["epochs"][epoch]["losses"])
+                for epoch in range(len(found["epochs"]))]  # fmt: skip
+    finite = all(record.result("training")["finite"] for record in records)
+    ratio = last / first
+    return Check(
+        name="training: loss falls",
+        part="training",
+        subject="all ranks",
+        status="fail" if not finite else "unverified" if len(losses) < JUDGED_STEPS else compared(ratio, FALLS),
+        evidence=f"{found['model']} on {found['data']}, {len(losses)} steps of {found['batch_size']} images a rank: "
+        f"{first:.3f} to {last:.3f}; by epoch {', '.join(f'{loss:.3f}' for loss in by_epoch)}"
+        + ("" if finite else "; parameters are no longer finite"),
+        remedy="if products and collectives are right: more --epochs or another --batch-size; else mend those first",
+        measured=ratio,
+        threshold=FALLS,
+    )
+
+
+def _replicas(records: Sequence[Record]) -> list[Check]:
+    """Every rank whose parameters are not those of the majority is named; a tie goes to the lowest rank."""
+    hashes = [record.result("training")["sha256"] for record in records]
+    right = Counter(hashes).most_common(1)[0][0]
+    odd = [record for record, own in zip(records, hashes, strict=True) if own != right]
+    if len(records) == 1:
+        return [_replica("skipped", "all ranks", "one replica, nothing to compare")]
+    if not odd:
+        evidence = f"{len(records)} replicas, SHA-256 of all parameters {right[:16]}..."
+        return [_replica("pass", "all ranks", evidence, different=1)]
+    return [
+        _replica(
+            "fail",
+            record.subject,
+            f"its parameters ({record.result('training')['sha256'][:16]}...) are not the others' ({right[:16]}...)",
+            rank=record.rank,
+            different=len(set(hashes)),
+        )
+        for record in odd
+    ]
+
+
+def _replica(
+    status: Status, subject: str, evidence: str, *, rank: int | None = None, different: int | None = None
+) -> Check:
+    return Check(
+        name="training: replicas are equal",
+        part="training",
+        subject=subject,
+        rank=rank,
+        status=status,
+        evidence=evidence,
+        remedy="gradients did not arrive everywhere alike: look at the collectives' results and at this GPU's products",
+        measured=different,
+        threshold=Threshold(value=1, unit="different SHA-256", relation="at most", source="DDP keeps replicas equal"),
+    )

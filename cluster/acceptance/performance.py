@@ -1,0 +1,42 @@
+"""What was measured, as figures for the report and for a later comparison. Judges nothing."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from cluster.acceptance.checks.communication import table
+from cluster.acceptance.checks.training import mean_losses, throughput
+from cluster.acceptance.records import Record
+
+
+def performance(records: Sequence[Record]) -> dict[str, Any]:
+    """Rates, latencies, bandwidths and throughput of a run; what was not measured is an empty list or None."""
+    trained = [record for record in records if record.measured("training")]
+    rates = {str(record.rank): throughput(record) for record in trained}
+    first = trained[0].result("training") if trained else {}
+    return {
+        "products": [
+            {
+                "rank": record.rank,
+                "dtype": dtype,
+                "median_seconds": median(found["seconds"]),
+                "tflops": found["tflops"],
+                "peak_tflops": (record.result("presence").get("peak_tflops") or {}).get(dtype),
+            }
+            for record in records
+            if record.measured("compute")
+            for dtype, found in record.result("compute")["products"].items()
+        ],
+        "collectives": table(records),
+        "training": {
+            "model": first["model"],
+            "data": first["data"],
+            "batch_size": first["batch_size"],
+            "losses": mean_losses(records),
+            "images_per_second": rates,
+            "images_per_second_total": sum(rates.values()),
+            "sha256": {str(record.rank): record.result("training")["sha256"] for record in trained},
+        }
+        if trained
+        else None,
+    }

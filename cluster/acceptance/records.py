@@ -1,0 +1,98 @@
+"""What is known of one rank when the run is over, as plain values that travel as JSON. No PyTorch here."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+STAGES = ("before", "presence", "compute", "collectives", "data", "training", "after")
+"""What a rank goes through, in this order."""
+TOGETHER = ("collectives", "training")
+"""Stages that need all ranks at once."""
+
+
+@dataclass(kw_only=True)
+class Record:
+    """One rank: what it measured, how far it came and how it ended."""
+
+    rank: int
+    local_rank: int = 0
+    node: str = "?"
+    ending: str = "finished"
+    """"finished", "died", "hung", "stopped" (because another rank was at its end) or "lost" (no word from it)."""
+    detail: str = ""
+    """How exactly, for people: "killed by SIGKILL"."""
+    at: str = "not started"
+    """Its last position: "all_reduce of 1.0 MiB"."""
+    progress: int = 0
+    """How many positions it went through. All ranks go through the same ones, so the smallest is the one behind."""
+    progress_at_stop: int | None = None
+    """The same when the run was called off; None where it was not, or the rank was over. Later, ranks that waited for
+    one which was ended go on with an error."""
+    at_stop: str = ""
+    """Its position then."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """By stage; {"error": "..."} where the stage broke, {"skipped": "..."} where it could not begin."""
+    log: str = ""
+    """The end of what it printed, and where it stood when it was ended."""
+
+    def result(self, stage: str) -> dict[str, Any]:
+        """What a stage measured; empty where it was never reached."""
+        found: dict[str, Any] = self.results.get(stage, {})
+        return found
+
+    def measured(self, stage: str) -> bool:
+        """Whether a stage came to its end."""
+        found = self.result(stage)
+        return bool(found) and "error" not in found and "skipped" not in found
+
+    @property
+    def gpu(self) -> int | None:
+        """Index of its GPU as CUDA counts on its node; None on the CPU."""
+        index = self.result("presence").get("index")
+        return None if index is None else int(index)
+
+    @property
+    def subject(self) -> str:
+        """For people: "GPU 1 (rank 1, node17)"."""
+        where = f"rank {self.rank}, {self.node}"
+        return where if self.gpu is None else f"GPU {self.gpu} ({where})"
+
+    def dumps(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> "Record":
+        """Back from `dumps`."""
+        return cls(**json.loads(text))
+
+
+def against_peers(values: Sequence[float]) -> list[float | None]:
+    """Each value divided by the median of the *others*; None where there are none.
+
+    Of the others, so that with two GPUs the slow one is compared with the good one and not with half of itself.
+    """
+    ratios: list[float | None] = []
+    for position, value in enumerate(values):
+        others = [other for index, other in enumerate(values) if index != position]
+        ratios.append(value / median(others) if others else None)
+    return ratios
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of all values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def readable(count: int) -> str:
+    """Bytes for people: "1.0 MiB"."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,168 @@
+"""A check, its four outcomes, and what they add up to. No PyTorch here, and nothing is measured.
+
+- pass: measured, and within its threshold.
+- fail: measured, and not; or what should have been measured broke.
+- skipped: left out on request, or there is nothing that it could be about (one GPU has no peers).
+- unverified: asked for, but this run cannot tell. It never counts as a pass.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Status = Literal["pass", "fail", "skipped", "unverified"]
+Part = Literal["gpu", "communication", "training", "health", "run"]
+PARTS: dict[Part, str] = {
+    "run": "Processes",
+    "gpu": "GPUs",
+    "communication": "Communication",
+    "training": "Training",
+    "health": "Health of the GPUs, before and after",
+}
+"""In the order of the report, with their titles."""
+
+Outcome = Literal["PASS", "FAIL", "INCOMPLETE", "COULD NOT RUN"]
+MOST_ERRORS = 8
+"""Lines of the banner."""
+EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "COULD NOT RUN": 2, "INCOMPLETE": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """What a measured value is held against."""
+
+    value: float
+    unit: str
+    relation: Literal["at most", "at least"]
+    source: str
+    """Where the value comes from: a document, an option, or "ours" and why."""
+
+    def holds(self, measured: float) -> bool:
+        """Whether `measured` is within it; a value that is not a number never is."""
+        return measured <= self.value if self.relation == "at most" else measured >= self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One question, asked of one GPU, pair, rank or the whole, with its answer."""
+
+    name: str
+    """The question, the same for every subject: "product float16: result"."""
+    part: Part
+    subject: str
+    """For people: "GPU 1 (rank 1, node17)", "all ranks"."""
+    status: Status
+    evidence: str
+    """What was seen, in one line."""
+    remedy: str
+    """What to do when it is not a pass, in one line."""
+    rank: int | None = None
+    """None where it is not about one rank."""
+    measured: float | None = None
+    """In the unit of the threshold."""
+    threshold: Threshold | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the whole run says."""
+
+    outcome: Outcome
+    summary: tuple[str, ...]
+    """Lines of the banner, without their dashes."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 1 fail, 2 could not run, 3 incomplete."""
+        return EXIT_CODES[self.outcome]
+
+
+def compared(measured: float, threshold: Threshold) -> Status:
+    """Pass or fail."""
+    return "pass" if threshold.holds(measured) else "fail"
+
+
+def as_simulated(checks: Iterable[Check]) -> list[Check]:
+    """The same checks of a run on virtual GPUs: what passed there is unverified, what failed has failed."""
+    return [
+        replace(
+            check,
+            simulated=True,
+            status="unverified" if check.status == "pass" and check.part != "run" else check.status,
+            remedy=check.remedy if check.status == "fail" else "run it on a machine with NVIDIA GPUs",
+            evidence=f"{check.evidence} (simulated{', no real GPU was tested' if check.status == 'pass' else ''})",
+        )
+        for check in checks
+    ]
+
+
+def part_status(checks: Sequence[Check], part: Part) -> Status:
+    """The worst outcome of a part; skipped where nothing was asked."""
+    found = {check.status for check in checks if check.part == part}
+    order: tuple[Status, ...] = ("fail", "unverified", "pass")
+    return next((status for status in order if status in found), "skipped")
+
+
+def decide(checks: Sequence[Check], *, device: str, simulated: bool, faults: Sequence[str] = ()) -> Verdict:
+    """Add up the checks.
+
+    Args:
+        checks: of the whole run.
+        device: what the ranks ran on: "cuda" or "cpu".
+        simulated: whether those GPUs are virtual.
+        faults: what was injected; a run with faults can fail or be incomplete, never pass.
+
+    Returns:
+        FAIL if any check failed; else INCOMPLETE if any is unverified, no GPU was there or a fault was injected; else
+        PASS.
+    """
+    real = device == "cuda" and not simulated
+    failed = [check for check in checks if check.status == "fail"]
+    open_ones = any(check.status == "unverified" for check in checks)
+    outcome: Outcome = "FAIL" if failed else "INCOMPLETE" if open_ones or faults or not real else "PASS"
+    available = "NO" if device != "cuda" else "SIMULATED" if simulated else "YES"
+    if real and any(check.name.startswith("presence") for check in failed):
+        available = "NOT ALL"
+    if device == "cuda":
+        communication, training = (part_status(checks, part).upper() for part in ("communication", "training"))
+    else:
+        communication = _without_gpu(checks, "communication", "gloo, on the CPU")
+        training = _without_gpu(checks, "training", "on the CPU")
+    summary = [
+        f"GPU Available: {available}",
+        f"GPU Computation: {part_status(checks, 'gpu').upper()}",
+        f"NCCL Communication: {communication}",
+        f"Training Status: {training}",
+        f"GPU Health: {part_status(checks, 'health').upper()}",
+    ]
+    if simulated:
+        summary.append("SIMULATED: virtual GPUs; nothing here is about a real one")
+    summary += [f"Injected on purpose: {fault}" for fault in faults]
+    # The first failure of each part and rank: each culprit is named, and none fills the banner alone.
+    named = {(check.part, check.subject): check for check in reversed(failed)}
+    shown = [check for check in failed if named[check.part, check.subject] is check]
+    summary += [f"Error: {check.name}, {check.subject}: {check.evidence}" for check in shown[:MOST_ERRORS]]
+    if len(failed) > len(shown[:MOST_ERRORS]):
+        summary.append(f"Error: {len(failed)} failures in all, see the report")
+    return Verdict(outcome=outcome, summary=tuple(summary))
+
+
+def could_not_run(reason: str) -> Verdict:
+    """Nothing could be tested."""
+    return Verdict(outcome="COULD NOT RUN", summary=("GPU Available: NO", f"Error: {reason}"))
+
+
+def _without_gpu(checks: Sequence[Check], part: Part, how: str) -> str:
+    """Of a part that a CPU can do as well: what was seen there says nothing about GPUs, unless it failed."""
+    status = part_status(checks, part)
+    if status == "skipped":
+        return "SKIPPED"
+    seen = part_status([check for check in checks if check.status != "unverified"], part)
+    return f"FAIL ({how})" if status == "fail" else f"UNVERIFIED ({how}: {seen.upper()})"
+
+
+def banner(verdict: Verdict) -> str:
+    """The lines that stand above everything else."""
+    rule = "=" * 50
+    return "\n".join([rule, f"FINAL ACCEPTANCE: {verdict.outcome}", *(f"- {line}" for line in verdict.summary), rule])

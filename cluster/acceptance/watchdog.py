@@ -1,0 +1,186 @@
+"""Starts the workers of some ranks, watches them by a real clock, and ends those that stand still.
+
+A process of its own beside each worker: one that hangs in a collective, or in CUDA, can neither look at the clock nor
+write a report. A virtual GPU's clock is not real either.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from cluster.acceptance.records import STAGES, TOGETHER, Record
+from cluster.acceptance.store import Store
+
+GRACE_SECONDS = 10.0
+"""How long the others may go on when one rank is at its end: to find out by themselves, and to read their GPU."""
+GRACE_AFTER_SIGNAL_SECONDS = 1.0
+SETTLE_SECONDS = 1.0
+"""Between calling the run off and ending what hangs: every watchdog notes its ranks' positions in between."""
+START_SECONDS = 120.0
+"""At least so long for importing PyTorch, from a slow network drive as well."""
+POLL_SECONDS = 0.1
+TOLD = "told to end by a signal"
+LOG_CHARACTERS = 4000
+STACK_SECONDS = 0.5
+"""For a process that hangs to say where."""
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """A worker and what it told so far."""
+
+    record: Record
+    process: subprocess.Popen[bytes]
+    pipe: int
+    log: IO[bytes]
+    stage: str = "start"
+    since: float = field(default_factory=time.monotonic)
+    hung_since: float | None = None
+    done: bool = False
+    over: bool = False
+    unread: bytes = b""
+    simulated: bool = False
+
+
+class Watchdog:
+    """Watches the ranks whose workers this process starts.
+
+    Attributes:
+        signalled: whether somebody asked this process to end.
+    """
+
+    def __init__(self, store: Store, *, stage_seconds: float, show: bool) -> None:
+        self.store = store
+        self.stage_seconds = stage_seconds
+        self.show = show
+        self.signalled = False
+        self.watched: list[Watched] = []
+        self._stop_at: float | None = None
+
+    def signal(self, number: int, frame: object) -> None:
+        """A signal handler: the workers end soon, and the report is still written."""
+        self.signalled = True
+
+    def start(self, environment: Mapping[str, str], argv: Sequence[str]) -> None:
+        """Start the worker of the rank that `environment` describes (RANK and its like)."""
+        reader, writer = os.pipe()
+        log = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the worker is over
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cluster.acceptance.worker", "--pipe", str(writer), *argv],
+            env={**os.environ, **environment},
+            pass_fds=(writer,),
+            stdout=log,
+            stderr=log,
+        )
+        os.close(writer)
+        os.set_blocking(reader, False)
+        record = Record(
+            rank=int(environment["RANK"]), local_rank=int(environment["LOCAL_RANK"]), node=socket.gethostname()
+        )
+        self.store.set(f"place/{record.rank}", record.dumps())
+        self.watched.append(Watched(record=record, process=process, pipe=reader, log=log))
+
+    def run(self) -> list[Record]:
+        """Watch until every worker is over, and give each one's record to the store."""
+        while not all(one.over for one in self.watched):
+            time.sleep(POLL_SECONDS)
+            for one in self.watched:
+                if not one.over:
+                    self._look(one)
+            if self._stop_at is None and (self.signalled or self.store.check(["stop"])):
+                self._note_positions()
+        for one in self.watched:
+            self.store.set(f"record/{one.record.rank}", one.record.dumps())
+        return [one.record for one in self.watched]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any worker said that its GPU is virtual."""
+        return any(one.simulated for one in self.watched)
+
+    def _look(self, one: Watched) -> None:
+        self._read(one)
+        code = one.process.poll()
+        if code is not None:
+            self._read(one)
+            if one.done and code == 0:
+                self._end(one, "finished", "")
+            elif -code in (signal.SIGTERM, signal.SIGINT):  # torchrun and Ctrl-C reach the worker as well
+                self._end(one, "stopped", TOLD)
+            else:
+                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                self._end(one, "died", how)
+        elif one.hung_since is not None:
+            if time.monotonic() - one.hung_since > SETTLE_SECONDS:
+                self._end(one, "hung", f"no end of {one.stage!r} within {self._limit_seconds(one):g} s")
+        elif self._stop_at is None and time.monotonic() - one.since > self._limit_seconds(one):
+            one.hung_since = time.monotonic()
+            self._call_off(f"rank {one.record.rank} hangs")
+        elif self._stop_at is not None and time.monotonic() > self._stop_at:
+            self._end(one, "stopped", TOLD if self.signalled else "because another rank had ended")
+
+    def _note_positions(self) -> None:
+        """The run is called off: who is behind whom is known only now, before anybody is ended."""
+        self._stop_at = time.monotonic() + (GRACE_AFTER_SIGNAL_SECONDS if self.signalled else GRACE_SECONDS)
+        for one in self.watched:
+            if not one.over:
+                self._read(one)
+                one.record.progress_at_stop, one.record.at_stop = one.record.progress, one.record.at
+
+    def _limit_seconds(self, one: Watched) -> float:
+        return max(self.stage_seconds, START_SECONDS) if one.stage == "start" else self.stage_seconds
+
+    def _read(self, one: Watched) -> None:
+        try:
+            while chunk := os.read(one.pipe, 1 << 16):
+                one.unread += chunk
+        except BlockingIOError:
+            pass
+        *lines, one.unread = one.unread.split(b"\n")
+        for line in lines:
+            self._hear(one, json.loads(line))
+
+    def _hear(self, one: Watched, message: dict[str, Any]) -> None:
+        if "at" in message:
+            one.record.at, one.record.progress = message["at"], one.record.progress + 1
+            if message["at"] in STAGES:
+                one.stage, one.since = message["at"], time.monotonic()
+                if self.show and one.record.rank == 0:
+                    print(f"... {one.stage}", file=sys.stderr, flush=True)
+        elif "stage" in message:
+            one.record.results[message["stage"]] = message["result"]
+            if "error" in message["result"] and message["stage"] in TOGETHER:
+                # The others wait for this rank in a collective, and would for ever.
+                self._call_off(f"rank {one.record.rank} left the {message['stage']}")
+        one.simulated = one.simulated or bool(message.get("simulated"))
+        one.done = one.done or "done" in message
+
+    def _end(self, one: Watched, ending: str, detail: str) -> None:
+        if ending != "finished":
+            self._call_off(f"rank {one.record.rank} {ending}")
+        if one.process.poll() is None:
+            one.process.send_signal(signal.SIGUSR1)
+            time.sleep(STACK_SECONDS)
+            one.process.kill()
+            one.process.wait()
+        self._read(one)
+        one.record.ending, one.record.detail, one.over = ending, detail, True
+        one.record.log = _end_of(one.log)
+        one.log.close()
+        os.close(one.pipe)
+
+    def _call_off(self, reason: str) -> None:
+        self.store.set("stop", reason)
+
+
+def _end_of(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read().decode(errors="replace")[-LOG_CHARACTERS:]

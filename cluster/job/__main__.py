@@ -1,0 +1,52 @@
+"""`torchrun ... -m cluster.job`, or `python -m cluster.job` for one process."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+
+from cluster.job import output, settings, tracking, training
+from labkit import program
+from labkit.device import open_device
+
+TOLD_TO_STOP = 128 + 15
+"""As shells have it after SIGTERM: whoever started the job sees that it is not done, and may start it again."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and leave the model behind; started again, go on from the newest checkpoint of the output folder.
+
+    Returns:
+        0; 143 when it was told to stop before it was done (its checkpoint is complete).
+    """
+    told = settings.read(argv)
+    told.output_dir.mkdir(parents=True, exist_ok=True)
+    name = told.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    with open_device(name, gpus=ranks_here) as device, training.package(told, "launch").job(device.torch_device) as own:
+        rank = int(os.environ.get("RANK", 0))
+        with tracking.tracked(told, rank=rank) as sink:
+            trainer = training.make_trainer(told, own, monitor=sink)
+            begins = training.begin(told, trainer)
+            if rank == 0:
+                print(f"{trainer.world_size} ranks, {begins}", flush=True)
+                for setting, value in asdict(told).items():
+                    print(f"  {setting}: {value}", flush=True)
+            run = trainer.fit()
+        if rank == 0 and run.ended != "signal":
+            last = run.validations[-1]
+            print(f"{run.ended} after {len(run.epochs)} epochs: loss {last.loss:.4f}, accuracy {last.accuracy:.2%}")
+            program.print_written(*output.write(told, trainer, run, device))
+        del trainer  # while its process group is still there
+    if run.ended == "signal":
+        print(f"told to stop after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)
+        return TOLD_TO_STOP
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

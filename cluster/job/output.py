@@ -1,0 +1,71 @@
+"""What the job leaves behind for others: the model, and what is to be known of it."""
+
+import json
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from cluster.job.settings import Settings
+from cluster.job.training import package
+from labkit.device import Device
+from labkit.files import atomic_write
+from labkit.monitoring import plain
+from labkit.results import TrainerRun
+
+MODEL_NAME = "trained-model.safetensors"
+METADATA_NAME, TEXT_NAME = "training_metadata.json", "training_metadata.txt"
+
+
+def write(settings: Settings, trainer: Any, run: TrainerRun, device: Device) -> list[Path]:
+    """Write the parameters of the best epoch, and the metadata as JSON and as text; returns the paths."""
+    folder = settings.output_dir
+    best = package(settings, "checkpoints").read_checkpoint(folder / "best.pt")
+    with atomic_write(folder / MODEL_NAME) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in best["model"].items()}, temporary)
+    found = metadata(settings, trainer, run, device)
+    with atomic_write(folder / METADATA_NAME) as temporary:
+        temporary.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with atomic_write(folder / TEXT_NAME) as temporary:
+        temporary.write_text("".join(f"{name}: {value}\n" for name, value in found.items()), encoding="utf-8")
+    return [folder / name for name in (MODEL_NAME, METADATA_NAME, TEXT_NAME)]
+
+
+def metadata(settings: Settings, trainer: Any, run: TrainerRun, device: Device) -> dict[str, Any]:
+    """What is to be known of a trained model; plain values."""
+    best = run.best_epoch if run.best_epoch is not None else len(run.validations) - 1
+    samples = sum(epoch.samples for epoch in run.epochs)
+    return dict(
+        plain(
+            {
+                "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                "ended": run.ended,
+                "model": settings.model,
+                "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+                "dataset": settings.dataset_type,
+                "epochs": len(run.epochs),
+                "best_epoch": best,
+                "accuracy": run.validations[best].accuracy,
+                "loss": run.validations[best].loss,
+                "device": device.torch_device,
+                "device_name": device.name,
+                "simulated": device.simulated,
+                "world_size": run.world_size,
+                "dtype": run.dtype,
+                "optimizer_steps": run.optimizer_steps,
+                "samples": samples,
+                "seconds_since_last_start": run.seconds,
+                "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+                "torch": torch.__version__,
+                "settings": {name: str(value) for name, value in asdict(settings).items() if value is not None},
+                "history": [
+                    {"epoch": epoch.epoch, "loss": epoch.loss, "validation_loss": seen.loss, "accuracy": seen.accuracy}
+                    for epoch, seen in zip(run.epochs, run.validations, strict=True)
+                ],
+            }
+        )
+    )

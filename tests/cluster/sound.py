@@ -1,0 +1,145 @@
+"""Records of a sound machine with real GPUs, as its workers would tell them: what the judges are tested with.
+
+Figures are those of two H100s in one node, rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.acceptance.checks.collectives import BUS_FACTORS
+from cluster.acceptance.options import Options, parse
+from cluster.acceptance.records import Record
+from cluster.acceptance.report import build
+
+MIB = 2**20
+
+
+def options(*words: str) -> Options:
+    return parse(list(words))
+
+
+def reading(**changed: Any) -> dict[str, Any]:
+    """What NVML says of an idle H100."""
+    return {
+        "up": True,
+        "untold": {},
+        "uuid": "GPU-1",
+        "name": "NVIDIA H100 80GB HBM3",
+        "driver": "580.65.06",
+        "temperature_celsius": 35,
+        "maximum_celsius": 87,
+        "utilization_ratio": 0.0,
+        "memory_used_bytes": 500 * MIB,
+        "memory_total_bytes": 81_000 * MIB,
+        "power_watts": 70.0,
+        "power_limit_watts": 700.0,
+        "energy_joules": 1000.0,
+        "sm_clock_hertz": 345e6,
+        "memory_clock_hertz": 2619e6,
+        "throttle_reasons": ["idle"],
+        "ecc_errors": 0,
+        "ecc_corrected": 3,
+        "xid_errors": 0,
+        "pcie_generation": 5,
+        "pcie_generation_max": 5,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "pcie_replays": 0,
+        "nvlinks_up": 18,
+        **changed,
+    }
+
+
+def worked(**changed: Any) -> dict[str, Any]:
+    """The same GPU right after the work."""
+    after = {
+        "temperature_celsius": 61,
+        "utilization_ratio": 0.97,
+        "memory_used_bytes": 9000 * MIB,
+        "power_watts": 520.0,
+    }
+    return reading(**{**after, "sm_clock_hertz": 1980e6, "throttle_reasons": [], "energy_joules": 9000.0, **changed})
+
+
+def record(rank: int = 0, ranks: int = 2) -> Record:
+    """One rank that found everything in order."""
+    measurements = [
+        {"operation": operation, "bytes": bytes_, "seconds": [seconds] * 20, "wrong": 0}
+        for operation in BUS_FACTORS
+        for bytes_, seconds in ((1024, 20e-6), (256 * MIB, 1e-3))
+    ]
+    epochs = [
+        {"losses": [2.3, 1.9, 1.6, 1.4], "own_seconds": [0.5, 0.1, 0.01, 0.01], "images_per_second": 9000.0},
+        {"losses": [1.3, 1.2, 1.1, 1.0], "own_seconds": [0.01] * 4, "images_per_second": 9100.0},
+    ]
+    return Record(
+        rank=rank,
+        local_rank=rank,
+        node="node17",
+        at="waiting for the others after after",
+        progress=40,
+        results={
+            "before": {"reading": reading()},
+            "presence": {
+                "kind": "cuda",
+                "index": rank,
+                "device_name": "NVIDIA H100 80GB HBM3",
+                "memory_bytes": 85e9,
+                "compute_capability": [9, 0],
+                "multiprocessors": 132,
+                "uuid": f"1234-{rank}",
+                "torch": "2.13.0",
+                "cuda": "13.0",
+                "nccl": [2, 27, 5],
+                "peak_tflops": {"float32": 67.0, "bfloat16": 989.0},
+                "seen_by_cuda": ranks,
+                "seen_by_nvml": ranks,
+                "restricted": False,
+            },
+            "compute": {
+                "rows": 8192,
+                "depth": 2048,
+                "products": {
+                    "float32": product(seconds=5.5e-3, tflops=50.0),
+                    "bfloat16": product(seconds=0.4e-3, tflops=690.0),
+                },
+            },
+            "collectives": {"backend": "nccl", "ranks": ranks, "measurements": measurements}
+            if ranks > 1
+            else {"skipped": "one rank has nobody to talk to", "asked": True},
+            "data": {"data": "cifar10"},
+            "training": {
+                "data": "cifar10",
+                "model": "ResNet-18",
+                "batch_size": 128,
+                "epochs": epochs,
+                "sha256": "ab" * 32,
+                "memory_peak_bytes": 4000 * MIB,
+                "finite": True,
+            },
+            "after": {"reading": worked()},
+        },
+    )
+
+
+def product(*, seconds: float, tflops: float) -> dict[str, Any]:
+    return {"seconds": [seconds] * 20, "tflops": tflops, "wrong_rows": [], "differing_repeats": 0}
+
+
+def records(ranks: int = 2) -> list[Record]:
+    return [record(rank, ranks) for rank in range(ranks)]
+
+
+def report(of: list[Record], *words: str, simulated: bool = False) -> dict[str, Any]:
+    """The whole report of these records."""
+    return build(options(*words), of, simulated=simulated, earlier=None)
+
+
+def failures(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and subject of every failed check."""
+    return outcomes(found, "fail")
+
+
+def outcomes(found: dict[str, Any], status: str) -> list[tuple[str, str]]:
+    return [(one["name"], one["subject"]) for one in found["validation"]["checks"] if one["status"] == status]

@@ -1,0 +1,251 @@
+"""The training job: its settings, what it leaves behind, and that it goes on after a kill. Needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cluster.job import settings, tracking, tune
+from cluster.job.training import make_model
+from labkit import data
+from tests.cluster.test_runs import ROOT, watchdog_of
+
+LIMIT_SECONDS = 240
+QUICK = {"MODEL": "small-cnn", "BATCH_SIZE": "64", "DEVICE": "cpu", "OUTPUT_DIR": "out"}
+
+
+class Job:
+    """Runs the job in an empty folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out, self.log = folder, folder / "out", folder / "log"
+
+    def start(self, *words: str, ranks: int = 1, restarts: int = 0, **environment: str) -> subprocess.Popen[bytes]:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+        command = [sys.executable, "-m", *([*launcher, "-m"] if ranks > 1 else []), "cluster.job", *words]
+        told = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK, **environment}
+        # As deploy/ sets it: https://github.com/pytorch/pytorch/issues/135712
+        told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env={**os.environ, **told}, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def ended(self, process: subprocess.Popen[bytes], code: int = 0) -> str:
+        try:
+            found = process.wait(LIMIT_SECONDS)
+        finally:
+            process.kill()
+        assert found == code, self.log.read_text()
+        return self.log.read_text()
+
+    def __call__(self, *words: str, ranks: int = 1, code: int = 0, **environment: str) -> str:
+        return self.ended(self.start(*words, ranks=ranks, **environment), code)
+
+    @property
+    def steps(self) -> int:
+        """Of the newest checkpoint; 0 before there is one."""
+        return max((int(path.stem.partition("-")[2]) for path in self.out.glob("checkpoints/step-*.pt")), default=0)
+
+    def wait_for_a_checkpoint(self, process: subprocess.Popen[bytes], after: int = 0) -> None:
+        ends = time.monotonic() + LIMIT_SECONDS
+        while self.steps <= after:
+            assert process.poll() is None, self.log.read_text()
+            assert time.monotonic() < ends, self.log.read_text()
+            time.sleep(0.05)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.out / "training_metadata.json").read_text())
+        return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_default() -> None:
+    told = settings.read(["--epochs", "3"], {"EPOCHS": "7", "BATCH_SIZE": "256", "MIXED_PRECISION": "False"})
+    assert (told.epochs, told.batch_size, told.learning_rate) == (3, 256, 1e-3)
+    assert told.dtype("cuda") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("told", "on_gpu", "on_cpu"),
+    [("true", "float16", "float32"), ("bfloat16", "bfloat16", "bfloat16"), ("false", "float32", "float32")],
+)
+def test_mixed_precision_depends_on_the_device(told: str, on_gpu: str, on_cpu: str) -> None:
+    found = settings.read([], {"MIXED_PRECISION": told})
+    assert (found.dtype("cuda"), found.dtype("cpu")) == (on_gpu, on_cpu)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"EPOCHS": "many"}, {"LEARNING_RATE": "-1"}, {"MIXED_PRECISION": "yes"}, {"DATASET_TYPE": "imagenet"}]
+)
+def test_a_variable_that_makes_no_sense_is_named(wrong: dict[str, str]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(settings.SettingError, match=rf"{name}='{value}'"):
+        settings.read([], wrong)
+
+
+def test_a_package_without_a_trainer_is_named() -> None:
+    with pytest.raises(settings.SettingError, match=r"no trainer in somewhere\.else"):
+        settings.read(["--package", "somewhere.else"], {})
+
+
+def test_two_ranks_leave_a_model_that_does_what_the_metadata_says(job: Job) -> None:
+    output = job(ranks=2, EPOCHS="3", LEARNING_RATE="0.003")
+    assert "2 ranks, from the beginning" in output
+    found = job.metadata
+    assert (found["world_size"], found["epochs"], found["ended"], found["simulated"]) == (2, 3, "finished", False)
+    assert found["settings"]["learning_rate"] == "0.003"
+    assert f"accuracy: {found['accuracy']}" in (job.out / "training_metadata.txt").read_text()
+    model = make_model("small-cnn", 1, 8)
+    model.load_state_dict(load_file(job.out / "trained-model.safetensors"))
+    images, labels = data.load("digits", split="test").tensors
+    with torch.no_grad():
+        right = (model.eval()(images).argmax(1) == labels).float().mean().item()
+    assert right == pytest.approx(found["accuracy"], abs=1 / len(labels))
+    assert right > 0.5
+
+
+def test_a_killed_rank_is_started_again_and_the_job_goes_on(job: Job) -> None:
+    process = job.start(ranks=2, restarts=1, EPOCHS="40")
+    job.wait_for_a_checkpoint(process)
+    os.kill(watchdog_of(process.pid, 1), signal.SIGKILL)
+    output = job.ended(process)
+    assert "from step-" in output
+    assert (job.metadata["restarts"], job.metadata["epochs"]) == (1, 40)
+
+
+def test_the_job_goes_on_with_fewer_ranks(job: Job) -> None:
+    job(ranks=2, EPOCHS="2")
+    before = job.metadata["history"]
+    output = job(EPOCHS="4")
+    assert "1 ranks, from the parameters of step-" in output
+    assert job.metadata["history"][:2] == before
+    assert job.metadata["epochs"] == 4
+    assert job.metadata["history"][-1]["loss"] < before[-1]["loss"]
+
+
+def test_told_to_stop_it_says_that_it_is_not_done_and_goes_on_later(job: Job) -> None:
+    process = job.start(EPOCHS="400")
+    job.wait_for_a_checkpoint(process)
+    process.terminate()
+    output = job.ended(process, code=143)
+    assert "told to stop" in output
+    assert not (job.out / "trained-model.safetensors").exists()
+    steps = job.steps
+    again = job.start(EPOCHS="400")
+    job.wait_for_a_checkpoint(again, after=steps)
+    again.terminate()
+    assert f"from step-{steps:08d}.pt" in job.ended(again, code=143)
+
+
+def test_early_stopping_ends_the_job(job: Job) -> None:
+    job("--patience", "1", EPOCHS="200", LEARNING_RATE="0.05")
+    assert job.metadata["ended"] == "early"
+    assert job.metadata["best_epoch"] < job.metadata["epochs"] - 1
+
+
+def test_on_virtual_gpus_it_trains_in_half_precision_and_says_that_it_is_simulated(job: Job) -> None:
+    job("--device", "vgpu:T4", ranks=2, EPOCHS="1")
+    found = job.metadata
+    assert (found["device"], found["simulated"], found["dtype"]) == ("cuda", True, "float16")
+
+
+def test_metrics_and_settings_go_to_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, Any]] = []
+
+    class Run:
+        def __enter__(self) -> None:
+            told.append(("began", None))
+
+        def __exit__(self, *error: object) -> None:
+            told.append(("ended", None))
+
+    mlflow = SimpleNamespace(
+        set_tracking_uri=lambda uri: told.append(("uri", uri)),
+        set_experiment=lambda name: None,
+        start_run=lambda run_name: Run(),
+        log_params=lambda values: told.append(("epochs", values["epochs"])),
+        log_metrics=lambda metrics, step: told.append((f"step {step}", metrics)),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    asked = settings.read(["--mlflow-tracking-uri", "http://localhost:5000", "--epochs", "3"], {})
+    with tracking.tracked(asked, rank=0) as sink:
+        assert sink is not None
+        sink.log_metrics(10, {"loss": 0.5})
+    with tracking.tracked(asked, rank=1) as none:
+        assert none is None
+    assert told == [
+        ("uri", "http://localhost:5000"),
+        ("began", None),
+        ("epochs", "3"),
+        ("step 10", {"loss": 0.5}),
+        ("ended", None),
+    ]
+
+
+def test_mlflow_that_is_not_there_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    asked = settings.read(["--mlflow-tracking-uri", "http://localhost:5000"], {})
+    with pytest.raises(settings.SettingError, match="pip install mlflow"), tracking.tracked(asked, rank=0):
+        pass
+
+
+def test_a_trial_of_the_tuning_is_the_job_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    class Tuner:
+        def __init__(self, trainable: Any, *, param_space: Any, tune_config: Any, run_config: Any) -> None:
+            asked.update(trainable=trainable, space=param_space, trials=tune_config["num_samples"])
+
+        def fit(self) -> Any:
+            chosen = {"learning_rate": 0.003, "batch_size": 64}
+            metrics = asked["trainable"](chosen)
+            best = SimpleNamespace(config=chosen, metrics=metrics)
+            return type("Results", (list,), {"num_errors": 0, "get_best_result": lambda self: best})([best])
+
+    ray_tune = SimpleNamespace(
+        Tuner=Tuner,
+        TuneConfig=dict,
+        RunConfig=dict,
+        with_resources=lambda trainable, resources: trainable,
+        loguniform=lambda low, high: (low, high),
+        choice=tuple,
+        get_context=lambda: SimpleNamespace(get_trial_id=lambda: "1"),
+    )
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=ray_tune))
+    monkeypatch.setitem(sys.modules, "ray.tune", ray_tune)
+    monkeypatch.chdir(ROOT)
+    flags = ("--", "--device", "cpu", "--model", "small-cnn", "--epochs", "2")
+    assert tune.main(["--trials", "3", "--out", str(tmp_path), *flags]) == 0
+    found = json.loads((tmp_path / "tuning.json").read_text())
+    metadata = json.loads((tmp_path / "trial-1" / "training_metadata.json").read_text())
+    assert found == {
+        "learning_rate": 0.003,
+        "batch_size": 64,
+        "loss": metadata["loss"],
+        "accuracy": metadata["accuracy"],
+    }
+    assert asked["trials"] == 3
+
+
+def test_ray_that_is_not_there_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.tune", None)
+    with pytest.raises(settings.SettingError, match=r"pip install \"ray\[tune\]\""):
+        tune.main(["--trials", "1"])

@@ -1,0 +1,102 @@
+"""The report, its page, and the comparison with an earlier one, from the records of a sound machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import cluster.acceptance
+from cluster.acceptance import baseline, report
+from cluster.acceptance.options import parse
+from cluster.acceptance.records import Record
+from labkit.results import ResultsError
+from tests.cluster import sound
+
+SCHEMA = json.loads((Path(cluster.acceptance.__file__).parent / "report.schema.json").read_text())
+
+
+def test_the_report_of_a_sound_machine_fits_the_schema_and_the_page_shows_it() -> None:
+    found = sound.report(sound.records())
+    jsonschema.validate(found, SCHEMA)
+    page = report.page(found)
+    assert ">PASS<" in page
+    assert "Simulated" not in page
+    for word in ("NVIDIA H100 80GB HBM3", "690.00 TFLOPS", "256.0 MiB", "18200 images/s", "temperature_celsius"):
+        assert word in page, word
+
+
+def test_values_that_are_no_numbers_fit_the_schema() -> None:
+    ranks = sound.records()
+    ranks[0].results["training"]["epochs"][-1]["losses"] = [float("nan")] * 4
+    found = sound.report(ranks)
+    jsonschema.validate(found, SCHEMA)
+    json.dumps(found, allow_nan=False)
+    assert ">FAIL<" in report.page(found)
+
+
+def test_a_rank_that_never_started_fits_the_schema() -> None:
+    found = sound.report([sound.record(0), Record(rank=1, ending="lost", detail="its node is gone")])
+    jsonschema.validate(found, SCHEMA)
+    assert ("run: process", "rank 1, ?") in sound.failures(found)
+
+
+def test_what_a_rank_printed_is_escaped_in_the_page() -> None:
+    ranks = sound.records()
+    ranks[0].ending, ranks[0].log = "died", "<script>alert(1)</script>"
+    page = report.page(sound.report(ranks))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_records_travel_as_json() -> None:
+    sent = sound.record(1)
+    assert Record.loads(sent.dumps()) == sent
+
+
+@pytest.mark.parametrize("words", [["--device", "tpu"], ["--inject", "flood:1"], ["--device", "cuda:1"]])
+def test_a_wrong_command_line_ends_as_could_not_run(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        parse(words)
+    assert leaving.value.code == 2
+
+
+def compared(tmp_path: Path, now: list[Record], then: dict[str, Any]) -> dict[str, Any]:
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(then))
+    found = report.build(sound.options(), now, simulated=False, earlier=baseline.read(path))
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def test_the_same_machine_as_before_passes(tmp_path: Path) -> None:
+    found = compared(tmp_path, sound.records(), sound.report(sound.records()))
+    assert found["acceptance"]["status"] == "PASS"
+    assert found["baseline"]["file"].endswith("earlier.json")
+    names = {name for name, _ in sound.outcomes(found, "pass") if name.startswith("baseline")}
+    assert "baseline: TFLOPS of product bfloat16" in names
+    assert "baseline: images per second" in names
+    assert any("bus bandwidth of all_reduce" in name for name in names)
+
+
+def test_what_got_slower_since_the_baseline_is_named(tmp_path: Path) -> None:
+    now = sound.records()
+    now[1].results["compute"]["products"]["bfloat16"]["tflops"] = 600.0  # of 690
+    found = compared(tmp_path, now, sound.report(sound.records()))
+    assert sound.failures(found) == [("baseline: TFLOPS of product bfloat16", "rank 1")]
+
+
+def test_a_baseline_of_another_machine_is_not_compared(tmp_path: Path) -> None:
+    found = compared(tmp_path, sound.records(), sound.report(sound.records(4)))
+    assert found["acceptance"]["status"] == "INCOMPLETE"
+    assert sound.outcomes(found, "unverified") == [("baseline: comparable", "all ranks")]
+
+
+def test_a_file_that_is_no_report_is_no_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text('{"performance": []}')
+    with pytest.raises(ResultsError, match=r"not a report of cluster\.acceptance"):
+        baseline.read(path)
