@@ -2,11 +2,12 @@
 
     python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--whole] [--seeds 20] [--jobs 2] [--out build/matrix]
 
-Each scenario is graded with all labs, so that points lost in another lab would show too (`--own-lab` grades only the
-scenario's lab). The reference, with `--seeds` different seeds, and the correct styles are graded as a user would, by
-`gpulabs grade` in a process of its own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole`
-treats it like the others: hours. Writes `matrix.json` after every grading, so that an interrupted run goes on where it
-was; `matrix.md` is made at the end. Exits with 1 when anything is not as it should be.
+Each bug is graded with all labs, so that points lost in another lab would show too (`--own-lab`: with its own only); a
+correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference, with
+`--seeds` different seeds, and the correct styles are graded as a user would, by `gpulabs grade` in a process of its
+own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole` treats it like the others: hours.
+Writes `matrix.json` after every grading, so that an interrupted run goes on where it was; `matrix.md` is made at the
+end. Exits with 1 when anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -177,6 +178,12 @@ def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
     return found
 
 
+def _labs_of(task: Task, own_lab: bool, whole: bool) -> str | None:
+    """The labs that a task is graded with, as `--lab` takes them; None: all."""
+    only_its_own = task.kind != REFERENCE and (own_lab or (task.kind == "variants" and not whole))
+    return task.lab.removeprefix("lab") if only_its_own else None
+
+
 def fingerprint_of(task: Task, labs: str | None, whole: bool) -> str:
     """Changes when the scenario, the course's code or what is graded changes; gradings with the same one are kept."""
     digest = hashlib.sha256(f"{task.key} {labs} {task.seed} {whole} {_course()}".encode())
@@ -251,7 +258,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     file = out / "matrix.json"
     order = tasks(chosen, seeds)
-    graded_labs = {task.key: task.lab.removeprefix("lab") if own_lab and task.lab != "all" else None for task in order}
+    graded_labs = {task.key: _labs_of(task, own_lab, whole) for task in order}
     prints = {task.key: fingerprint_of(task, graded_labs[task.key], whole) for task in order}
     rows = {key: row for key, row in _read(file).items() if prints.get(key) == row.fingerprint}
     todo = [task for task in order if task.key not in rows]
