@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission", metavar="DIR", default="labs", help="folder to grade (default: labs)")
     group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3")
     group.addoption(
+        "--criterion",
+        metavar="ID[,ID]",
+        default=None,
+        help="grade only these criteria, for example lab3.accumulation, after the checks that they build on",
+    )
+    group.addoption(
         "--device",
         default="auto",
         metavar="DEVICE",
@@ -111,14 +117,14 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError("grading runs in one process; leave out -n")
     if option.grade_seed is not None and option.grade_seed < 0:
         raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
-    rubric = rubrics.load()
+    rubric = rubrics.load(_course(config)[0])
     folder = Path(option.submission)
     if not folder.is_absolute():
         folder = Path(config.invocation_params.dir, folder)
     return GradingSession.open(
         name=str(option.submission),
         rubric=rubric,
-        labs=rubric.select(_lab_numbers(option.lab)),
+        labs=_selected(rubric, option.lab, option.criterion),
         folder=folder,
         device=parse_device(option.device),
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
@@ -126,6 +132,11 @@ def _open_session(config: pytest.Config) -> GradingSession:
         kept=config.hook.pytest_grade_sandbox(folder=folder),
         overrides=_overrides_for(config, folder, rubric),
     )
+
+
+def _course(config: pytest.Config) -> tuple[Path, Path]:
+    """The rubric, and the folder of its checks."""
+    return config.hook.pytest_grade_course() or (rubrics.RUBRIC_FILE, CHECKS)
 
 
 def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) -> tuple[overrides.Override, ...]:
@@ -141,6 +152,14 @@ def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) 
     return tuple(override for override in overrides.load(path, rubric) if override.student == student)
 
 
+def _selected(rubric: rubrics.Rubric, labs: str | None, criteria: str | None) -> tuple[rubrics.Lab, ...]:
+    if criteria is None:
+        return rubric.select(_lab_numbers(labs))
+    if labs is not None:
+        raise GradingError("--lab and --criterion exclude each other: a criterion's name begins with its lab's")
+    return rubric.select_criteria([name.strip() for name in criteria.split(",")])
+
+
 def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
     if option is None:
         return None
@@ -153,7 +172,7 @@ def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
 def pytest_configure(config: pytest.Config) -> None:
     if (session := config.stash.get(_session, None)) is None:
         return
-    config.args = [str(CHECKS)]
+    config.args = [str(_course(config)[1])]
     config.option.tbstyle = "no"
     config.option.no_header = config.option.no_summary = True
     config.option.verbose = -2
