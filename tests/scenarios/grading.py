@@ -27,7 +27,7 @@ BUG_LIMITS = Limits(wall_seconds=25, cpu_seconds=20)
 EXPLOIT_LIMITS = Limits(wall_seconds=15, cpu_seconds=15)
 """Some exploits hang on purpose, and none has a point to lose."""
 SEED = secrets.randbelow(2**31)
-"""Of every planted bug in this run, so that they are asked the same questions; another one in each run."""
+"""Of every planted bug and exploit in this run: they are asked the same questions; another one in each run."""
 
 
 class Keeper:
