@@ -30,7 +30,7 @@ grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
 
 test: $(READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n 2 -rs
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/ruff check .

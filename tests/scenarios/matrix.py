@@ -21,6 +21,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from grader.sandbox import linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.grading import Bench
 
@@ -91,6 +93,8 @@ def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
     lost = {name: points for name, points in lost.items() if points}
     scenario = task.scenario
     problems = []
+    if task.kind != "bugs" and lost:
+        problems.append(f"loses {lost}")
     if missing := sorted(scenario.loses - set(lost)):
         problems.append(f"loses nothing in {', '.join(missing)}")
     if surplus := sorted(set(lost) - scenario.loses - scenario.may_lose):
@@ -122,6 +126,12 @@ def _bench() -> Bench:
     bench.sandbox.__enter__()
     atexit.register(bench.sandbox.close)
     return bench
+
+
+def _end_with_the_run() -> None:
+    """A worker must not wait for ever for a run that was killed; its sandbox's guard ends the rest."""
+    if linux.AVAILABLE:
+        linux.die_with_parent(signal.SIGTERM)
 
 
 def grade_bug(task: Task, fingerprint: str, labs: str | None) -> Row:
@@ -225,10 +235,12 @@ def table(rows: list[Row]) -> str:
                 cells = [_cell(row, name) for name in criteria]
                 wrong = f" — **wrong: {row.problem}**" if row.problem else ""
                 parts.append(f"| {row.title or row.name.replace('_', ' ')}{wrong} | " + " | ".join(cells) + " |")
+        elif kind == REFERENCE:
+            seeds = ", ".join(row.name.removeprefix("seed ") for row in mine if not row.problem)
+            parts.append(f"Every point of all labs with seed {seeds}.")
+            parts += [f"- {row.name}: {row.problem}" for row in mine if row.problem]
         else:
-            for row in mine:
-                result = row.problem or ("lost " + str(row.lost) if row.lost else "every point")
-                parts.append(f"- {row.title or row.name.replace('_', ' ')}: {result}")
+            parts += [f"- {row.title or row.name.replace('_', ' ')}: {row.problem or 'every point'}" for row in mine]
         parts.append("")
     return "\n".join(parts)
 
@@ -265,7 +277,7 @@ def main(
     failures = 0
     context = multiprocessing.get_context("spawn")
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs, context) as pool:
+    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs, context, _end_with_the_run) as pool:
         bar = progress.add_task("grading", total=len(order), completed=len(rows))
         running = [pool.submit(grade, task, prints[task.key], graded_labs[task.key], whole) for task in todo]
         try:
