@@ -1,14 +1,17 @@
 """What grading a class costs, and whether it changes a grade: `python -m benchmarks.class_cost --count 100 --jobs 2`.
 
-Grades made-up submissions (correct variants, planted bugs, exploits, stubs; Lab 1) three times: undisturbed, killed by
-SIGKILL on the way, and each of them alone. Gradebooks and grades must be equal.
+Grades made-up submissions (correct variants, planted bugs, exploits, stubs; Lab 1) four times: undisturbed, killed by
+SIGKILL on the way, on a simulated Ray cluster of three nodes that loses one (where Ray is installed), and each of them
+alone. Gradebooks and grades must be equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
+import os
 import random
 import sqlite3
 import statistics
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,7 @@ def main(count: int = 8, jobs: int = 2, kills: int = 5, alone: int | None = None
         seconds, peak_bytes = _undisturbed(folder, jobs)
         killed = _killed(folder, jobs, kills)
         first, second = (standing.dump(folder / out) for out in ("undisturbed", "killed"))
+        on_ray = _on_ray(folder, first) if importlib.util.find_spec("ray") else None
         compared = _compared_alone(folder, made[:alone])
         history = _history(folder / "undisturbed")
         return save(
@@ -69,17 +73,22 @@ def main(count: int = 8, jobs: int = 2, kills: int = 5, alone: int | None = None
                 "peak_bytes_of_all_processes": peak_bytes,
                 "peak_bytes_of_one_judge": max(one["peak_bytes"] for one in history),
                 "killed": {**killed, "gradebook_is_identical": first == second, "differences": _lines(first, second)},
+                "ray": on_ray,
                 "alone": compared,
             },
         )
 
 
 @contextlib.contextmanager
-def _started(folder: Path, out: str, jobs: int) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    folder: Path, out: str, jobs: int, *more: str, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A run of `gpulabs class`, which is killed at the end if it still runs."""
     asked = [f"--jobs={jobs}", f"--seed={SEED}", "--lab=1", "--device=vgpu:T4"]
-    command = [*GPULABS, "class", str(folder / "submissions"), "--out", str(folder / out), *asked]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command = [*GPULABS, "class", str(folder / "submissions"), "--out", str(folder / out), *asked, *more]
+    around = os.environ | dict(environment or {})
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, env=around, stdout=nowhere, stderr=nowhere) as process:
         try:
             yield process
         finally:
@@ -118,6 +127,37 @@ def _killed(folder: Path, jobs: int, kills: int) -> dict[str, Any]:
         "gradings_before_each": found,
         "exit_code": exit_code,
         "gradings": _count(folder / "killed"),
+    }
+
+
+def _on_ray(folder: Path, undisturbed: str) -> dict[str, Any]:
+    """Grade with `--engine ray` on three nodes of one CPU each, one of which is taken away in the middle."""
+    from ray.cluster_utils import Cluster
+
+    nodes, total = 3, len(_history(folder / "undisturbed"))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        doomed = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)][-1]
+        cluster.wait_for_nodes()
+        started = time.perf_counter()
+        with _started(folder, "ray", nodes, "--engine=ray", environment={"RAY_ADDRESS": cluster.address}) as process:
+            while process.poll() is None and _count(folder / "ray") < total // 2:
+                time.sleep(_POLL_SECONDS)
+            before = _count(folder / "ray")
+            cluster.remove_node(doomed)
+            exit_code = process.wait()
+        seconds = time.perf_counter() - started
+    finally:
+        cluster.shutdown()
+    dumped = standing.dump(folder / "ray")
+    return {
+        "nodes": nodes,
+        "gradings_before_a_node_was_lost": before,
+        "exit_code": exit_code,
+        "gradings": _count(folder / "ray"),
+        "wall_seconds": round(seconds, 1),
+        "gradebook_is_identical": dumped == undisturbed,
+        "differences": _lines(undisturbed, dumped),
     }
 
 
