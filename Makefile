@@ -37,7 +37,7 @@ $(DEPLOY_READY): pyproject.toml $(READY)
 		echo "note: the tools that tests/deploy needs cannot be installed: those tests are skipped" >&2
 
 test: $(READY) $(DEPLOY_READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n 2 -rs
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/ruff check .

@@ -5,12 +5,16 @@ Used by `grader/checks/`. Works on what a probe reported, with NumPy only; it ne
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+_MAX_SHOWN = 80
+"""Characters of a value in a message."""
 
 
 class CheckFailed(AssertionError):
@@ -39,12 +43,13 @@ def require(condition: bool, message: str, hint: str = "") -> None:
 
 def number(value: Any, what: str, hint: str = "") -> float:
     """`value` as a finite float; fails the check, naming `what`, for anything else."""
-    require(
-        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
-        f"{what} must be a finite number, but it is {value!r}",
-        hint,
-    )
-    return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer larger than any float
+            if math.isfinite(as_float := float(value)):
+                return as_float
+    shown = repr(value)
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+    raise CheckFailed(f"{what} must be a finite number, but it is {shown}", hint)
 
 
 def require_close(
@@ -96,7 +101,10 @@ def require_arrays_close(
 
     NaN never agrees with anything: no expected value of this course is NaN.
     """
-    seen = np.asarray(observed, dtype=np.float64)
+    try:
+        seen = np.asarray(observed, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise CheckFailed(f"{what}: these are not {np.shape(expected)} numbers ({error})", hint) from None
     truth = np.asarray(expected, dtype=np.float64)
     require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
     wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))

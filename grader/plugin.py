@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission", metavar="DIR", default="labs", help="folder to grade (default: labs)")
     group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3; or container")
     group.addoption(
+        "--criterion",
+        metavar="ID[,ID]",
+        default=None,
+        help="grade only these criteria, for example lab3.accumulation, after the checks that they build on",
+    )
+    group.addoption(
         "--device",
         default="auto",
         metavar="DEVICE",
@@ -111,15 +117,14 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError("grading runs in one process; leave out -n")
     if option.grade_seed is not None and option.grade_seed < 0:
         raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
-    extension = _extension(config)
-    rubric = rubrics.load(extensions.rubric_file(extension)) if extension else rubrics.load()
+    rubric = rubrics.load(_course(config)[0])
     folder = Path(option.submission)
     if not folder.is_absolute():
         folder = Path(config.invocation_params.dir, folder)
     return GradingSession.open(
         name=str(option.submission),
         rubric=rubric,
-        labs=rubric.labs if extension else rubric.select(_lab_numbers(option.lab)),
+        labs=_selected(rubric, option.lab, option.criterion),
         folder=folder,
         device=parse_device(option.device),
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
@@ -127,6 +132,13 @@ def _open_session(config: pytest.Config) -> GradingSession:
         kept=config.hook.pytest_grade_sandbox(folder=folder),
         overrides=_overrides_for(config, folder, rubric),
     )
+
+
+def _course(config: pytest.Config) -> tuple[Path, Path]:
+    """The rubric, and the folder of its checks."""
+    if extension := _extension(config):
+        return extensions.rubric_file(extension), extensions.checks_folder(extension)
+    return config.hook.pytest_grade_course() or (rubrics.RUBRIC_FILE, CHECKS)
 
 
 def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) -> tuple[overrides.Override, ...]:
@@ -147,6 +159,14 @@ def _extension(config: pytest.Config) -> str | None:
     return config.option.lab if config.option.lab in extensions.NAMES else None
 
 
+def _selected(rubric: rubrics.Rubric, labs: str | None, criteria: str | None) -> tuple[rubrics.Lab, ...]:
+    if criteria is None:
+        return rubric.labs if labs in extensions.NAMES else rubric.select(_lab_numbers(labs))
+    if labs is not None:
+        raise GradingError("--lab and --criterion exclude each other: a criterion's name begins with its lab's")
+    return rubric.select_criteria([name.strip() for name in criteria.split(",")])
+
+
 def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
     if option is None:
         return None
@@ -162,8 +182,7 @@ def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
 def pytest_configure(config: pytest.Config) -> None:
     if (session := config.stash.get(_session, None)) is None:
         return
-    extension = _extension(config)
-    config.args = [str(extensions.checks_folder(extension) if extension else CHECKS)]
+    config.args = [str(_course(config)[1])]
     config.option.tbstyle = "no"
     config.option.no_header = config.option.no_summary = True
     config.option.verbose = -2

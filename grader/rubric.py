@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,25 @@ class Rubric:
             raise ValueError(f"there is no lab {unknown[0]}; the labs are {', '.join(map(str, sorted(known)))}")
         return tuple(lab for lab in self.labs if lab.number in numbers)
 
+    def select_criteria(self, ids: Collection[str]) -> tuple[Lab, ...]:
+        """The labs cut down to these criteria, whose points they then have.
+
+        Raises:
+            ValueError: for a criterion that the rubric does not have, or one whose checks are not written yet.
+        """
+        known = {criterion.id: criterion for lab in self.labs for criterion in lab.criteria}
+        for name in ids:
+            if name not in known:
+                raise ValueError(f"there is no criterion {name}; the criteria are {', '.join(known)}")
+            if not known[name].available:
+                raise ValueError(f"{name} is not available yet: its checks are not written")
+        labs = []
+        for lab in self.labs:
+            if criteria := tuple(criterion for criterion in lab.criteria if criterion.id in ids):
+                points = sum((criterion.points for criterion in criteria), Decimal(0))
+                labs.append(replace(lab, criteria=criteria, points=points))
+        return tuple(labs)
+
     def checks(self) -> Iterator[Check]:
         for lab in self.labs:
             for criterion in lab.criteria:
@@ -103,7 +122,11 @@ def load(path: Path = RUBRIC_FILE) -> Rubric:
         RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
             are not identifiers. The message begins with `FILE:LINE:`.
     """
-    text = path.read_text(encoding="utf-8")
+    return parse(path.read_text(encoding="utf-8"), path)
+
+
+def parse(text: str, path: Path) -> Rubric:
+    """The rubric in `text`, which stands in the file `path`. Raises as `load` does."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from grader.report.terminal import Progress
 from grader.rubric import Lab, Rubric
 from grader.sandbox import Sandbox, SandboxError
 from grader.submission import Submission
+from grader.texts import printable
 
 COULD_NOT_GRADE = (
     pytest.ExitCode.INTERRUPTED,
@@ -129,7 +131,9 @@ class GradingSession:
         return self.ids[item.nodeid]
 
     def arrange(self, items: list[pytest.Item]) -> None:
-        """Match the collected checks with the rubric, keep the selected labs, and put them in the rubric's order.
+        """Match the collected checks with the rubric, keep those to run, and put them in the rubric's order.
+
+        Those to run are the checks of the selected criteria and the checks that they build on, which earn nothing here.
 
         Raises:
             GradingError: rubric and checks disagree, or a check requires one that does not come before it.
@@ -141,11 +145,15 @@ class GradingSession:
         if unpaid := [check for check in found if check not in expected]:
             raise GradingError(f"grader/checks/ has {unpaid[0]}, but rubric.toml gives it no points")
         selected = {criterion.id for lab in self.labs for criterion in lab.criteria}
-        order = [check for check in expected if check.rpartition(".")[0] in selected]
-        for position, check in enumerate(order):
+        wanted = {check for check in expected if check.rpartition(".")[0] in selected}
+        for position, check in reversed(list(enumerate(expected))):
+            if check not in wanted:
+                continue
             for needed in requirements_of(found[check], check):
-                if needed not in order[:position]:
+                if needed not in expected[:position]:
                     raise GradingError(f"{check} requires {needed}, which does not come before it in rubric.toml")
+                wanted.add(needed)
+        order = [check for check in expected if check in wanted]
         items[:] = [found[check] for check in order]
         self.ids = {item.nodeid: check for check, item in found.items()}
         self.progress.open(len(order))
@@ -181,6 +189,7 @@ class GradingSession:
         self._record(check, report)
 
     def _record(self, check: str, report: CheckReport) -> None:
+        report = replace(report, message=printable(report.message), hint=printable(report.hint))
         self._reports[check] = report
         self.progress.finished(report)
 
@@ -194,7 +203,7 @@ class GradingSession:
             isolation=self._sandbox.isolation.mode,
             seed=self.seed,
             seconds=round(time.monotonic() - self._started, 2),
-            integrity=self.submission.integrity,
+            integrity=self.submission.integrity + self.submission.source_notes(self.labs),
             overrides=self._overrides,
         )
         return grade(self.rubric, self.labs, self._reports, circumstances)

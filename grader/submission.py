@@ -15,12 +15,18 @@ import numpy as np
 
 from grader.devices import GradingDevice
 from grader.grade import IntegrityNote
+from grader.integrity import source
 from grader.judge import CheckFailed, NeedsReview
+from grader.rubric import Lab
 from grader.sandbox import Limits, RankReply, Reply, Request, Sandbox
+from grader.texts import printable
 
 _BUSY_SECONDS = 0.3
 _BUSY_SHARE = 0.6
 """A spinning process that gets less of a core than this is one of many."""
+
+MACHINE_WAS_BUSY = "the machine was busy"
+"""In the message of a check that needs review for that reason: it is worth a second look."""
 
 _SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
 _SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
@@ -141,6 +147,10 @@ class Submission:
                 raise
             return self.probe(probe, **{**inputs, "device": "cpu"})
 
+    def source_notes(self, labs: tuple[Lab, ...]) -> tuple[IntegrityNote, ...]:
+        """What the source of these labs reaches for that no lab needs."""
+        return source.notes(self._sandbox.python_files(), labs)
+
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""
         return self._sandbox.read_text(path)
@@ -158,11 +168,14 @@ class Submission:
     def _note(self, request: Request, reply: Reply) -> None:
         """File what the sandbox noticed, and ends that a trick would have, under the check that runs now."""
         for note in reply.notes:
-            self._notes.append(IntegrityNote(note.kind, note.detail, note.where or "", self._check))
+            self._add_note(note.kind, note.detail, note.where)
         for answer in reply.ranks:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
                 detail = f"{request.probe} ended as {answer.kind}: {answer.message}"
-                self._notes.append(IntegrityNote("ending", detail, answer.where or "", self._check))
+                self._add_note("ending", detail, answer.where)
+
+    def _add_note(self, kind: str, detail: str, where: str | None) -> None:
+        self._notes.append(IntegrityNote(kind, printable(detail), printable(where or ""), self._check))
 
     def _problem(self, request: Request, answer: RankReply) -> Exception:
         """The outcome that fits how the child ended."""
@@ -190,7 +203,7 @@ class Submission:
                 )
             case "timeout" if _machine_is_busy():
                 return NeedsReview(
-                    f"no answer in time, and the machine was busy: {text}", "grade again on a quiet machine"
+                    f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
                 )
             case "timeout":
                 return CheckFailed(f"no answer in time: {text}", _TIMEOUT_HINT)
@@ -200,8 +213,8 @@ class Submission:
                 return CheckFailed(f"too much output: {text}", "print less inside loops")
             case "tampered":
                 return CheckFailed(
-                    f"void: the submission replaced what the grader measures with ({text})",
-                    "do not patch clocks, torch or the grader",
+                    f"void: the submission reached into what the grader measures with ({text})",
+                    "do not patch clocks, torch or the grader, and measure instead of asking the virtual GPU",
                 )
             case "unsupported":
                 return NeedsReview(
@@ -240,7 +253,7 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
             stories.append(f"rank {rank} lost a connection{at}")
     text = f"the ranks did not meet: {', '.join(stories)}"
     if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
-        return NeedsReview(f"{text}; and the machine was busy", "grade again on a quiet machine")
+        return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
     return CheckFailed(text, _APART_HINT)
 
 

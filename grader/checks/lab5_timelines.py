@@ -40,6 +40,30 @@ def timeline(fresh: Fresh) -> dict[str, Any]:
     }
 
 
+def wait_inside(fresh: Fresh, region: str) -> dict[str, Any]:
+    """One gap between two kernels, longer than a region in it, and a wait in the middle of that region.
+
+    The wait is the region's, and the rest of the gap nobody's: random intervals seldom show that apart.
+    """
+    edges = [0, 2 * fresh.integer(50, 200)]
+    for _ in range(4):
+        edges.append(edges[-1] + 2 * fresh.integer(50, 200))
+    offset = 2 * fresh.integer(10_000, 90_000)
+    marks = [(offset + edge) * GRID_SECONDS for edge in edges]
+    wait = [marks[2] + 9 * GRID_SECONDS, marks[2] + 2 * fresh.integer(10, 40) * GRID_SECONDS]
+    return {
+        "start": marks[0],
+        "stop": marks[5],
+        "steps": fresh.integer(2, 7),
+        "kernels": [marks[:2], marks[4:]],
+        "collectives": [],
+        "copies_in": [],
+        "copies_out": [],
+        "waits": [wait],
+        "regions": {"data": [], "transfer": [], region: [marks[2:4]]},
+    }
+
+
 def account(given: Mapping[str, Any]) -> dict[str, float]:
     """Seconds per step of each of `NAMES`, moment by moment."""
     start, stop = given["start"], given["stop"]

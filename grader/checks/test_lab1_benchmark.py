@@ -36,7 +36,7 @@ class TestBenchmark:
 
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
         size = fresh.odd(101, 199)
-        (seen,) = measure(submission, submission.device.name, [{"size": size, "iterations": 7}])
+        (seen,) = measure(submission, fresh, submission.device.name, [{"size": size, "iterations": 7}])
         result = seen["result"]
         require_equal(result["size"], size, what="MatmulResult.size")
         require_equal(result["iterations"], 7, what="MatmulResult.iterations")
@@ -52,7 +52,7 @@ class TestBenchmark:
             {"size": fresh.odd(301, 399), "iterations": 6, "dtype": "float32"},
             {"size": fresh.odd(31, 63), "iterations": 6, "device": "cpu"},
         ]
-        for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+        for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
             place, dtype = call.get("device", "cuda"), call.get("dtype", "float32")
             what = f"benchmark_matmul({place!r}, {call['size']}, dtype={dtype})"
             told = seen["result"]
@@ -78,7 +78,7 @@ class TestBenchmark:
     def test_warmed_up(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
         call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": 5}
-        (seen,) = measure(submission, device, [call])
+        (seen,) = measure(submission, fresh, device, [call])
         honest = expected(device, call, seen).high
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         require(
@@ -92,7 +92,7 @@ class TestBenchmark:
         # An older GPU shows best what does not belong: its memory is slow beside its tensor cores.
         device = "vgpu:T4" if submission.device.simulated else "cuda"
         call = {"size": long_size(device, fresh, "float16", 100), "iterations": 10, "dtype": "float16"}
-        (seen,) = measure(submission, device, [call], warm=True)
+        (seen,) = measure(submission, fresh, device, [call], warm=True)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         high = expected(device, call, seen).high
         require(
@@ -108,7 +108,8 @@ class TestBenchmark:
         size = long_size(device, fresh)
         calls = [{"size": size, "iterations": count} for count in (6, 24)]
         few, many = (
-            number(seen["result"]["seconds"], "seconds") for seen in measure(submission, device, calls, warm=True)
+            number(seen["result"]["seconds"], "seconds")
+            for seen in measure(submission, fresh, device, calls, warm=True)
         )
         require_close(
             many,

@@ -18,7 +18,7 @@ class TestMeasurements:
         for device in devices(submission.device):
             calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
             calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
-            for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+            for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
                 expected(device, call, seen).require(
                     seen["result"]["seconds"],
                     f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
@@ -29,7 +29,7 @@ class TestMeasurements:
     def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
         call = {"size": fresh.odd(65, 161), "iterations": 50}
-        (seen,) = measure(submission, device, [call], warm=True)
+        (seen,) = measure(submission, fresh, device, [call], warm=True)
         expected(device, call, seen).require(
             seen["result"]["seconds"],
             f"seconds per product of {call['size']}, a kernel shorter than its launch",
@@ -40,7 +40,7 @@ class TestMeasurements:
     def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
         calls = [{"size": fresh.odd(101, 999), "iterations": 5} for _ in range(3)]
-        for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+        for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
             took = number(seen["result"]["seconds"], "MatmulResult.seconds")
             require(took > 0, f"MatmulResult.seconds: saw {took}")
             require_close(
@@ -56,7 +56,7 @@ class TestMeasurements:
     def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
         call = {"size": long_size(device, fresh), "iterations": 1}
-        (seen,) = measure(submission, device, [call], warm=True, busy_products=20)
+        (seen,) = measure(submission, fresh, device, [call], warm=True, busy_products=20)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         high = 1.5 * expected(device, call, seen).high
         require(
@@ -70,7 +70,7 @@ class TestMeasurements:
     def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
         call = {"size": long_size(device, fresh), "iterations": 12}
-        (seen,) = measure(submission, device, [call], warm=True)
+        (seen,) = measure(submission, fresh, device, [call], warm=True)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         honest = expected(device, call, seen)
         require(
@@ -84,7 +84,7 @@ class TestMeasurements:
     def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         call = {"size": long_size(device, fresh), "iterations": 25, "warmup": 3}
-        (seen,) = measure(submission, device, [call], slow_factor=200.0)
+        (seen,) = measure(submission, fresh, device, [call], slow_factor=200.0)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         high = 1.1 * expected(device, call, seen).high
         require(
@@ -101,9 +101,9 @@ class TestMeasurements:
                 for dtype in ("float32", "float16")
                 for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
             ]
-            for call, seen in zip(calls, measure(submission, device, calls), strict=True):
+            for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
                 told = number(seen["result"]["tflops"], "MatmulResult.tflops")
-                peak = peak_tflops(device, call["dtype"])
+                peak = peak_tflops(device, call["dtype"], seen)
                 if peak is None:
                     peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
                 require(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grader.checks.lab5_timelines import NAMES, account, device_time, timeline
+from grader.checks.lab5_timelines import NAMES, account, device_time, timeline, wait_inside
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
@@ -115,7 +115,7 @@ class TestProfiling:
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
 
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
-        given = [timeline(fresh) for _ in range(8)]
+        given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
         seen = submission.probe("lab5_profiling.attribute", device="cpu", timelines=given)
         for each, told, share in zip(given, seen.times, seen.utilization, strict=True):
             wanted = account(each)

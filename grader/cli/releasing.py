@@ -1,36 +1,83 @@
 """`gpulabs release`: what students get, made from the solutions."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grader import release
+from grader.configuration import ROOT
+from grader.release import course
 
 
 def release_labs(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when labs/ is out of date.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files in labs/ that were edited.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when something is out of date.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite generated files that were edited.")] = False,
     solutions: Annotated[Path, typer.Option(help="The reference solutions.")] = Path("solutions"),
     labs: Annotated[Path, typer.Option(help="What students get.")] = Path("labs"),
+    repository: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Commit a release to the students' git repository instead: main, solutions."),
+    ] = None,
+    hold_solutions_until: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="No branch solutions before then (2026-12-01, 2026-12-01T18:00+01:00)."),
+    ] = None,
 ) -> None:
-    """Generate the students' stubs from the solutions."""
+    """Generate the students' stubs from the solutions, or commit a release to the students' repository."""
     try:
-        if check:
-            drift = release.check(solutions, labs)
-            for message in drift:
-                typer.echo(message)
-            if drift:
-                typer.echo(f"{len(drift)} files in {labs} do not match {solutions}: run gpulabs release", err=True)
-                raise typer.Exit(1)
-            typer.echo(f"{labs} matches {solutions}")
-            return
-        released = release.make_labs(solutions, labs, force=force)
+        if repository is not None:
+            _to_repository(repository, hold_solutions_until, check=check, force=force)
+        elif hold_solutions_until is not None:
+            raise release.ReleaseError("--hold-solutions-until goes with --repository DIR")
+        else:
+            _to_folder(solutions, labs, check=check, force=force)
     except release.ReleaseError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _to_folder(solutions: Path, labs: Path, *, check: bool, force: bool) -> None:
+    if check:
+        drift = release.check(solutions, labs)
+        for message in drift:
+            typer.echo(message)
+        if drift:
+            typer.echo(f"{len(drift)} files in {labs} do not match {solutions}: run gpulabs release", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"{labs} matches {solutions}")
+        return
+    released = release.make_labs(solutions, labs, force=force)
     for name in released.written:
         typer.echo(f"wrote {labs / name}")
     for name in released.removed:
         typer.echo(f"removed {labs / name}")
     typer.echo(f"{released.unchanged} files were up to date")
+
+
+def _to_repository(folder: Path, hold: str | None, *, check: bool, force: bool) -> None:
+    if check:
+        drift = course.drift(ROOT, folder)
+        for message in drift:
+            typer.echo(message)
+        if drift:
+            typer.echo(f"{len(drift)} files in {folder} are not what a release would make of the course", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"{folder} matches the course")
+        return
+    outcome = course.release(ROOT, folder, now=datetime.now().astimezone(), hold_until=_moment(hold), force=force)
+    said = "committed" if outcome.is_new else "up to date"
+    typer.echo(f"branch {course.STUDENTS}: release {outcome.release} {said} ({outcome.commit[:10]})")
+    typer.echo(f"branch {course.SOLUTIONS}: {outcome.solutions}")
+    typer.echo(f"nothing was pushed: git -C {folder} push origin {course.STUDENTS}")
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A date or a date with a time; without a time zone it is this machine's."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise release.ReleaseError(f"{text!r} is no date; write 2026-12-01 or 2026-12-01T18:00+01:00") from None

@@ -24,6 +24,7 @@ from labkit.results import (
 
 BENCHMARK = "lab1_gpu_basics.benchmark"
 MEMORY = "lab1_gpu_basics.memory_profiling"
+_ALL_KERNELS = 10**9
 
 
 def environment(student: Any) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def matmul(
     warm: bool = False,
     busy_products: int = 0,
     slow_factor: float | None = None,
+    pace: float | None = None,
     truth: bool = False,
 ) -> dict[str, Any]:
     """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
@@ -56,8 +58,11 @@ def matmul(
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
         slow_factor: one product in the middle of each timed call takes this many times as long (virtual GPU only).
+        pace: every kernel takes this many times as long (virtual GPU only).
         truth: also measure each product independently, around the student's call (real GPU only).
     """
+    if pace is not None:
+        student.gpu.inject_slowdown(pace, count=_ALL_KERNELS)
     module = student.module(BENCHMARK)
     observed: list[dict[str, Any]] = []
     for call in calls:

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 
 from grader.grade import Grade, Outcome
-from grader.report.document import points
+from grader.report.document import duration, points
+
+if TYPE_CHECKING:
+    from grader.classroom.results import LatePenalty
 
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 
 
-def render(grade: Grade) -> str:
-    """The page's text. Everything that comes from a submission is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+def render(
+    grade: Grade,
+    *,
+    student: str = "",
+    late: LatePenalty | None = None,
+    reviewed: Collection[str] = (),
+    notes: bool = True,
+) -> str:
+    """The page's text. Everything that comes from a submission is escaped.
+
+    Args:
+        grade: the grade; a penalty for handing in late is not yet deducted in it.
+        student: whose page this is, by a name for people, in place of the folder that was graded.
+        late: the penalty to deduct and to explain.
+        reviewed: checks that needed review, and that an instructor has accepted as they are.
+        notes: show what the sandbox noticed, which is for the instructor's eyes.
+    """
+    score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
+    return (
+        environment(Path(__file__).parent)
+        .get_template("grade.html.jinja")
+        .render(
+            grade=grade,
+            student=student,
+            late=late,
+            notes=notes,
+            score=score,
+            passed=score >= grade.pass_score if late else grade.passed,
+            reviewed=reviewed,
+            undecided=[check for check in grade.needs_review if check.id not in reviewed],
+        )
+    )
+
+
+@cache
+def environment(folder: Path) -> jinja2.Environment:
+    """Templates of `folder` that escape everything, refuse unknown names, and know `points` and `mark`."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["points"] = points
-    environment.filters["mark"] = _MARKS.__getitem__
-    return environment.get_template("grade.html.jinja").render(grade=grade)
+    made.filters["points"] = points
+    made.filters["duration"] = duration
+    made.filters["mark"] = _MARKS.__getitem__
+    return made

@@ -20,9 +20,11 @@ MAX_FILES = 4000
 MAX_TOTAL_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 16 * 2**20
 _MAX_DEPTH = 24
-_SKIPPED = {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
-            ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", ".tox", ".DS_Store"}  # fmt: skip
-_LAB_FOLDER = re.compile(r"lab[1-5][-_].+")
+LEFT_BEHIND = {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
+               ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", ".tox",
+               ".DS_Store"}  # fmt: skip
+"""Names of files and folders that are not needed to run a lab."""
+LAB_FOLDER = re.compile(r"lab[1-5][-_].+")
 """Both trees: `lab1_gpu_basics` and the hand-out's `lab1-gpu-basics`."""
 
 
@@ -73,7 +75,7 @@ def scan(folder: Path) -> tuple[Entry, ...]:
 def _lab_folders(top: Path) -> list[str]:
     with os.scandir(top) as items:
         return sorted(
-            item.name for item in items if _LAB_FOLDER.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
+            item.name for item in items if LAB_FOLDER.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
         )
 
 
@@ -87,7 +89,7 @@ def _walk(top: Path, folder: Path, renamed: dict[str, str], prefix: str, depth: 
         raise SubmissionError(f"{folder} cannot be read: {error.strerror}") from None
     for item in items:
         name = renamed.get(item.name, item.name) if depth == 0 else item.name
-        if item.name in _SKIPPED or _is_environment(item):
+        if item.name in LEFT_BEHIND or _is_environment(item):
             continue
         if item.is_dir(follow_symlinks=False):
             yield from _walk(top, Path(item.path), renamed, f"{prefix}{name}/", depth + 1)
@@ -109,16 +111,13 @@ def _is_environment(item: os.DirEntry[str]) -> bool:
     return item.is_dir(follow_symlinks=False) and os.path.exists(os.path.join(item.path, "pyvenv.cfg"))
 
 
-def copy(entries: tuple[Entry, ...], parent: Path) -> str:
-    """Copy into `parent/labs`, readable to everyone and writable to nobody else; returns the SHA-256 of the content.
-
-    `labs` and each lab get an `__init__.py` where there is none, so that no other package of that name is found first.
+def write(entries: tuple[Entry, ...], labs: Path) -> str:
+    """Write the files into the new folder `labs` and return the SHA-256 of their names and content.
 
     Raises:
         SubmissionError: a file could not be read.
     """
     digest = hashlib.sha256()
-    labs = parent / "labs"
     labs.mkdir(parents=True)
     for entry in entries:
         target = labs / entry.target
@@ -128,7 +127,20 @@ def copy(entries: tuple[Entry, ...], parent: Path) -> str:
         # A length before each part, so that no two different trees have one digest.
         for part in (entry.target.encode("utf-8", "surrogateescape"), content):
             digest.update(len(part).to_bytes(8, "little") + part)
-    for package in (labs, *(item for item in labs.iterdir() if item.is_dir() and _LAB_FOLDER.fullmatch(item.name))):
+    return digest.hexdigest()
+
+
+def copy(entries: tuple[Entry, ...], parent: Path) -> str:
+    """Copy into `parent/labs`, readable to everyone and writable to nobody else; returns the SHA-256 of the content.
+
+    `labs` and each lab get an `__init__.py` where there is none, so that no other package of that name is found first.
+
+    Raises:
+        SubmissionError: a file could not be read.
+    """
+    labs = parent / "labs"
+    digest = write(entries, labs)
+    for package in (labs, *(item for item in labs.iterdir() if item.is_dir() and LAB_FOLDER.fullmatch(item.name))):
         init = package / "__init__.py"
         if not init.exists():
             init.touch()
@@ -136,7 +148,7 @@ def copy(entries: tuple[Entry, ...], parent: Path) -> str:
         os.chmod(folder, 0o755)
         for name in files:
             os.chmod(os.path.join(folder, name), 0o644)
-    return digest.hexdigest()
+    return digest
 
 
 def _read(entry: Entry) -> bytes:

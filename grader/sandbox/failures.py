@@ -63,7 +63,7 @@ def _kind(error: BaseException, name: str, message: str, raised_here: bool, impo
     declared = getattr(type(error), "sandbox_kind", None)
     if declared == "wrong_return" and _root(type(error)) in ("grader", "probes"):
         return "wrong_return"
-    if name == "Unsupported" and _root(type(error)) == "vgpu":
+    if name == "Unsupported" and _root(type(error)) == "vgpu" and not raised_here:
         return "unsupported"
     if isinstance(error, NotImplementedError) and raised_here:
         return "stub"

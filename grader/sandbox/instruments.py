@@ -7,9 +7,10 @@ in C, is not (see `docs/threat-model.md`). Data are not compared, only code: cac
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _NAMED = {
@@ -39,10 +40,38 @@ _OWN = ("vgpu", "grader")
 
 Fingerprint = dict[str, tuple[Any, ...]]
 """Name of an instrument to the objects it consists of, compared by identity; holding them keeps their ids unique."""
+Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, Any], str, Any], ...]]
+"""Functions with their code, and entries of namespaces with their value: see `seal`."""
 
 
-def snapshot(gpu: object = None) -> Fingerprint:
-    """Fingerprint every instrument as it is now. `gpu` is the attached virtual GPU, whose own attributes count too."""
+def own_packages() -> tuple[ModuleType, ...]:
+    """Our packages as they are before the submission runs; later `sys.modules` may name others."""
+    return tuple(sys.modules[name] for name in _OWN if name in sys.modules)
+
+
+def seal(*modules: ModuleType) -> Seal:
+    """What a comparison relies on: the functions of `modules` and of this one, and Python's builtins.
+
+    The caller compares it by itself, in a function that is running already, with nothing but `is` and loops: code that
+    a submission has put in the place of this module's would find nothing.
+    """
+    entries = [
+        (vars(module), name, value)
+        for module in (*modules, sys.modules[__name__], builtins)
+        for name, value in vars(module).items()
+        if name != "_" and (module is builtins or isinstance(value, FunctionType))
+    ]
+    functions = [value for _, _, value in entries if isinstance(value, FunctionType)]
+    return tuple((function, function.__code__) for function in functions), tuple(entries)
+
+
+def snapshot(gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> Fingerprint:
+    """Fingerprint every instrument as it is now.
+
+    Args:
+        gpu: the attached virtual GPU, whose own attributes count too.
+        packages: those of `own_packages`.
+    """
     prints: Fingerprint = {}
     for module_name, names in _NAMED.items():
         module = sys.modules.get(module_name)
@@ -53,7 +82,9 @@ def snapshot(gpu: object = None) -> Fingerprint:
         for name in names:
             if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
                 prints.update(_class(f"{module_name}.{name}", cls))
-    for package in _OWN:
+    for package in packages:
+        name = package.__name__
+        prints[f"sys.modules[{name}]"] = (sys.modules.get(name),)
         for module in _modules(package):
             prints.update(_module(module.__name__, module))
     if gpu is not None:
@@ -61,9 +92,9 @@ def snapshot(gpu: object = None) -> Fingerprint:
     return prints
 
 
-def changed(before: Fingerprint, gpu: object = None) -> list[str]:
+def changed(before: Fingerprint, gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> list[str]:
     """Names of the instruments that are not what they were, sorted; empty when all is well."""
-    now = snapshot(gpu)
+    now = snapshot(gpu, packages)
     return sorted(name for name, parts in before.items() if not _same(parts, now.get(name)))
 
 
@@ -84,17 +115,15 @@ def _function(value: Any) -> tuple[Any, ...]:
     return (value,)
 
 
-def _modules(name: str) -> Iterator[ModuleType]:
+def _modules(module: ModuleType) -> Iterator[ModuleType]:
     """A package and what has been imported below it.
 
     Found by attributes: going through `sys.modules` would touch, and so copy, a page for each of thousands of names.
     """
-    module = sys.modules.get(name)
-    if module is not None:
-        yield module
-        for key, value in list(vars(module).items()):
-            if isinstance(value, ModuleType) and value.__name__ == f"{name}.{key}":
-                yield from _modules(value.__name__)
+    yield module
+    for key, value in list(vars(module).items()):
+        if isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{key}":
+            yield from _modules(value)
 
 
 def _module(name: str, module: ModuleType) -> Iterator[tuple[str, tuple[Any, ...]]]:

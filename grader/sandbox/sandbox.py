@@ -128,6 +128,12 @@ class Sandbox:
         except OSError:
             return None
 
+    def python_files(self) -> dict[str, bytes]:
+        """The Python files of the copy, by their path in our layout; read, never run."""
+        self._refresh()
+        names = [entry.target for entry in self._entries if entry.target.endswith(".py")]
+        return {name: Path(self._copy, "labs", name).read_bytes() for name in names}
+
     def run(self, request: Request) -> Reply:
         """Run one probe and wait until every process it started has ended.
 
@@ -157,6 +163,20 @@ class Sandbox:
             raise
         seconds, folders = time.monotonic() - started, (SUBMISSION, self._copy)
         return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
+
+    def turn_to(self, submission: Path | str) -> None:
+        """Take up another submission; the preloaded server, of which no child is left, goes on to serve it.
+
+        Raises:
+            SubmissionError: the folder cannot be graded as it is; the sandbox still holds the one before.
+        """
+        entries = copying.scan(Path(submission))
+        self._folder = Path(submission)
+        self._entries = entries
+        self._sha256 = ""
+        if self._copy:
+            shutil.rmtree(self._copy, ignore_errors=True)
+            self._copy = ""
 
     def close(self) -> None:
         """End the server and everything it started, and remove the temporary folder."""

@@ -17,7 +17,7 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -30,6 +30,8 @@ from grader.sandbox.types import Limits
 # Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
 _join = codec.join
 _write = os.write
+
+_TAMPERED = b'{"kind":"tampered","message":"the sandbox\'s own code, or Python\'s builtins"}'
 
 
 @dataclass(frozen=True)
@@ -76,16 +78,29 @@ def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
 
     `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one.
     """
-    own = os.getpid()
+    # Bound and made before a submission runs: what it replaces later does not reach these.
+    own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
+    void = token + codec.join(codec.join(_TAMPERED, b""))
+    functions, entries = instruments.seal(sys.modules[__name__], codec)
     try:
         _enter(task, pipes)
         outcome, tensors = _observe(task, pipes.notes)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
-    if os.getpid() == own:
-        _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
-    os._exit(0)
+    if getpid() != own:
+        leave(0)
+    # Neither a function nor a builtin may be called before this is over: it is they that are in doubt.
+    for function, code in functions:
+        if function.__code__ is not code:
+            write(pipes.result, void)
+            leave(0)
+    for namespace, name, value in entries:
+        if namespace.get(name) is not value:
+            write(pipes.result, void)
+            leave(0)
+    _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
+    leave(0)
 
 
 def _enter(task: Task, pipes: Pipes) -> None:
@@ -185,8 +200,10 @@ def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
                 present=task.present,
                 importing=importing,
             )
-            check = functools.partial(instruments.changed, instruments.snapshot(gpu), gpu)
-            audit.install(task.submission, _allowed(task), functools.partial(_emit, notes))
+            own = instruments.own_packages()
+            _hide_grader()
+            check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
+            audit.install(task.submission, _allowed(task), functools.partial(_emit, os.write, notes), tampered.append)
             try:
                 returned = probe(student, **arguments)
             finally:
@@ -252,9 +269,15 @@ def _allowed(task: Task) -> tuple[str, ...]:
     return (task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
 
 
-def _emit(notes: int, line: bytes) -> None:
+def _emit(write: Callable[[int, bytes], int], notes: int, line: bytes) -> None:
     with contextlib.suppress(OSError):
-        os.write(notes, line)
+        write(notes, line)
+
+
+def _hide_grader() -> None:
+    """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
+    for name in [name for name in sys.modules if name == "grader" or name.startswith("grader.")]:
+        del sys.modules[name]
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:

@@ -49,6 +49,8 @@ def outcomes(grade: dict[str, Any]) -> dict[str, str]:
         (["--device=tpu"], "expected auto, cuda, vgpu or vgpu:MODEL"),
         (["--lab=9"], "there is no lab 9; the labs are 1, 2, 3, 4, 5"),
         (["--lab=one"], "--lab one: expected numbers"),
+        (["--criterion=lab1.memry"], "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
+        (["--lab=1", "--criterion=lab1.memory"], "--lab and --criterion exclude each other"),
         (["tests"], "--grade takes no test paths"),
         (["--grade-seed=-1"], "--grade-seed"),
         (["-n", "2"], "leave out -n"),
@@ -89,6 +91,17 @@ def test_the_same_seed_gives_the_same_grade(tmp_path: Path) -> None:
                 for check in criterion["checks"]:
                     check.pop("seconds")
     assert results[0] == results[1]
+
+
+def test_one_criterion_is_graded_after_what_it_builds_on_and_scored_alone(tmp_path: Path) -> None:
+    done = grade("--criterion=lab1.measurements", report=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Grade 0/5  not passed" in done.stdout
+    result = document(tmp_path)
+    assert [criterion["id"] for lab in result["labs"] for criterion in lab["criteria"]] == ["lab1.measurements"]
+    assert set(outcomes(result).values()) == {"blocked"}
+    message = result["labs"][0]["criteria"][0]["checks"][0]["message"]
+    assert message.startswith("blocked by lab1.benchmark.returns_result: "), message
 
 
 def _plugin_is_installed() -> bool:

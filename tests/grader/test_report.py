@@ -12,7 +12,7 @@ import pytest
 from grader import report, rubric
 from grader.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from grader.report import html
-from grader.report.document import SCHEMA_FILE, points, to_document
+from grader.report.document import SCHEMA_FILE, from_document, points, to_document
 
 HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 
@@ -91,3 +91,13 @@ def test_reports_are_replaced_as_a_whole(result: Grade, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "text"), [("20", "20"), ("1.5", "1.5"), ("0", "0"), ("100", "100"), ("0.50", "0.5")])
 def test_points_are_shown_without_noise(value: str, text: str) -> None:
     assert points(Decimal(value)) == text
+
+
+def test_a_grade_is_read_back_from_its_document(result: Grade) -> None:
+    assert from_document(json.loads(json.dumps(to_document(result)))) == result
+
+
+@pytest.mark.parametrize("document", [{}, {"schema_version": "2.0"}, {"schema_version": "1.1", "labs": 3}])
+def test_what_is_no_grade_is_refused_in_one_line(document: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^this is no grade\.json[^\n]*$"):
+        from_document(document)

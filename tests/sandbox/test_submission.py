@@ -122,3 +122,16 @@ def test_the_digest_depends_on_content_alone(folder: Path, tmp_path: Path) -> No
     assert copying.copy(copying.scan(tmp_path / "elsewhere"), tmp_path / "b") == first
     (tmp_path / "elsewhere/lab1_gpu_basics/benchmark.py").write_text("def answer():\n    return 43\n")
     assert copying.copy(copying.scan(tmp_path / "elsewhere"), tmp_path / "c") != first
+
+
+def test_a_sandbox_that_turns_to_another_submission_keeps_nothing_of_the_one_before(folder: Path) -> None:
+    file = folder / "lab1_gpu_basics" / "benchmark.py"
+    with Sandbox(folder, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
+        before = sandbox.submission_sha256
+        status = file.stat()
+        file.write_text(file.read_text().replace("42", "43"))  # as long as before, and said to be as old
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        sandbox.turn_to(folder)
+        assert sandbox.submission_sha256 != before
+        assert sandbox.read_text("lab1_gpu_basics/benchmark.py") == file.read_text()
+        assert call(sandbox, "benchmark", "answer").value == {"returned": 43}

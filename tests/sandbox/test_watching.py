@@ -18,8 +18,11 @@ from tests.sandbox.sandbox_runs import call
         ("patch_event_method", "torch.cuda.Event"),
         ("patch_json", "json.dumps"),
         ("patch_code_object", "torch.testing.assert_close"),
-        ("patch_the_sandbox", "grader.sandbox.codec.dump_json"),
+        ("patch_the_sandbox", "the sandbox's own code"),
         ("patch_then_raise", "time.time"),
+        ("patch_the_comparison", "the sandbox's own code"),
+        ("patch_the_comparisons_code", "the sandbox's own code"),
+        ("patch_builtins", "builtins"),
     ],
 )
 def test_a_changed_instrument_voids_the_reading(sandbox: Sandbox, function: str, instrument: str) -> None:

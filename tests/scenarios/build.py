@@ -1,8 +1,8 @@
 """Make a submission from a scenario folder: the reference, with small edits and files of its own laid over it.
 
 `scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
-new; `old` must occur exactly once), `[[prepend]]` (file, text) and what the scenario expects; every other file of the
-folder is laid over the reference.
+new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
+repository) and what the scenario expects; every other file of the folder is laid over the reference.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Scenario:
         for addition in self.table.get("prepend", []):
             file = target / addition["file"]
             file.write_text(addition["text"] + file.read_text(encoding="utf-8"), encoding="utf-8")
+        for link in self.table.get("link", []):
+            (target / link["path"]).symlink_to(ROOT / link["to"])
         overlay = shutil.ignore_patterns("scenario.toml", "__pycache__")
         shutil.copytree(self.folder, target, ignore=overlay, dirs_exist_ok=True)
         return target

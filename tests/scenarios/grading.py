@@ -27,7 +27,7 @@ BUG_LIMITS = Limits(wall_seconds=25, cpu_seconds=20)
 EXPLOIT_LIMITS = Limits(wall_seconds=15, cpu_seconds=15)
 """Some exploits hang on purpose, and none has a point to lose."""
 SEED = secrets.randbelow(2**31)
-"""Of every planted bug in this run, so that they are asked the same questions; another one in each run."""
+"""Of every scenario in this run: all are asked the same questions; another one in each run."""
 
 
 class Keeper:
@@ -79,21 +79,21 @@ class Impatient:
 
 
 class Reusing:
-    """The sandbox for a planted bug: what the bug cannot have changed is answered from an earlier scenario.
+    """The sandbox for a scenario: what it cannot have changed is answered from an earlier one.
 
     Programs that start new interpreters cost more than all other checks of Lab 3 together. They are run only for
-    scenarios that are about them (`cold = true`), and answered by the reference for all others.
+    those planted bugs that are about them (`cold = true`), and answered by the reference for all others.
     """
 
     answers: ClassVar[dict[str, Reply]] = {}
 
-    def __init__(self, sandbox: Impatient, folder: Path, scenario: Scenario) -> None:
+    def __init__(self, sandbox: Any, folder: Path, scenario: Scenario) -> None:
         self._sandbox, self._folder, self._scenario = sandbox, folder, scenario
         self._changed = reuse.changed_symbols(folder)
 
     def run(self, request: Request) -> Reply:
         is_cold = request.probe.startswith("lab3_launch.") and "ddp_training" in str(request.params["module"])
-        if is_cold and not self._scenario.table.get("cold"):
+        if is_cold and _is_bug(self._scenario) and not self._scenario.table.get("cold"):
             return self._of_the_reference(request)
         if not self._is_as_in_the_reference(request):
             return self._sandbox.run(request)
@@ -120,6 +120,10 @@ class Reusing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
+
+
+def _is_bug(scenario: Scenario) -> bool:
+    return scenario.folder.parent.name == "bugs"
 
 
 def _rebuild(scenario: Scenario, folder: Path) -> None:
@@ -189,14 +193,15 @@ class Bench:
         _rebuild(scenario, self.folder)
         arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
         arguments += [f"--grade-report={report}", *options]
-        is_bug = scenario.folder.parent.name == "bugs"
-        if is_bug and seed is None:
+        is_bug, is_variant = _is_bug(scenario), scenario.folder.parent.name == "variants"
+        if (is_bug or is_variant) and seed is None:
             seed = SEED
         if seed is not None:
             arguments.append(f"--grade-seed={seed}")
-        is_right = scenario.folder.parent.name == "variants" or scenario.name.startswith("honest_")
-        used: Any = self.sandbox if is_right else Impatient(self.sandbox, BUG_LIMITS if is_bug else EXPLOIT_LIMITS)
-        if is_bug:
+        used: Any = self.sandbox
+        if not is_variant and not scenario.name.startswith("honest_"):  # what is right has all the time it needs
+            used = Impatient(used, BUG_LIMITS if is_bug else EXPLOIT_LIMITS)
+        if is_bug or is_variant:
             used = Reusing(used, self.folder, scenario)
         plugins: list[object] = [Keeper(used)]
         if is_bug and not every_check:

@@ -2,11 +2,12 @@
 
     python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--whole] [--seeds 20] [--jobs 2] [--out build/matrix]
 
-Each scenario is graded with all labs, so that points lost in another lab would show too (`--own-lab` grades only the
-scenario's lab). The reference, with `--seeds` different seeds, and the correct styles are graded as a user would, by
-`gpulabs grade` in a process of its own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole`
-treats it like the others: hours. Writes `matrix.json` after every grading, so that an interrupted run goes on where it
-was; `matrix.md` is made at the end. Exits with 1 when anything is not as it should be.
+Each bug is graded with all labs, so that points lost in another lab would show too (`--own-lab`: with its own only); a
+correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference, with
+`--seeds` different seeds, and the correct styles are graded as a user would, by `gpulabs grade` in a process of its
+own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole` treats it like the others: hours.
+Writes `matrix.json` after every grading, so that an interrupted run goes on where it was; `matrix.md` is made at the
+end. Exits with 1 when anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from grader.sandbox import linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.grading import Bench
 
@@ -90,6 +93,8 @@ def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
     lost = {name: points for name, points in lost.items() if points}
     scenario = task.scenario
     problems = []
+    if task.kind != "bugs" and lost:
+        problems.append(f"loses {lost}")
     if missing := sorted(scenario.loses - set(lost)):
         problems.append(f"loses nothing in {', '.join(missing)}")
     if surplus := sorted(set(lost) - scenario.loses - scenario.may_lose):
@@ -121,6 +126,12 @@ def _bench() -> Bench:
     bench.sandbox.__enter__()
     atexit.register(bench.sandbox.close)
     return bench
+
+
+def _end_with_the_run() -> None:
+    """A worker must not wait for ever for a run that was killed; its sandbox's guard ends the rest."""
+    if linux.AVAILABLE:
+        linux.die_with_parent(signal.SIGTERM)
 
 
 def grade_bug(task: Task, fingerprint: str, labs: str | None) -> Row:
@@ -177,6 +188,12 @@ def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
     return found
 
 
+def _labs_of(task: Task, own_lab: bool, whole: bool) -> str | None:
+    """The labs that a task is graded with, as `--lab` takes them; None: all."""
+    only_its_own = task.kind != REFERENCE and (own_lab or (task.kind == "variants" and not whole))
+    return task.lab.removeprefix("lab") if only_its_own else None
+
+
 def fingerprint_of(task: Task, labs: str | None, whole: bool) -> str:
     """Changes when the scenario, the course's code or what is graded changes; gradings with the same one are kept."""
     digest = hashlib.sha256(f"{task.key} {labs} {task.seed} {whole} {_course()}".encode())
@@ -218,10 +235,12 @@ def table(rows: list[Row]) -> str:
                 cells = [_cell(row, name) for name in criteria]
                 wrong = f" — **wrong: {row.problem}**" if row.problem else ""
                 parts.append(f"| {row.title or row.name.replace('_', ' ')}{wrong} | " + " | ".join(cells) + " |")
+        elif kind == REFERENCE:
+            seeds = ", ".join(row.name.removeprefix("seed ") for row in mine if not row.problem)
+            parts.append(f"Every point of all labs with seed {seeds}.")
+            parts += [f"- {row.name}: {row.problem}" for row in mine if row.problem]
         else:
-            for row in mine:
-                result = row.problem or ("lost " + str(row.lost) if row.lost else "every point")
-                parts.append(f"- {row.title or row.name.replace('_', ' ')}: {result}")
+            parts += [f"- {row.title or row.name.replace('_', ' ')}: {row.problem or 'every point'}" for row in mine]
         parts.append("")
     return "\n".join(parts)
 
@@ -251,14 +270,14 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     file = out / "matrix.json"
     order = tasks(chosen, seeds)
-    graded_labs = {task.key: task.lab.removeprefix("lab") if own_lab and task.lab != "all" else None for task in order}
+    graded_labs = {task.key: _labs_of(task, own_lab, whole) for task in order}
     prints = {task.key: fingerprint_of(task, graded_labs[task.key], whole) for task in order}
     rows = {key: row for key, row in _read(file).items() if prints.get(key) == row.fingerprint}
     todo = [task for task in order if task.key not in rows]
     failures = 0
     context = multiprocessing.get_context("spawn")
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs, context) as pool:
+    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs, context, _end_with_the_run) as pool:
         bar = progress.add_task("grading", total=len(order), completed=len(rows))
         running = [pool.submit(grade, task, prints[task.key], graded_labs[task.key], whole) for task in todo]
         try:

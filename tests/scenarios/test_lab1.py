@@ -32,8 +32,8 @@ def test_what_the_virtual_gpu_cannot_do_needs_review_and_fails_nobody_silently(g
     assert {check["outcome"] for check in graded.checks.values()} == {"passed", "needs_review", "blocked"}
 
 
-# With a new seed in each run; `make matrix` takes twenty.
-@pytest.mark.parametrize("model", ["T4", "A100-80GB"])
+# With a new seed in each run. On the T4, where bugs and styles are graded, `make matrix` grades it with twenty.
+@pytest.mark.parametrize("model", ["A100-80GB"])
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     graded = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", f"--device=vgpu:{model}")
     assert graded.problems == ""

@@ -24,7 +24,7 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
     assert_complete(grade(variant, "--lab=4"), POINTS)
 
 
-# With a new seed in each run; `make matrix` takes twenty.
-@pytest.mark.parametrize("model", ["T4", "A100-80GB"])
+# With a new seed in each run. On the T4, where bugs and styles are graded, `make matrix` grades it with twenty.
+@pytest.mark.parametrize("model", ["A100-80GB"])
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=4", f"--device=vgpu:{model}"), POINTS)

@@ -26,7 +26,9 @@ torch.cuda.set_device(rank)
 dist.init_process_group("nccl")
 tensor = torch.full((4,), rank + 1.0, device="cuda")
 dist.all_reduce(tensor)
-print(f"result {rank} {tensor.tolist()} {torch.cuda.get_device_name()} {torch.cuda.device_count()} {sys.argv[1:]}")
+name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
+# One write: the workers share a pipe, and `print` writes an unbuffered line and its end one after the other.
+sys.stdout.write(f"result {rank} {tensor.tolist()} {name} {count} {sys.argv[1:]}\\n")
 dist.destroy_process_group()
 """
 

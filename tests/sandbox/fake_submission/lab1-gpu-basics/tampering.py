@@ -1,6 +1,7 @@
 """Attacks on what the probe measures with."""
 
 import json
+import sys
 import time
 
 import torch
@@ -45,9 +46,35 @@ def patch_code_object():
 
 
 def patch_the_sandbox():
-    from grader.sandbox import codec
+    _namespace("codec")["dump_json"] = lambda value: b"{}"
+    return 1
 
-    codec.dump_json = lambda value: b"{}"
+
+def _namespace(name):
+    """The sandbox is not in `sys.modules`, but the frames that called us lead to it."""
+    frame = sys._getframe()
+    while frame.f_globals["__name__"] != "grader.sandbox.worker":
+        frame = frame.f_back
+    return vars(frame.f_globals[name])
+
+
+def patch_the_comparison():
+    _namespace("instruments")["_same"] = lambda before, now: True
+    time.perf_counter = lambda: 0.0
+    return 1
+
+
+def patch_the_comparisons_code():
+    _namespace("instruments")["changed"].__code__ = (lambda *a, **k: []).__code__
+    time.perf_counter = lambda: 0.0
+    return 1
+
+
+def patch_builtins():
+    import builtins
+
+    builtins.all = lambda values: True
+    time.perf_counter = lambda: 0.0
     return 1
 
 

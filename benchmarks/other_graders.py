@@ -1,0 +1,238 @@
+"""Seconds per submission of this grader, otter-grader and nbgrader: one trivial assignment, one machine, one run.
+
+Each grader in the mode that its own documentation recommends without containers: `otter run` for each submission,
+`nbgrader autograde` for all, and this grader for all with one preloaded sandbox (as `gpulabs class` does) and for each
+alone. The others live in environments of their own under `build/other-graders/`. Half of the submissions hold one wrong
+answer; a round counts only when every grader has given the right scores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.measure import load, save
+from benchmarks.three_questions import assignment
+from grader.configuration import own_configuration
+from grader.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[1]
+COURSE = Path(__file__).with_name("three_questions")
+ENVIRONMENTS = ROOT / "build" / "other-graders"
+REQUIREMENTS = {"otter": ["otter-grader>=6,<8", "ipykernel"], "nbgrader": ["nbgrader>=0.9.5,<1", "ipykernel"]}
+SUBMISSIONS = 6
+ROUNDS = 3
+PRELOAD = ("numpy", "safetensors.numpy")
+
+
+def main(rounds: int = ROUNDS, submissions: int = SUBMISSIONS) -> Path:
+    """Measure in interleaved rounds and save the figures."""
+    environments = {name: _environment(name) for name in REQUIREMENTS}
+    answers = [assignment.QUESTIONS if number % 2 == 0 else assignment.WRONG for number in range(submissions)]
+    expected = [3.0 if given is assignment.QUESTIONS else 2.0 for given in answers]
+    seconds: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        together, alone = (_Ours(Path(folder, name), answers) for name in ("together", "alone"))
+        otter = _Otter(Path(folder, "otter"), environments["otter"], answers)
+        nbgrader = _Nbgrader(Path(folder, "nbgrader"), environments["nbgrader"], answers)
+        candidates: dict[str, tuple[Callable[[], None], Callable[[], list[float]]]] = {
+            "gpulabs_class": (together.all_in_one_sandbox, together.scores),
+            "gpulabs_alone": (alone.one_by_one, alone.scores),
+            "otter_run": (otter.grade, otter.scores),
+            "nbgrader_autograde": (nbgrader.grade, nbgrader.scores),
+        }
+        before = load()
+        for _ in range(rounds):
+            for name, (grade, read_scores) in candidates.items():
+                started = time.perf_counter()
+                grade()
+                seconds.setdefault(name, []).append((time.perf_counter() - started) / submissions)
+                if (scores := read_scores()) != expected:
+                    raise RuntimeError(f"{name} gave {scores}, expected {expected}")
+    return save(
+        "other_graders",
+        {
+            "what": "seconds per submission, three questions, NumPy only, no containers; start-up shared by a round",
+            "submissions_per_round": submissions,
+            "load_before": before,
+            "load_after": load(),
+            "versions": {name: _version(python, name) for name, python in environments.items()},
+            "isolation": {
+                "gpulabs_class": "a fork, with Linux namespaces and limits, per question",
+                "gpulabs_alone": "the same, and a new server per submission",
+                "otter_run": "a temporary folder",
+                "nbgrader_autograde": "a kernel per submission",
+            },
+            "seconds_per_submission": {
+                name: {"median": statistics.median(values), "all": values} for name, values in seconds.items()
+            },
+        },
+    )
+
+
+class Course:
+    """Tells the plugin which course this is, and which sandbox to grade in."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def pytest_grade_course(self) -> tuple[Path, Path]:
+        return COURSE / "rubric.toml", COURSE / "checks"
+
+    def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
+        return self._sandbox
+
+
+class _Ours:
+    """This grader."""
+
+    def __init__(self, folder: Path, answers: list[dict[str, str]]) -> None:
+        self._folder = folder
+        self._folders = []
+        for number, given in enumerate(answers):
+            lab = folder / f"student{number}" / "lab1_questions"
+            lab.mkdir(parents=True)
+            (lab / "questions.py").write_text(assignment.module(given))
+            self._folders.append(lab.parent)
+
+    def all_in_one_sandbox(self) -> None:
+        """One after the other in this process, as a worker of `gpulabs class` does it."""
+        with self.sandbox(self._folders[0]) as sandbox:
+            for folder in self._folders:
+                sandbox.turn_to(folder)
+                self.grade(folder, sandbox)
+
+    def one_by_one(self) -> None:
+        """Each in an interpreter of its own, as `make grade` does it."""
+        program = "import sys; from benchmarks.other_graders import grade_alone; grade_alone(sys.argv[1])"
+        for folder in self._folders:
+            subprocess.run([sys.executable, "-c", program, str(folder)], cwd=ROOT, check=True, capture_output=True)
+
+    def scores(self) -> list[float]:
+        return [float(json.loads((_report(folder) / "grade.json").read_text())["score"]) for folder in self._folders]
+
+    @staticmethod
+    def sandbox(folder: Path) -> Sandbox:
+        return Sandbox(folder, preload=PRELOAD, probe_paths=[COURSE / "probes"])
+
+    @staticmethod
+    def grade(folder: Path, sandbox: Sandbox) -> None:
+        arguments = [*own_configuration(), "--grade", f"--submission={folder}", "--device=vgpu"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            pytest.main([*arguments, f"--grade-report={_report(folder)}"], plugins=[Course(sandbox)])
+
+
+def grade_alone(folder: str) -> None:
+    """Grade one submission with a sandbox of its own."""
+    with _Ours.sandbox(Path(folder)) as sandbox:
+        _Ours.grade(Path(folder), sandbox)
+
+
+def _report(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}-report"
+
+
+class _Otter:
+    """otter-grader: `otter assign` once, then `otter run` for each submission."""
+
+    def __init__(self, folder: Path, python: Path, answers: list[dict[str, str]]) -> None:
+        folder.mkdir()
+        self._folder, self._python = folder, python
+        (folder / "questions.ipynb").write_text(assignment.otter_master())
+        _run([_tool(python, "otter"), "assign", "questions.ipynb", "dist", "--no-run-tests"], folder, python)
+        self._autograder = next((folder / "dist" / "autograder").glob("*.zip"))
+        self._submissions = []
+        for number, given in enumerate(answers):
+            path = folder / f"student{number}.ipynb"
+            path.write_text(assignment.otter_submission(given))
+            self._submissions.append(path)
+
+    def grade(self) -> None:
+        for path in self._submissions:
+            out = self._folder / f"{path.stem}-out"
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir()
+            command = [_tool(self._python, "otter"), "run", "-a", str(self._autograder), "-o", str(out), str(path)]
+            _run(command, self._folder, self._python)
+
+    def scores(self) -> list[float]:
+        outs = (self._folder / f"{path.stem}-out" / "results.json" for path in self._submissions)
+        tests = (json.loads(out.read_text())["tests"] for out in outs)
+        return [float(sum(test.get("score", 0) for test in those)) for those in tests]
+
+
+class _Nbgrader:
+    """nbgrader: `generate_assignment` once, then `autograde` for the class."""
+
+    def __init__(self, folder: Path, python: Path, answers: list[dict[str, str]]) -> None:
+        self._folder, self._python, self._count = folder, python, len(answers)
+        source = folder / "source" / "questions"
+        source.mkdir(parents=True)
+        (folder / "nbgrader_config.py").write_text("c = get_config()\nc.CourseDirectory.course_id = 'course'\n")
+        (source / "questions.ipynb").write_text(assignment.nbgrader_notebook(assignment.QUESTIONS, release=False))
+        _run([_tool(python, "nbgrader"), "generate_assignment", "questions"], folder, python)
+        for number, given in enumerate(answers):
+            submitted = folder / "submitted" / f"student{number}" / "questions"
+            submitted.mkdir(parents=True)
+            (submitted / "questions.ipynb").write_text(assignment.nbgrader_notebook(given, release=True))
+
+    def grade(self) -> None:
+        _run([_tool(self._python, "nbgrader"), "autograde", "questions", "--force"], self._folder, self._python)
+
+    def scores(self) -> list[float]:
+        _run([_tool(self._python, "nbgrader"), "export"], self._folder, self._python)
+        with open(self._folder / "grades.csv", newline="") as file:
+            scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+        return [scores[f"student{number}"] for number in range(self._count)]
+
+
+def _environment(name: str) -> Path:
+    """The Python of an environment that has this grader; made where there is none."""
+    folder = ENVIRONMENTS / name
+    python = folder / "bin" / "python"
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if uv is None:
+        raise RuntimeError("uv is needed to install the other graders: pip install uv")
+    if not python.exists():
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+    command = [uv, "pip", "install", "--quiet", "--python", str(python), "numpy", *REQUIREMENTS[name]]
+    subprocess.run(command, check=True)
+    return python
+
+
+def _tool(python: Path, name: str) -> str:
+    return str(python.with_name(name))
+
+
+def _run(command: list[str], folder: Path, python: Path) -> None:
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _version(python: Path, name: str) -> str:
+    package = {"otter": "otter-grader"}.get(name, name)
+    program = f"from importlib.metadata import version; print(version({package!r}))"
+    return subprocess.run([str(python), "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    options: dict[str, Any] = {}
+    if len(sys.argv) > 1:
+        options["rounds"], options["submissions"] = (int(value) for value in sys.argv[1:3])
+    print(main(**options))

@@ -1,0 +1,77 @@
+"""What came out of grading a class, for whoever shows or exports it. Only data; not for grading or for storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade"]
+
+
+class GradebookError(ValueError):
+    """There is no gradebook to read, or it cannot be read; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatePenalty:
+    """Points that a late submission loses."""
+
+    seconds_late: float
+    """After the student's own deadline, before any grace."""
+    points: Decimal
+    """Deducted; never negative, never more than the grade's score."""
+    rule: str
+    """For people: `10 % per day, 2 days`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentResult:
+    """One student's line in the gradebook."""
+
+    student: str
+    """The key: the name of the folder, archive or repository, or the roster's."""
+    name: str = ""
+    """For people; empty where nobody said it."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The roster's row as it was read."""
+    status: Status
+    reason: str = ""
+    """Why it was refused or could not be graded: one line."""
+    submitted_at: datetime | None = None
+    """With a time zone; None where it is not known."""
+    commit: str | None = None
+    late: LatePenalty | None = None
+    grade: Mapping[str, Any] | None = None
+    """A `grade.json` document with overrides applied, without the penalty; only of a graded submission."""
+    score: Decimal | None = None
+    """The grade's score less the penalty, at least 0. Missing and refused submissions have 0, open ones None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassResult:
+    """A class as it stands; students are sorted by key."""
+
+    title: str
+    made_at: datetime
+    rubric_version: str
+    grader_version: str
+    seed: int
+    device: str
+    labs: tuple[int, ...]
+    max_score: Decimal
+    students: tuple[StudentResult, ...]
+
+
+def load(folder: Path) -> ClassResult:
+    """The class as the gradebook in `folder` has it, without grading anything.
+
+    Raises:
+        GradebookError: there is no gradebook, or it was written by another version.
+    """
+    from grader.classroom.standing import read  # which builds on the classes above
+
+    return read(folder)

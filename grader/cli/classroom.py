@@ -1,0 +1,148 @@
+"""`gpulabs class`: many submissions into one gradebook."""
+
+import os
+import shlex
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from grader.classroom.pool import LocalPool
+from grader.classroom.results import ClassResult
+from grader.classroom.run import OpenEngine, Order, grade_class
+from grader.classroom.settings import parse_moment
+from grader.classroom.tasks import EngineError
+from grader.devices import DeviceError
+from grader.exports import reviews, view
+from grader.grade import ExitCode
+from grader.rubric import RubricError
+
+_INTERRUPTED = 130
+
+
+def grade_submissions(
+    submissions: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A folder of folders, zip or tar files and git repositories; an archive of such a folder; or a list "
+            "of repositories (.csv, .toml). Left out: what the last run took in.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the gradebook and all exports go.")] = Path("gradebook"),
+    roster: Annotated[Path | None, typer.Option(help="Who is in the class: a CSV file.")] = None,
+    config: Annotated[Path | None, typer.Option(help="class.toml: deadline, late rules, limits, ...")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time (default: half the CPU cores).")] = max(
+        1, (os.cpu_count() or 1) // 2
+    ),
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The class's seed; drawn once when it is left out.")] = None,
+    overrides: Annotated[Path | None, typer.Option(help="Points given by hand.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="For example 2026-03-01T23:59+01:00.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Commit, tag or branch to grade in every repository.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
+    regrade: Annotated[
+        str | None, typer.Option(help="Criteria or students to grade again, for example lab3.accumulation or ada,bob.")
+    ] = None,
+) -> None:
+    """Grade a class into a gradebook; what is in it already and has not changed is not graded again.
+
+    May be stopped at any moment: the same command goes on from there.
+
+    Exit codes: 0 everything is graded, 2 could not grade, 3 something is left for a person to look at, 130 interrupted.
+    """
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        order = Order(
+            submissions=submissions,
+            out=out,
+            configuration=config,
+            roster=roster,
+            overrides=overrides,
+            labs=_labs(lab),
+            device=device,
+            seed=seed,
+            deadline=parse_moment(deadline, "--deadline") if deadline else None,
+            commit=commit,
+            jobs=jobs,
+            regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
+        )
+        result = grade_class(order, _engines(engine), console)
+    except (ValueError, RubricError, DeviceError, EngineError) as error:
+        typer.echo(f"could not grade: {error}", err=True)
+        raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
+    except KeyboardInterrupt:
+        again = shlex.join(_without_regrade(sys.argv[1:]))
+        typer.echo(f"stopped; what was graded is kept in {out}. Go on with: gpulabs {again}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    raise typer.Exit(_show(result, out))
+
+
+def _engines(name: str) -> OpenEngine:
+    """How to open the engine of this name.
+
+    Raises:
+        EngineError: there is no such engine, or it is not installed.
+    """
+    if name == "local":
+        return lambda jobs, room, device: LocalPool(jobs, room)
+    if name != "ray":
+        raise EngineError(f"--engine {name}: expected local or ray")
+    try:
+        from grader.classroom.ray_engine import RayEngine
+    except ImportError:
+        raise EngineError('--engine ray needs Ray: pip install "gpu-computing-labs[ray]"') from None
+    return lambda jobs, room, device: RayEngine(jobs, device)
+
+
+def _labs(option: str | None) -> tuple[int, ...] | None:
+    if option is None:
+        return None
+    try:
+        return tuple(sorted({int(part) for part in option.split(",")}))
+    except ValueError:
+        raise ValueError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _without_regrade(arguments: list[str]) -> list[str]:
+    """The command that goes on: what `--regrade` set aside is open already."""
+    kept: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if before != "--regrade" and argument != "--regrade" and not argument.startswith("--regrade="):
+            kept.append(argument)
+    return kept
+
+
+def _show(result: ClassResult, out: Path) -> int:
+    """Say in a few lines what came out, and return the exit code."""
+    by_status = Counter(student.status for student in result.students)
+    graded = [student for student in result.students if student.grade is not None]
+    still_open = view.of(result, reviews.load(out)).open
+    review = {item.student for item in still_open if item.kind == "check"}
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{by_status['graded']} of {len(result.students)} students graded, with seed {result.seed}")
+    for status, text in (
+        ("missing", "handed in nothing"),
+        ("refused", "refused"),
+        ("could_not_grade", "could not be graded; try again with --regrade"),
+    ):
+        for student in result.students:
+            if student.status == status:
+                why = f": {student.reason}" if student.reason else ""
+                console.print(f"  {student.student}: {text}{why}", markup=False)
+    if late := sum(student.late is not None for student in graded):
+        console.print(f"{late} late")
+    if review:
+        console.print(f"{len(review)} with checks that need review: gpulabs review {out}")
+    console.print(f"gradebook and exports: {out}", markup=False)
+    done = not review and not by_status["could_not_grade"]
+    return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

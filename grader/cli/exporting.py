@@ -1,0 +1,180 @@
+"""`gpulabs export` and `gpulabs review`: what leaves a gradebook, and what an instructor decides about it."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grader.grade import Grade
+
+export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
+
+_GradeFile = Annotated[Path, typer.Argument(help="The grade.json of one grading.", show_default=False)]
+_Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
+
+
+def _fail(error: object, code: int = 1) -> typer.Exit:
+    typer.echo(f"error: {error}", err=True)
+    return typer.Exit(code)
+
+
+def _read_grade(path: Path) -> Grade:
+    from grader.report.document import from_document
+
+    try:
+        return from_document(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise _fail(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError) as error:
+        raise _fail(f"{path}: {error}") from None
+
+
+def _put(content: str | bytes, out: Path | None) -> None:
+    from grader.exports.cells import write
+
+    if out is None:
+        sys.stdout.write(content if isinstance(content, str) else content.decode())
+        return
+    try:
+        typer.echo(f"wrote {write(out, content)}", err=True)
+    except OSError as error:
+        raise _fail(f"{out} cannot be written: {error.strerror}") from None
+
+
+@export_app.command("class")
+def export_class(
+    folder: _Class,
+    canvas_assignment_id: Annotated[
+        int | None, typer.Option(help="The number in the assignment's address (default: that of class.toml).")
+    ] = None,
+) -> None:
+    """Write all exports of a class anew, from its gradebook and without grading."""
+    from grader.exports.book import Book
+
+    try:
+        book = Book.open(folder)
+        written = book.export(canvas_assignment_id)
+        notices = book.notices()
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    typer.echo(f"wrote {len(written)} files; begin with {written[0]}")
+    for text in notices:
+        typer.echo(f"note: {text}")
+
+
+@export_app.command("gradescope-autograder")
+def export_gradescope_autograder(
+    out: Annotated[Path, typer.Option(help="The zip to write.")] = Path("autograder.zip"),
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
+    seed: Annotated[
+        int | None, typer.Option(help="The same inputs for everybody (default: new ones each time).")
+    ] = None,
+) -> None:
+    """Make the zip to upload as Gradescope's autograder."""
+    from grader.exports import gradescope_autograder
+
+    try:
+        content = gradescope_autograder.build(lab=lab, device=device, seed=seed)
+    except gradescope_autograder.AutograderError as error:
+        raise _fail(error) from None
+    _put(content, out)
+
+
+@export_app.command("gradescope-results")
+def export_gradescope_results(
+    grade: Annotated[Path | None, typer.Argument(help="The grade.json of one grading.")] = None,
+    failed: Annotated[Path | None, typer.Option(help="Instead: what a grading printed that gave no grade.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
+) -> None:
+    """Turn a grade.json into Gradescope's results.json."""
+    from grader.exports import gradescope
+    from grader.texts import printable
+
+    if (grade is None) == (failed is None):
+        raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
+    if grade is not None:
+        results = gradescope.results(_read_grade(grade))
+    else:
+        assert failed is not None
+        lines = [line for line in failed.read_text("utf-8", "replace").splitlines() if line.strip()]
+        results = gradescope.not_graded(printable(lines[-1].strip()) if lines else "the grader ended without a word")
+    _put(gradescope.to_json(results), out)
+
+
+@export_app.command("github-classroom")
+def export_github_classroom(
+    out: Annotated[Path, typer.Option(help="The workflow file.")] = Path(".github/workflows/classroom.yml"),
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+) -> None:
+    """Write the workflow with which GitHub Classroom grades every push."""
+    from grader.exports import github
+
+    try:
+        _put(github.workflow(lab=lab), out)
+    except github.WorkflowError as error:
+        raise _fail(error) from None
+
+
+@export_app.command("github-result")
+def export_github_result(grade: _GradeFile) -> None:
+    """Print a grade as GitHub Classroom's reporter takes it: one line of base64."""
+    from grader.exports import github
+
+    typer.echo(github.reporter_result(_read_grade(grade)))
+
+
+@export_app.command("markdown")
+def export_markdown(
+    grade: _GradeFile,
+    title: Annotated[str, typer.Option(help="The heading.")] = "Grade",
+    out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
+) -> None:
+    """Turn a grade.json into Markdown, for a student or a job's summary."""
+    from grader.exports.feedback import grade_markdown
+
+    _put(grade_markdown(_read_grade(grade), title), out)
+
+
+def review_class(
+    folder: _Class,
+    accept: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="STUDENT CRITERION", help="I have looked; the points stand. CRITERION may be 'all'."),
+    ] = None,
+    override: Annotated[
+        tuple[str, str, str, str] | None,
+        typer.Option(metavar="STUDENT CRITERION POINTS REASON", help="Give these points instead."),
+    ] = None,
+    rerun: Annotated[str | None, typer.Option(metavar="STUDENT", help="Grade this submission again.")] = None,
+) -> None:
+    """List what a person has to look at, or settle it.
+
+    Exit codes of the list: 0 nothing is open, 3 something is. After a decision the exports are written anew.
+    """
+    from grader.classroom.tasks import EngineError
+    from grader.devices import DeviceError
+    from grader.exports import review_list
+    from grader.exports.book import Book
+    from grader.rubric import RubricError
+
+    if sum(choice is not None for choice in (accept, override, rerun)) > 1:
+        raise _fail("decide one thing at a time: --accept, --override or --rerun", 2)
+    try:
+        book = Book.open(folder)
+        if accept is None and override is None and rerun is None:
+            typer.echo(review_list.text(book.view, f"gpulabs review {shlex.quote(str(folder))}"))
+            raise typer.Exit(3 if book.view.open else 0)
+        if rerun is not None:
+            typer.echo(book.rerun(rerun))
+            return
+        if accept is not None:
+            typer.echo(book.accept(*accept))
+        elif override is not None:
+            typer.echo(book.override(*override))
+        Book.open(folder).export()
+    except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
+        raise _fail(error) from None

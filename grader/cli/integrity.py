@@ -1,0 +1,72 @@
+"""`gpulabs similarity`: which submissions are alike."""
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from grader import rubric
+from grader.classroom.gradebook import FILE, Gradebook
+from grader.classroom.handed_in import IntakeError
+from grader.classroom.intake import Intake, Store, Student
+from grader.classroom.results import GradebookError
+from grader.classroom.settings import Settings
+from grader.configuration import ROOT
+from grader.integrity import report, similarity
+
+_SHOWN = 50
+
+
+def report_similarity(
+    submissions: Annotated[
+        Path, typer.Argument(help="What gpulabs class takes: a folder, an archive, a list; or its --out DIR.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where similarity.html and similarity.csv go.")] = Path("similarity"),
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    threshold: Annotated[float, typer.Option(min=0.05, max=1.0, help="Least share that is alike.")] = 0.6,
+    stubs: Annotated[Path, typer.Option(help="What every student was given.")] = ROOT / "labs",
+) -> None:
+    """Compare submissions with each other: a hint for a person to look at, never points.
+
+    Code of the stubs is left out, names and comments are ignored. Exit codes: 0 done, 2 nothing could be compared.
+    """
+    try:
+        labs = None if lab is None else rubric.load().select(tuple(int(part) for part in lab.split(",")))
+    except ValueError as error:
+        _fail(f"--lab {lab}: {error}")
+    try:
+        with tempfile.TemporaryDirectory() as room:
+            folders, refused = _submissions(submissions, Path(room))
+            packages = None if labs is None else [one.package for one in labs]
+            pairs = similarity.compare(folders, stubs, threshold=threshold, excerpts=_SHOWN, labs=packages)
+        now = datetime.now().astimezone()
+        paths = report.write(pairs, out, compared=len(folders), shown=_SHOWN, threshold=threshold, now=now)
+    except (similarity.SimilarityError, IntakeError, GradebookError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}")
+    for student in refused:
+        typer.echo(f"not compared: {student.student}: {student.reason}")
+    typer.echo(f"{len(folders)} submissions, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
+    for path in paths:
+        typer.echo(f"wrote {path}")
+
+
+def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student]]:
+    """The folder of every student's labs, and the students whose submission could not be taken in."""
+    if (source / FILE).is_file():
+        store = Store(source / "submissions")
+        with Gradebook(source, locked=False) as gradebook:
+            students = gradebook.students()
+    else:
+        store = Store(room / "submissions")
+        students = Intake(Settings(), None, store, room / "room", None).take_all(source, lambda name: None)
+    taken = {student.student: store.path(student.content) for student in students if student.content}
+    return taken, [student for student in students if student.status == "refused"]
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(2)

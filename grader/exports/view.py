@@ -1,0 +1,106 @@
+"""A class as the exports show it: each student's line with the grade read once, a file name, and what is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from grader.classroom.results import ClassResult, StudentResult
+from grader.exports import reviews
+from grader.exports.cells import file_names
+from grader.grade import CriterionResult, Grade
+from grader.report.document import from_document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One student."""
+
+    result: StudentResult
+    grade: Grade | None
+    file_name: str
+    """For files about this student, without a suffix."""
+    open: tuple[reviews.Item, ...]
+    """What a person still has to look at."""
+
+    @property
+    def student(self) -> str:
+        return self.result.student
+
+    @property
+    def label(self) -> str:
+        """The name for people, or the key where nobody said it."""
+        return self.result.name or self.result.student
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is a score to hand over; a submission that waits or could not be graded has none."""
+        return self.result.score is not None
+
+    @property
+    def passed(self) -> bool:
+        """With the penalty for handing in late."""
+        return self.grade is not None and self.result.score is not None and self.result.score >= self.grade.pass_score
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A class with its lines, sorted by key."""
+
+    result: ClassResult
+    lines: tuple[Line, ...]
+
+    @property
+    def graded(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.grade is not None)
+
+    @property
+    def undecided(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if not line.decided)
+
+    @property
+    def open(self) -> tuple[reviews.Item, ...]:
+        return tuple(item for line in self.lines for item in line.open)
+
+    @property
+    def criteria(self) -> tuple[CriterionResult, ...]:
+        """Those that count, in the rubric's order, as some student's grade has them; empty before the first grade."""
+        grades = [line.grade for line in self.graded if line.grade]
+        found: dict[str, CriterionResult] = {}
+        for grade in grades:
+            for lab in grade.labs:
+                for criterion in lab.criteria:
+                    if criterion.available:
+                        found.setdefault(criterion.id, criterion)
+        return tuple(found.values())
+
+    def line(self, student: str) -> Line | None:
+        return next((line for line in self.lines if line.student == student), None)
+
+
+def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
+    """Read every grade of a class.
+
+    Raises:
+        ValueError: a grade in the gradebook is none that this version can read.
+    """
+    names = file_names(student.student for student in result.students)
+    lines = []
+    for student in result.students:
+        grade = None if student.grade is None else from_document(student.grade)
+        found = () if grade is None else reviews.items(student.student, grade)
+        lines.append(
+            Line(
+                result=student,
+                grade=grade,
+                file_name=names[student.student],
+                open=reviews.still_open(found, accepted),
+            )
+        )
+    return View(result=result, lines=tuple(lines))
+
+
+def share(points: Decimal, of_points: Decimal) -> float:
+    """Points as a share from 0 to 1; 0 where there are none to earn."""
+    return float(points / of_points) if of_points else 0.0

@@ -1,0 +1,258 @@
+"""Repositories of strangers: which commit is graded, and that nothing in them is obeyed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from grader.classroom.handed_in import find
+from grader.classroom.intake import Intake, Store, Student
+from grader.classroom.settings import GitSettings, Settings
+
+DEADLINE = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Repository:
+    """A student's repository with a working tree."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *arguments: str, **environment: str) -> str:
+        who = {f"GIT_{role}_{what}": "student 17" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *arguments],
+            env={**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull, **environment},
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def commit(self, text: str, day: int) -> str:
+        """A commit on the `day` of March 2026, at noon."""
+        lab = self.folder / "lab1_gpu_basics"
+        lab.mkdir(exist_ok=True)
+        (lab / "benchmark.py").write_text(text)
+        self.git("add", "--all")
+        when = f"2026-03-{day:02}T12:00:00+00:00"
+        self.git("commit", "--quiet", "--message", text, GIT_COMMITTER_DATE=when, GIT_AUTHOR_DATE=when)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "source" / "ada")
+
+
+def take(tmp_path: Path, settings: Settings | None = None, rev: str | None = None, where: str = "source") -> Student:
+    intake = Intake(settings or Settings(), None, Store(tmp_path / "store"), tmp_path / "room", rev)
+    (student,) = intake.take_all(tmp_path / where, lambda name: None)
+    return student
+
+
+def text_of(tmp_path: Path, student: Student) -> str:
+    assert student.content is not None, student.reason
+    return (Store(tmp_path / "store").path(student.content) / "lab1_gpu_basics" / "benchmark.py").read_text()
+
+
+def test_the_last_commit_is_graded_and_not_the_working_tree(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("first", 1)
+    last = repository.commit("second", 2)
+    (repository.folder / "lab1_gpu_basics" / "benchmark.py").write_text("never committed")
+    student = take(tmp_path)
+    assert text_of(tmp_path, student) == "second"
+    assert (student.commit, student.submitted_at) == (last, datetime(2026, 3, 2, 12, tzinfo=UTC))
+
+
+def test_the_last_commit_before_the_deadline_is_graded(repository: Repository, tmp_path: Path) -> None:
+    in_time = repository.commit("in time", 1)
+    repository.commit("late", 2)
+    assert take(tmp_path, Settings(deadline=DEADLINE)).commit == in_time
+
+
+def test_an_extension_moves_the_deadline(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("in time", 1)
+    late = repository.commit("late", 2)
+    extended = Settings(deadline=DEADLINE, extensions={"ada": DEADLINE.replace(day=3)})
+    assert take(tmp_path, extended).commit == late
+
+
+def test_who_has_only_late_commits_is_graded_by_the_last_one(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("late", 2)
+    later = repository.commit("later", 3)
+    assert take(tmp_path, Settings(deadline=DEADLINE)).commit == later
+
+
+def test_a_class_may_take_the_latest_commit_whenever_it_is_from(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("in time", 1)
+    late = repository.commit("late", 2)
+    assert take(tmp_path, Settings(deadline=DEADLINE, git=GitSettings(only_in_time=False))).commit == late
+
+
+def test_another_branch_or_a_tag_may_be_named(repository: Repository, tmp_path: Path) -> None:
+    on_main = repository.commit("on main", 1)
+    repository.git("tag", "submission")
+    repository.git("switch", "--quiet", "--create", "work")
+    on_work = repository.commit("on work", 2)
+    assert take(tmp_path, Settings(git=GitSettings(branch="work"))).commit == on_work
+    assert take(tmp_path, rev="submission").commit == on_main
+
+
+@pytest.mark.parametrize(
+    ("settings", "rev", "message"),
+    [
+        (GitSettings(branch="gone"), None, "has no branch gone"),
+        (GitSettings(), "v1", "has no commit, tag or branch v1"),
+        (GitSettings(), "--output=/tmp/x", "has no commit, tag or branch --output"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    repository: Repository, tmp_path: Path, settings: GitSettings, rev: str | None, message: str
+) -> None:
+    repository.commit("first", 1)
+    assert message in take(tmp_path, Settings(git=settings), rev).reason
+
+
+def test_a_repository_without_commits_is_refused(repository: Repository, tmp_path: Path) -> None:
+    assert "has no commits on a branch of its own" in take(tmp_path).reason
+
+
+def test_a_bare_repository_is_graded_too(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("first", 1)
+    repository.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare" / "ada.git"))
+    student = take(tmp_path, where="bare")
+    assert (student.student, text_of(tmp_path, student)) == ("ada", "first")
+
+
+@pytest.mark.parametrize("form", ["csv", "toml"])
+def test_a_list_of_addresses_is_fetched(repository: Repository, tmp_path: Path, form: str) -> None:
+    first = repository.commit("first", 1)
+    repository.commit("second", 2)
+    address = repository.folder.as_uri()
+    (tmp_path / "list.csv").write_text(f"student,repository,commit\nada,{address},{first}\n")
+    (tmp_path / "list.toml").write_text(f"[[submission]]\nstudent='ada'\nrepository='{address}'\ncommit='{first}'\n")
+    student = take(tmp_path, Settings(git=GitSettings(protocols=("file",))), where=f"list.{form}")
+    assert (student.student, text_of(tmp_path, student)) == ("ada", "first")
+
+
+def test_a_second_look_at_an_address_finds_new_commits(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("first", 1)
+    (tmp_path / "list.csv").write_text(f"student,repository\nada,{repository.folder}\n")
+    settings = Settings(git=GitSettings(protocols=("file",)))
+    take(tmp_path, settings, where="list.csv")
+    repository.commit("second", 2)
+    assert text_of(tmp_path, take(tmp_path, settings, where="list.csv")) == "second"
+
+
+@pytest.mark.parametrize("address", ["file:///etc", "ext::sh -c touch% /tmp/x", "--upload-pack=touch x"])
+def test_an_address_may_use_only_the_protocols_of_the_class(tmp_path: Path, address: str) -> None:
+    (tmp_path / "list.csv").write_text(f"student,repository\nada,{address}\n")
+    assert take(tmp_path, where="list.csv").reason.startswith("git cannot read it")
+
+
+def test_a_folder_with_a_repository_is_recognised(repository: Repository, tmp_path: Path) -> None:
+    assert [one.kind for one in find(tmp_path / "source")] == ["repository"]
+
+
+HOSTILE = """\
+[core]
+	fsmonitor = touch {marker}
+	hooksPath = {hooks}
+	sshCommand = touch {marker}
+	pager = touch {marker}
+[uploadpack]
+	packObjectsHook = touch {marker};
+[filter "x"]
+	smudge = touch {marker}
+	clean = touch {marker}
+[log]
+	showSignature = true
+[gpg]
+	program = {hooks}/post-checkout
+[alias]
+	fetch = !touch {marker}
+"""
+
+
+def test_nothing_that_a_repository_configures_is_executed(repository: Repository, tmp_path: Path) -> None:
+    (repository.folder / ".gitattributes").write_text("* filter=x\n")
+    repository.commit("first", 1)
+    marker, hooks = tmp_path / "marker", repository.folder / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for name in ("post-checkout", "post-upload-pack", "pre-upload-pack", "reference-transaction", "post-index-change"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {marker}\n")
+        (hooks / name).chmod(0o755)
+    with (repository.folder / ".git" / "config").open("a") as file:
+        file.write(HOSTILE.format(marker=marker, hooks=hooks))
+    assert text_of(tmp_path, take(tmp_path)) == "first"
+    assert not marker.exists()
+
+
+def test_our_own_variables_do_not_lead_git_elsewhere(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit("first", 1)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert text_of(tmp_path, take(tmp_path)) == "first"
+
+
+def test_objects_of_another_repository_are_refused(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("first", 1)
+    other = Repository(tmp_path / "other")
+    other.commit("somebody else's", 1)
+    (repository.folder / ".git" / "objects" / "info").mkdir(exist_ok=True)
+    (repository.folder / ".git" / "objects" / "info" / "alternates").write_text(f"{other.folder}/.git/objects\n")
+    assert "uses the objects of another repository" in take(tmp_path).reason
+
+
+@pytest.mark.parametrize("what", [".git", ".git/refs/heads/main", ".git/objects"])
+def test_links_inside_of_a_repository_are_refused(repository: Repository, tmp_path: Path, what: str) -> None:
+    repository.commit("first", 1)
+    moved = tmp_path / "moved"
+    (repository.folder / what).rename(moved)
+    (repository.folder / what).symlink_to(moved)
+    reason = take(tmp_path).reason
+    assert "has a link inside .git" in reason or ".git leads to another folder" in reason
+
+
+def test_a_git_file_that_points_elsewhere_is_refused(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("first", 1)
+    (repository.folder / ".git").rename(tmp_path / "moved")
+    (repository.folder / ".git").write_text(f"gitdir: {tmp_path}/moved\n")
+    assert ".git leads to another folder" in take(tmp_path).reason
+
+
+def test_a_committed_link_is_refused(repository: Repository, tmp_path: Path) -> None:
+    (repository.folder / "notes").symlink_to("/etc/passwd")
+    repository.commit("first", 1)
+    assert "'notes' is a link; commit the file itself" in take(tmp_path).reason
+
+
+def test_submodules_are_left_out(repository: Repository, tmp_path: Path) -> None:
+    first = repository.commit("first", 1)
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{first},module")
+    repository.git("commit", "--quiet", "--message", "with a submodule")
+    assert text_of(tmp_path, take(tmp_path)) == "first"
+
+
+def test_few_objects_that_make_a_huge_tree_are_refused(repository: Repository, tmp_path: Path) -> None:
+    blob = subprocess.run(
+        ["git", "-C", str(repository.folder), "hash-object", "-w", "--stdin"],
+        input=b"x", capture_output=True, check=True,
+    ).stdout.decode().strip()  # fmt: skip
+    kind, mode, below = "blob", "100644", blob
+    for _ in range(8):
+        lines = "".join(f"{mode} {kind} {below}\t{number}\n" for number in range(10))
+        below = subprocess.run(
+            ["git", "-C", str(repository.folder), "mktree"], input=lines.encode(), capture_output=True, check=True
+        ).stdout.decode().strip()  # fmt: skip
+        kind, mode = "tree", "040000"
+    commit = repository.git("commit-tree", "-m", "bomb", below)
+    repository.git("update-ref", "refs/heads/main", commit)
+    assert "far too many files" in take(tmp_path).reason

@@ -1,0 +1,119 @@
+"""Which submissions are called alike, and that the report is a page nobody can write into."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grader import cli
+from grader.integrity import similarity
+
+pytest.importorskip("copydetect")
+
+STUB = '''"""Task 1.1: statistics."""
+
+import math
+
+
+def spread(values: list[float]) -> float:
+    """The sample standard deviation of some values, in the unit of the values themselves."""
+    # TODO(task 1.1): compute it.
+'''
+ONE = """    count = len(values)
+    middle = math.fsum(values) / count
+    squares = [(value - middle) ** 2 for value in values]
+    if count < 2:
+        raise ValueError("two values at least")
+    return math.sqrt(math.fsum(squares) / (count - 1))
+"""
+RENAMED = ONE.replace("middle", "m").replace("squares", "devs").replace("count", "n").replace("(value ", "(value  ")
+OTHER = """    total, power, number = 0.0, 0.0, 0
+    for item in values:
+        total, power, number = total + item, power + item * item, number + 1
+    assert number > 1
+    variance = (power - total * total / number) / (number - 1)
+    return variance**0.5
+"""
+OPEN = '    raise NotImplementedError("Task 1.1 is open")\n'
+
+
+def hand_in(folder: Path, **bodies: str) -> Path:
+    for student, body in {"": OPEN, **bodies}.items():
+        target = folder / (f"class/{student}" if student else "stubs") / "lab1_gpu_basics" / "statistic.py"
+        target.parent.mkdir(parents=True)
+        target.write_text(STUB + body)
+    return folder / "class"
+
+
+def run(folder: Path, source: Path, *options: str) -> tuple[int, str, list[dict[str, str]]]:
+    arguments = ["similarity", str(source), "--out", str(folder / "out"), "--stubs", str(folder / "stubs"), *options]
+    done = CliRunner().invoke(cli.app, arguments)
+    table = folder / "out" / "similarity.csv"
+    rows = list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else []
+    return done.exit_code, done.output, rows
+
+
+def test_a_copy_with_other_names_is_alike_and_another_way_is_not(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=RENAMED, cyd=OTHER)
+    code, _, rows = run(tmp_path, source)
+    assert code == 0
+    ((student, other, share, identical),) = [
+        (row["student"], row["other student"], float(row["share"]), row["identical"]) for row in rows
+    ]
+    assert (student, other, identical) == ("ada", "bob", "no")
+    assert share > 0.9
+
+
+def test_what_everybody_was_given_counts_for_nobody(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=OPEN, bob=OPEN, cyd=ONE)
+    assert run(tmp_path, source, "--threshold", "0.05")[2] == []
+
+
+def test_both_passages_are_on_the_page_with_their_lines(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=ONE)
+    run(tmp_path, source)
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert page.count("math.fsum(squares)") == 2
+    assert "A hint, not a finding" in page
+    assert "byte for byte" in page
+
+
+def test_nothing_of_a_submission_is_taken_for_markup_or_a_formula(tmp_path: Path) -> None:
+    hostile = ONE + "    # <script>alert(1)</script>\n"
+    source = hand_in(tmp_path, **{"=cmd()": hostile, "<b>bob": hostile})
+    _, _, rows = run(tmp_path, source)
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert "<script" not in page
+    assert "<b>bob" not in page
+    assert {rows[0]["student"], rows[0]["other student"]} == {"'=cmd()", "<b>bob"}
+
+
+def test_archives_are_taken_as_the_class_takes_them(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE)
+    with zipfile.ZipFile(source / "bob.zip", "w") as archive:
+        archive.writestr("labs/lab1-gpu-basics/statistic.py", STUB + RENAMED)
+    with zipfile.ZipFile(source / "eve.zip", "w") as archive:
+        archive.writestr("../lab1-gpu-basics/statistic.py", STUB + RENAMED)
+    code, said, rows = run(tmp_path, source)
+    assert (code, len(rows)) == (0, 1)
+    assert "not compared: eve: " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["--lab", "9"], "there is no lab 9"), (["--lab", "x"], "--lab x"), ([], "fewer than two")]
+)
+def test_what_cannot_be_compared_is_one_clear_line(options: list[str], said: str, tmp_path: Path) -> None:
+    code, output, _ = run(tmp_path, hand_in(tmp_path, ada=ONE), *options)
+    assert code == 2
+    assert said in output
+    assert len(output.strip().splitlines()) == 1
+
+
+def test_a_stretch_without_the_library_is_refused_clearly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "copydetect", None)
+    with pytest.raises(similarity.SimilarityError, match="needs copydetect"):
+        similarity.compare({"ada": tmp_path, "bob": tmp_path}, tmp_path, threshold=0.5, excerpts=1)

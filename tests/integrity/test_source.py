@@ -1,0 +1,64 @@
+"""What a submission's source is noted for, and what it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader import rubric
+from grader.grade import IntegrityNote
+from grader.integrity import source
+from tests.scenarios.build import ROOT
+
+LABS = rubric.load().select((1,))
+
+
+def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[IntegrityNote, ...]:
+    return source.notes({path: text.encode()}, LABS)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("frame = error.__traceback__.tb_frame", "tb_frame"),
+        ("f = frame.f_back", "f_back"),
+        ("object.__subclasses__()", "__subclasses__"),
+        ("changed.__code__ = other", "__code__"),
+        ("import sys\nsys.modules['x'] = 1", "sys.modules"),
+        ("from sys import modules", "sys.modules"),
+        ("import gc\ngc.get_objects()", "gc.get_objects"),
+        ("import vgpu.cost as c", "import vgpu.cost"),
+        ("from grader.probes import lab1", "import grader.probes"),
+        ("import ctypes", "import ctypes"),
+        ("exec('1')", "exec()"),
+    ],
+)
+def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:
+    (note,) = notes(text)
+    assert (note.kind, note.check) == ("source", "lab1")
+    assert named in note.detail
+    assert note.where == f"benchmark.py:{len(text.splitlines())}"
+
+
+@pytest.mark.parametrize("text", ["model.eval()", "import gc\ngc.collect()", "compile = 1", "not python at all ("])
+def test_ordinary_source_is_not_noted(text: str) -> None:
+    assert notes(text) == ()
+
+
+def test_a_file_of_a_lab_that_is_not_graded_is_passed_over() -> None:
+    assert notes("import vgpu", "lab2_mixed_precision/amp_training.py") == ()
+
+
+def test_a_helper_beside_the_labs_is_read_too() -> None:
+    assert len(notes("import vgpu", "helper.py")) == 1
+
+
+def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
+    files = {f"lab1_gpu_basics/a{number}.py": b"import vgpu" for number in range(100)}
+    assert len(source.notes(files, LABS)) == 32
+
+
+def test_the_reference_and_every_correct_style_leave_no_note() -> None:
+    labs = rubric.load().labs
+    for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
+        assert source.notes(files, labs) == (), folder
