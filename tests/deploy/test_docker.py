@@ -80,14 +80,14 @@ def test_prometheus_takes_its_configuration_and_the_labs_rules(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_lock_file_holds_every_dependency_of_the_course() -> None:
-    locked = dict(
+def test_every_dependency_of_the_course_is_pinned() -> None:
+    pinned = dict(
         line.split("==") for line in (DOCKER / "requirements.txt").read_text().splitlines() if not line.startswith("#")
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for text in project["dependencies"]:
         wanted = Requirement(text)
-        assert Version(locked[wanted.name]) in wanted.specifier, text
+        assert Version(pinned[wanted.name]) in wanted.specifier, text
 
 
 def test_the_image_has_what_the_build_context_lets_through_and_the_other_way_round() -> None:
