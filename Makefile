@@ -7,6 +7,7 @@ LAB ?=
 DEVICE ?= auto
 REPORT ?= grade-report
 SEED ?=
+HINTS ?=
 ARGS ?=
 
 BIN := .venv/bin
@@ -14,7 +15,7 @@ READY := .venv/.ready
 DEPLOY_READY := .venv/.ready-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help grade test lint labs acceptance bench matrix clean
+.PHONY: help doctor next grade test lint labs notebooks docs acceptance bench matrix clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -28,13 +29,20 @@ $(READY): pyproject.toml
 	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev]"
 	@touch $@
 
+# Needs nothing installed: it says what to install.
+doctor: ## what is here, what is wrong, and the command that mends it
+	@$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)) -m grader.doctor
+
+next: $(READY) ## which task to do next, and why (HINTS=1 to 3)
+	@$(BIN)/gpulabs next "$(SUBMISSION)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(HINTS),--hints "$(HINTS)")
+
 grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
 
-# Large, and only for testing what is in deploy/: without it those tests are skipped.
+# Only for testing deploy/, the notebooks and the site: without it those tests are skipped.
 $(DEPLOY_READY): pyproject.toml $(READY)
-	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,deploy]" && touch $@ || \
-		echo "note: the tools that tests/deploy needs cannot be installed: those tests are skipped" >&2
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,deploy,docs,notebooks]" && touch $@ || \
+		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 
 test: $(READY) $(DEPLOY_READY) lint ## run the project's own tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
@@ -50,6 +58,16 @@ matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=
 
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release
+
+notebooks: $(READY) ## notebooks/*.ipynb and their pages, from notebooks/src
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,notebooks]"
+	@$(BIN)/python -m notebooks.build
+
+docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where links into the repository lead
+	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,docs]"
+	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 acceptance: $(READY) ## is this machine fit for distributed training? (DEVICE=auto|cpu|cuda|vgpu|vgpu:MODEL; ARGS="--epochs 2")
 	@$(BIN)/python -m cluster.acceptance --device "$(DEVICE)" $(ARGS)

@@ -6,6 +6,8 @@ Not for options of grading; those are in `plugin.py`.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -25,3 +27,11 @@ def own_inifile() -> Path:
 def own_configuration() -> list[str]:
     """The options that make pytest read nothing of a submission."""
     return ["-c", str(own_inifile()), "--rootdir", str(own_rootdir()), "-p", "grader.plugin"]
+
+
+def own_command() -> str:
+    """How a shell calls `gpulabs` here: by its name where it finds it, else by its path."""
+    beside = Path(sys.executable).with_name("gpulabs")
+    if shutil.which("gpulabs") is not None or not beside.is_file():
+        return "gpulabs"
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+_TOLD = 0.005
+"""A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
 _MAX_SHOWN = 80
 """Characters of a value in a message."""
 
@@ -56,15 +58,35 @@ def require_close(
     observed: float, expected: float, *, relative: float, what: str, show: Callable[[float], str] = str, hint: str = ""
 ) -> None:
     """Fail unless `observed` lies within `relative` (a ratio) of `expected`; `show` renders a value with its unit."""
+    if show is str:
+        show = _as_short_as(observed, expected)
     require_between(
         observed,
         expected * (1 - relative),
         expected * (1 + relative),
         what=what,
         show=show,
-        expected=f"{show(expected)} within {relative:.0%}",
+        expected=show(expected) + (f" within {relative:.0%}" if relative >= _TOLD else ""),
         hint=hint,
     )
+
+
+def _as_short_as(observed: Any, expected: float) -> Callable[[float], str]:
+    """How to show two numbers without a unit: whole ones as they are, others in the digits that tell them apart."""
+    if not isinstance(observed, float) or observed == expected or not math.isfinite(observed):
+        return lambda value: _plain(value, 6) if isinstance(value, float) else str(value)
+    digits = next((n for n in (6, 9, 12) if _plain(observed, n) != _plain(float(expected), n)), 17)
+    return lambda value: _plain(value, digits)
+
+
+def _plain(value: float, digits: int) -> str:
+    """A number in so many significant digits, without an exponent where people can do without."""
+    size = abs(float(f"{value:.{digits}g}"))
+    if not 1e3 <= size < 1e12:
+        return f"{value:.{digits}g}"
+    whole = int(math.log10(size)) + 1
+    shown = f"{round(value, digits - whole):,.{max(0, digits - whole)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def require_between(
@@ -81,6 +103,8 @@ def require_between(
     observed = number(observed, what, hint)
     if low <= observed <= high:
         return
+    if show is str:
+        show = _as_short_as(observed, low if observed < low else high)
     wanted = expected or f"between {show(low)} and {show(high)}"
     raise CheckFailed(f"{what}: saw {show(observed)}, expected {wanted}{_factor(observed, low, high)}", hint)
 
@@ -90,7 +114,7 @@ def _factor(observed: float, low: float, high: float) -> str:
     if observed > 0 and low > 0:
         ratio = observed / high if observed > high else low / observed
         if ratio >= 1.5:
-            return f" ({ratio:.3g} times too {'large' if observed > high else 'small'})"
+            return f" ({_plain(ratio, 3)} times too {'large' if observed > high else 'small'})"
     return ""
 
 

@@ -14,11 +14,12 @@ from typing import Self
 
 import pytest
 
-from grader import report
+from grader import hints, report
 from grader.devices import GradingDevice
 from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
 from grader.overrides import Override
+from grader.report import progress
 from grader.report.terminal import Progress
 from grader.rubric import Lab, Rubric
 from grader.sandbox import Sandbox, SandboxError
@@ -189,7 +190,10 @@ class GradingSession:
         self._record(check, report)
 
     def _record(self, check: str, report: CheckReport) -> None:
-        report = replace(report, message=printable(report.message), hint=printable(report.hint))
+        hint = report.hint
+        if not hint and report.outcome is Outcome.FAILED and hints.exists(check):
+            hint = f"for a hint: gpulabs next --check {check} --hints 1"
+        report = replace(report, message=printable(report.message), hint=printable(hint))
         self._reports[check] = report
         self.progress.finished(report)
 
@@ -211,12 +215,13 @@ class GradingSession:
     def finish(self) -> ExitCode:
         """Write and show the grade; returns the exit code that tells it to the shell."""
         result = self.result()
+        earlier = progress.read(self.report_folder, result)
         try:
-            paths: Sequence[Path] = report.write(result, self.report_folder)
+            paths: Sequence[Path] = report.write(result, self.report_folder, earlier)
         except OSError as error:
             print(f"could not write the report to {self.report_folder}: {error.strerror}", file=sys.stderr)
             paths = ()
-        report.show(result, self._sandbox.isolation.lines, paths)
+        report.show(result, self._sandbox.isolation.lines, paths, earlier)
         return result.exit_code
 
 

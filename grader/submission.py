@@ -45,6 +45,7 @@ _APART_HINT = (
     "have different numbers of batches, and for a rank that leaves before the others"
 )
 
+_RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
 _MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
@@ -191,11 +192,9 @@ class Submission:
                     f"the module does not import: {text}{where}", "run the file once with python; mend the first error"
                 )
             case "error":
-                return CheckFailed(
-                    f"your code raised {answer.error}: {text}{where}", "call it the way its docstring shows"
-                )
+                return CheckFailed(f"your code raised {answer.error}: {text}{where}", _RAISED_HINT)
             case "wrong_return":
-                return CheckFailed(text, "return what the docstring promises")
+                return CheckFailed(text, "the docstring says what it must return, and what must hold afterwards")
             case "crashed":
                 return CheckFailed(
                     f"the process ended before the check was over: {text}{where}",

@@ -30,6 +30,7 @@ _KINDS: reports.Kinds = {
 _LARGE_GRADIENTS, _LARGE_ACTIVATIONS = 2.0**14, 2.0**-20
 
 
+@reports.explained
 def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
     claims = reports.claims(submission, LAB, _KINDS, task="2.4", write=_WRITE)

@@ -28,6 +28,7 @@ _KINDS: reports.Kinds = {
 }
 
 
+@reports.explained
 def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
     claims = reports.claims(submission, LAB, _KINDS, task="3.6", write=_WRITE)

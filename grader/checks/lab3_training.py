@@ -179,6 +179,7 @@ def require_shared(numbers: Sequence[Sequence[int]], samples: int, *, what: str,
     spare = -samples % len(numbers)
     require(
         missing == 0 and twice <= spare,
-        f"{what}, {samples} samples: {missing} were left out and {twice} came twice, expected 0 and at most {spare}",
+        f"{what}, {samples} samples: {missing} were left out (expected none), {twice} came twice (expected at most "
+        f"{spare})",
         hint,
     )

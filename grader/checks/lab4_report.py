@@ -33,6 +33,7 @@ _LEAST_OOM_BYTES = 12 * 48 * (4096**2 + 4096)
 """Parameters and Adam's averages of the large model: below that nobody trained it."""
 
 
+@reports.explained
 def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
     claims = reports.claims(submission, LAB, _KINDS, task="4.6", write=_WRITE)

@@ -31,6 +31,7 @@ _KINDS: reports.Kinds = {
 }
 
 
+@reports.explained
 def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
     claims = reports.claims(submission, LAB, _KINDS, task="5.6", write=_WRITE)

@@ -6,10 +6,11 @@ are not run again for this: a bug in one already costs points in its own criteri
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grader.judge import CheckFailed, require
@@ -19,6 +20,24 @@ MINIMUM_PROSE_WORDS = 60
 
 Kinds = Mapping[str, tuple[type, ...]]
 """The claims a report must make, and the types that each may have."""
+
+
+_CLAIMS_HINT = (
+    "expected is what the files in results/ say: copy the number from there, and again if a program was run after that"
+)
+
+
+def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], None]:
+    """A judge of a report whose failures say where the expected numbers come from, unless they say something better."""
+
+    @functools.wraps(judge)
+    def wrapper(submission: Submission) -> None:
+        try:
+            judge(submission)
+        except CheckFailed as error:
+            raise CheckFailed(error.message, error.hint or _CLAIMS_HINT) from None
+
+    return wrapper
 
 
 def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:

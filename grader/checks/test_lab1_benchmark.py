@@ -11,6 +11,7 @@ from grader.fresh import Fresh
 from grader.judge import number, require, require_close, require_equal, seconds
 from grader.submission import Submission
 
+ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
 DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
 
 
@@ -21,7 +22,7 @@ class TestBenchmark:
         told = seen.told
         require_equal(told["python"], seen.python, what="Environment.python")
         require_equal(told["torch"], seen.torch, what="Environment.torch")
-        require_equal(told["cuda"], seen.cuda, what="Environment.cuda")
+        require_equal(told["cuda"], seen.cuda, what="Environment.cuda", hint="what PyTorch was built for")
         require_equal(told["simulated"], submission.device.simulated, what="Environment.simulated")
         require_equal(told["device"], "cuda", what="Environment.device where a GPU is present")
         require_equal(told["device_name"], seen.device_name, what="Environment.device_name")
@@ -31,8 +32,10 @@ class TestBenchmark:
         if submission.device.simulated:
             without = submission.probe("lab1.environment", device="cpu").told
             require_equal(without["device"], "cpu", what="Environment.device on a machine without a GPU")
-            require_equal(without["driver"], None, what="Environment.driver on a machine without a driver")
-            require_equal(without["memory_bytes"], None, what="Environment.memory_bytes on a machine without a GPU")
+            require_equal(without["driver"], None, what="Environment.driver on a machine without a driver", hint=ABSENT)
+            require_equal(
+                without["memory_bytes"], None, what="Environment.memory_bytes on a machine without a GPU", hint=ABSENT
+            )
 
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
         size = fresh.odd(101, 199)

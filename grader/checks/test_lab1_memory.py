@@ -24,7 +24,11 @@ class TestMemory:
         case = network(fresh)
         seen = submission.probe("lab1.memory", values=False, **case)
         real = truth(submission, case)
-        real.compare(seen.profile, "allocated_bytes", "torch.cuda.memory_allocated() at the end of each stage")
+        hint = (
+            "torch.cuda.memory_allocated() at the end of each stage; until then keep what a training loop keeps "
+            "(batch, output, loss) and nothing else, and no gradients after zero_grad"
+        )
+        real.compare(seen.profile, "allocated_bytes", hint)
         held = seen.profile["stages"][1]["allocated_bytes"] - seen.profile["stages"][0]["allocated_bytes"]
         require_parameters(held, case["widths"], 4, "bytes that the parameters added in stage 'model'")
 
@@ -67,7 +71,8 @@ class TestMemory:
                 case["widths"],
                 bytes_per_element,
                 f"bytes of the model in {profile['dtype']}",
-                "each precision starts from nothing: model, batch and optimizer of the run before must be gone",
+                f"{bytes_per_element} bytes per number: the whole model is cast. And each precision starts from "
+                "nothing: model, batch and optimizer of the run before must be gone",
             )
 
     @requires("every_stage_present", "precisions_compared")

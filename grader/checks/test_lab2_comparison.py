@@ -146,6 +146,7 @@ class TestComparison:
                 relative=1e-6,
                 what=f"samples_per_second in {row['dtype']} for steps of {case['batch']} samples in {seconds(took)}",
                 show=lambda value: f"{value:.6g}",
+                hint="samples of a batch / seconds of a step",
             )
 
     @requires("lab2.amp.returns_result")
@@ -268,6 +269,8 @@ def _require_conclusions(case: Case, recommended: str, fastest: str, told: dict[
                 value - 1e-9 * max(1, abs(value)),
                 value + 1e-9 * max(1, abs(value)),
                 what=f"{what}: {field}[{name!r}]",
+                show=lambda number: f"{number:.6g}",
+                expected=f"{value:.6g}",
                 hint="each one against float32, as the docstring says",
             )
     require_equal(told["fastest"], fastest, what=f"{what}: fastest")

@@ -148,7 +148,8 @@ class TestScaling:
         in_float64, in_float16 = case.train(submission, [exact, low])
         truth = case.follow(exact)
         require_ran(in_float64, "float32", taken=6, skipped=0)
-        hint = "the mean over all samples of the window, the short last window included: weigh each batch by its share"
+        hint = "the mean over all samples of the window, the short last window included: weigh each batch by its "
+        "share, and clear the gradients once per window"
         require_arrays_close(
             in_float64["after"],
             truth.weights[-1].ravel(),

@@ -47,7 +47,8 @@ class TestStability:
                     relative=1e-6,
                     what=f"{field} of {dtype}",
                     show=lambda value: f"{value:.9g}",
-                    hint="torch.finfo has max, smallest_normal (alias tiny) and eps",
+                    hint="torch.finfo has max, smallest_normal (alias tiny) and eps"
+                    + ("; smallest is another one, far below smallest_normal: see the README" * (field == "smallest")),
                 )
 
     def test_softmax_stable(self, submission: Submission, fresh: Fresh) -> None:

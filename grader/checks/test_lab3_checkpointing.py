@@ -102,7 +102,9 @@ class TestCheckpointing:
                     source[name],
                     rtol=0,
                     what=f"{what}, rank {rank}: {name}",
-                    hint="save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
+                    hint="the optimizer's state belongs to the checkpoint as well"
+                    if name == "momentum"
+                    else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
                 )
             require_arrays_close(each.model_only, source.parameters, rtol=0, what=f"{what}, no optimizer: parameters")
             require_equal(each.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() told")

@@ -216,6 +216,7 @@ class TestAttention:
             [[row["length"], row["method"]] for row in seen.rows],
             [[length, method] for length in lengths for method in methods],
             what="lengths and methods of benchmark_attention()",
+            hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
         )
         for row, truth in zip(seen.rows, seen.truths, strict=True):
             what = f"benchmark_attention(), {row['method']}, {row['length']} tokens"

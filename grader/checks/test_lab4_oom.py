@@ -126,14 +126,18 @@ class TestOom:
         require(bool(validated), "the model was never called with batches of val_loader")
         require(
             not any(note["graph"] for note in validated),
-            "validation records a graph",
+            "train_large_model(): validation records a graph, which nobody needs and which takes memory",
             "with torch.no_grad() around it, or torch.inference_mode()",
         )
-        require(not any(note["training"] for note in validated), "validation runs in training mode", "model.eval()")
+        require(
+            not any(note["training"] for note in validated),
+            "train_large_model(): validation runs in training mode, with dropout",
+            "model.eval()",
+        )
         trained = [note for note in seen.forwards if note["phase"] == "training"]
         require(
             all(note["training"] for note in trained) and seen.training_afterwards,
-            "after the first validation the model is no longer in training mode",
+            "train_large_model(): after the first validation the model is no longer in training mode",
             "model.train() before each epoch and in the end",
         )
         growth = max(_growth(notes) for notes in seen.validation_bytes)

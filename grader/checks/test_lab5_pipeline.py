@@ -307,7 +307,10 @@ class TestPipeline:
             "write beside it, os.fsync, then os.replace",
         )
         require_equal(
-            seen.after_kill, name(130), what="latest_checkpoint() after a process was killed writing step 131"
+            seen.after_kill,
+            name(130),
+            what="latest_checkpoint() after a process was killed writing step 131",
+            hint="write under another name beside it: a file gets its own name when its content is complete",
         )
         require_equal(
             seen.cleaned,

@@ -13,6 +13,7 @@ from grader.configuration import own_configuration
 def grade_submission(
     submission: Annotated[Path, typer.Argument(help="The folder to grade.")] = Path("labs"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or container.")] = None,
+    criterion: Annotated[str | None, typer.Option(help="Only these criteria, for example lab3.accumulation.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
     report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),
@@ -28,6 +29,7 @@ def grade_submission(
     command = [sys.executable, "-P", "-m", "pytest", *own_configuration(), "--grade", f"--submission={submission}"]
     command += [f"--device={device}", f"--grade-report={report}"]
     command += [f"--lab={lab}"] if lab is not None else []
+    command += [f"--criterion={criterion}"] if criterion is not None else []
     command += [f"--grade-seed={seed}"] if seed is not None else []
     command += [f"--overrides={overrides}"] if overrides is not None else []
     command += [f"--student={student}"] if student is not None else []

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from grader.release.folder import MANIFEST, render_all, solve_all
 from grader.release.stubs import ReleaseError
 
-_FOLDERS = ("labkit", "vgpu", "grader", "examples", "notebooks")
-_FILES = ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore", "docs/student.md", "docs/virtual-gpu.md")
-_PICTURES = "docs/images"
+_FOLDERS = ("labkit", "vgpu", "grader", "examples", "notebooks", "docs/labs", "docs/images")
+_FILES = ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")
+_PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md")
 _TEMPLATES = Path(__file__).with_name("templates")
 _LABS = "labs"
 _BY_PRODUCTS = frozenset(("__pycache__", ".DS_Store", ".ipynb_checkpoints"))
@@ -32,11 +32,11 @@ def for_students(course: Path) -> Files:
     known = _tracked(course)
     files: Files = {f"{_LABS}/{name}": content for name, content in render_all(course / "solutions").items()}
     files.pop(f"{_LABS}/{MANIFEST}", None)
-    for name in _FILES:
+    for name in (*_FILES, *_PAGES):
         if not (course / name).is_file():
             raise ReleaseError(f"{course / name} is missing, and students need it")
         files[name] = (course / name).read_bytes()
-    for folder in (*_FOLDERS, _PICTURES):
+    for folder in _FOLDERS:
         for path in _below(course, folder, known):
             files[path] = (course / path).read_bytes()
     for template in _TEMPLATES.iterdir():

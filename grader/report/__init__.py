@@ -6,22 +6,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grader.grade import Grade
-from grader.report import html, terminal
+from grader.report import html, progress, terminal
 from grader.report.document import to_json
+from grader.report.progress import Earlier
 
 
-def write(grade: Grade, folder: Path) -> list[Path]:
-    """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths."""
+def write(grade: Grade, folder: Path, earlier: Earlier | None = None) -> list[Path]:
+    """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths.
+
+    `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
+    grading can.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    return [
+    earlier = earlier or Earlier()
+    paths = [
         _replace(folder / "grade.json", to_json(grade)),
-        _replace(folder / "grade.html", html.render(grade)),
+        _replace(folder / "grade.html", html.render(grade, progress=progress.since(earlier, grade))),
     ]
+    _replace(folder / progress.FILE, progress.to_json(earlier, grade))
+    return paths
 
 
-def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path]) -> None:
+def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path], earlier: Earlier | None = None) -> None:
     """Print the grade for people."""
-    terminal.show(grade, isolation, paths)
+    changed = None if earlier is None else progress.since(earlier, grade)
+    terminal.show(grade, isolation, paths, progress.line(changed))
 
 
 def _replace(path: Path, text: str) -> Path:

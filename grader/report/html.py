@@ -12,6 +12,7 @@ import jinja2
 
 from grader.grade import Grade, Outcome
 from grader.report.document import duration, points
+from grader.report.progress import Progress
 
 if TYPE_CHECKING:
     from grader.classroom.results import LatePenalty
@@ -26,6 +27,7 @@ def render(
     late: LatePenalty | None = None,
     reviewed: Collection[str] = (),
     notes: bool = True,
+    progress: Progress | None = None,
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
 
@@ -35,6 +37,7 @@ def render(
         late: the penalty to deduct and to explain.
         reviewed: checks that needed review, and that an instructor has accepted as they are.
         notes: show what the sandbox noticed, which is for the instructor's eyes.
+        progress: what changed since the last run.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
     return (
@@ -45,6 +48,8 @@ def render(
             student=student,
             late=late,
             notes=notes,
+            progress=progress,
+            gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,
             reviewed=reviewed,
@@ -64,6 +69,7 @@ def environment(folder: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.filters["points"] = points
+    made.filters["signed"] = lambda value: f"{'+' if value > 0 else '-'}{points(abs(value))}"
     made.filters["duration"] = duration
     made.filters["mark"] = _MARKS.__getitem__
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
+from grader.configuration import own_command
 from grader.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from grader.report.document import points
 
@@ -66,8 +68,11 @@ class Progress:
             self._bar = None
 
 
-def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path]) -> None:
-    """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result."""
+def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path], progress: str = "") -> None:
+    """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
+
+    `progress` is one line on what changed since the last run; empty where there is none.
+    """
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, highlight=False, width=_WIDTH)
@@ -79,9 +84,23 @@ def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path]) -> None:
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
     _show_result(console, grade)
+    if progress:
+        console.print(escape(progress), soft_wrap=True)
     for path in paths:
         console.print(f"[dim]report[/] {escape(str(path))}", soft_wrap=True)
     console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
+    if grade.score < grade.max_score:
+        console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths))}", soft_wrap=True)
+
+
+def _next(grade: Grade, paths: Sequence[Path]) -> str:
+    """The command that says what to do next, with what differs from its defaults."""
+    words = [own_command(), "next"]
+    if grade.submission != "labs":
+        words.append(shlex.quote(grade.submission))
+    if paths and paths[0].parent.resolve() != Path("grade-report").resolve():
+        words += ["--report", shlex.quote(str(paths[0].parent))]
+    return " ".join(words)
 
 
 def _show_lab(console: Console, lab: LabResult) -> None:

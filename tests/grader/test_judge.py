@@ -55,3 +55,24 @@ def test_true_is_not_one() -> None:
 @pytest.mark.parametrize(("value", "text"), [(2.0, "2 s"), (0.00321, "3.21 ms"), (5e-6, "5 µs"), (2.5e-8, "25 ns")])
 def test_durations_are_shown_in_a_fitting_unit(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "shown"),
+    [
+        (37.94365668105985, 0.37943656681059845, r"saw 37.9437, expected 0.379437 \(100 times too large\)"),
+        (1778760.0, 1443420, "saw 1,778,760, expected 1,443,420"),
+        (4.497e4, 4.716e10, r"saw 44,970, expected 47,160,000,000 \(1,050,000 times too small\)"),
+        (65536.0, 65504.0, "saw 65,536, expected 65,504"),
+        (1.0000000001, 1.0, "saw 1.0000000001, expected 1"),
+        (5, 4, "saw 5, expected 4"),
+    ],
+)
+def test_numbers_are_shown_in_the_digits_that_tell_them_apart(observed: float, expected: float, shown: str) -> None:
+    with pytest.raises(CheckFailed, match=shown):
+        require_close(observed, expected, relative=1e-12, what="it")
+
+
+def test_a_tolerance_is_told_where_it_says_something() -> None:
+    with pytest.raises(CheckFailed, match=r"expected 2 within 10%$"):
+        require_close(2.5, 2.0, relative=0.1, what="it")

@@ -84,7 +84,9 @@ def test_the_terminal_shows_hostile_text_as_it_is(result: Grade, capsys: pytest.
 def test_reports_are_replaced_as_a_whole(result: Grade, tmp_path: Path) -> None:
     report.write(result, tmp_path / "out")
     report.write(replace(result, seed=43), tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["grade.html", "grade.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("grade.html", "grade.json", "progress.json"),
+    ]
     assert json.loads((tmp_path / "out" / "grade.json").read_text())["seed"] == 43
 
 

@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
         "grader/judge.py": "print('judge')\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")},
-        **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "virtual-gpu", "instructor")},
+        **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "instructor")},
     }
     for name, text in files.items():
         path = root / name

@@ -1,0 +1,17 @@
+"""`gpulabs doctor`: what is here, what is wrong, and the command that mends it."""
+
+import os
+import sys
+
+import typer
+
+from grader import doctor
+
+
+def examine_machine() -> None:
+    """Look at Python, PyTorch, CUDA, the driver, the virtual GPU, disk, memory, ports and the sandbox.
+
+    One line per fact: ok, note or wrong, and for what is wrong the command that mends it. Changes nothing.
+    Exit codes: 0 the labs can be worked on, 1 they cannot.
+    """
+    raise typer.Exit(doctor.main(colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))

@@ -1,0 +1,115 @@
+"""Python, its environment, the course's libraries, the optional extras, and the student's folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, wrong
+
+OLDEST = (3, 11)
+NEEDED = {
+    "numpy": "numpy",
+    "pytest": "pytest",
+    "matplotlib": "matplotlib",
+    "safetensors": "safetensors",
+    "sklearn": "scikit-learn",
+    "pynvml": "nvidia-ml-py",
+    "prometheus_client": "prometheus-client",
+    "tensorboard": "tensorboard",
+    "rich": "rich",
+    "typer": "typer",
+    "jinja2": "jinja2",
+}
+"""Modules that the labs and the grader import, beside PyTorch, and what they are installed as."""
+EXTRAS: tuple[tuple[str, str, str], ...] = (
+    ("notebooks", "jupytext", "notebooks in Jupyter"),
+    ("flash-attn", "flash_attn", "Lab 4's other kernels, on an NVIDIA GPU"),
+)
+"""Of a student: extra, module, what for."""
+
+
+def examine() -> list[Fact]:
+    facts = [_python(), _environment(), _libraries()]
+    return [*facts, *_folder(), _extras()]
+
+
+def _python() -> Fact:
+    version = platform.python_version()
+    if sys.version_info >= OLDEST:
+        return ok("Python", f"{version} ({sys.executable})")
+    for minor in (13, 12, 11, 14):
+        if shutil.which(f"python3.{minor}"):
+            mend = f"make PYTHON=python3.{minor} grade LAB=1"
+            break
+    else:
+        mend = "sudo apt install python3.12 python3.12-venv" if shutil.which("apt") else "uv venv --python 3.12 .venv"
+        if sys.platform == "darwin":
+            mend = "brew install python@3.12"
+    return wrong("Python", f"{version} is too old: the course needs {OLDEST[0]}.{OLDEST[1]} or newer", mend)
+
+
+def _environment() -> Fact:
+    own = ROOT / ".venv"
+    if sys.prefix != sys.base_prefix:
+        return ok("environment", f"virtual environment {sys.prefix}")
+    if (own / "bin/python").exists():
+        return note(
+            "environment",
+            f"this Python is not that of {own}, where make installs the course",
+            ".venv/bin/gpulabs doctor",
+        )
+    if not (is_here("venv") and is_here("ensurepip")):
+        package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        return wrong("environment", "this Python cannot make virtual environments", f"sudo apt install {package}")
+    return note("environment", "no virtual environment: make sets one up in .venv, once", "make grade LAB=1")
+
+
+def _libraries() -> Fact:
+    missing = [name for module, name in NEEDED.items() if not is_here(module)]
+    if not missing:
+        return ok("libraries", f"all {len(NEEDED)} that the course needs beside PyTorch")
+    return wrong("libraries", f"missing: {', '.join(missing)}", set_up())
+
+
+def set_up(*options: str) -> str:
+    """The command that installs everything the course needs; `options` are for uv, where there is an environment."""
+    if (ROOT / "Makefile").is_file() and sys.prefix == sys.base_prefix and shutil.which("make"):
+        return "make grade LAB=1"
+    what = ("--editable", ".") if (ROOT / "pyproject.toml").is_file() else ("gpu-computing-labs",)
+    return install(*what, *options)
+
+
+def _folder() -> list[Fact]:
+    labs = Path("labs")
+    if not labs.is_dir():
+        if (ROOT / "labs").is_dir():
+            return [note("labs", f"this folder has no labs/; they are in {ROOT}", f"cd {ROOT}")]
+        return [wrong("labs", "there is no folder labs/ here", "git checkout -- labs")]
+    if not os.access(str(labs), os.W_OK):
+        return [wrong("labs", "the folder labs/ cannot be written to", "sudo chown -R $USER labs")]
+    found = len([folder for folder in labs.iterdir() if folder.name.startswith("lab") and folder.is_dir()])
+    if found < 5:
+        return [wrong("labs", f"labs/ has {found} of the five labs", "git checkout -- labs")]
+    if shutil.which("git") is None:
+        return [note("labs", "five labs; git is not here, which would keep your work", "sudo apt install git")]
+    command = ["git", "rev-parse", "--is-inside-work-tree"]
+    if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+        return [note("labs", "five labs; they are not under version control", "git init && git add labs")]
+    return [ok("labs", "five labs, under version control")]
+
+
+def _extras() -> Fact:
+    there = [extra for extra, module, _ in EXTRAS if is_here(module)]
+    absent = [(extra, what) for extra, module, what in EXTRAS if extra not in there]
+    parts = [f"{extra}: installed" for extra in there]
+    parts += [f"{extra}: not installed ({what})" for extra, what in absent]
+    if "notebooks" in there:
+        return ok("extras", "; ".join(parts))
+    if sys.prefix == sys.base_prefix:  # first an environment to install it into
+        return note("extras", "; ".join(parts))
+    return note("extras", "; ".join(parts), install("--editable", '".[notebooks]"'))

@@ -1,0 +1,17 @@
+"""What the course's notebooks begin with: the device, the student's own modules, calm notes, pictures, the grade.
+
+    from labkit import notebook
+    course = notebook.open(lab=1)
+    lab = course.modules
+
+Needs IPython (the extra `notebooks`). Not for programs: those use `labkit.device` and `labkit.plotting`, and not for
+building the notebooks from their sources (`notebooks/build.py`).
+"""
+
+from labkit.notebook.course import Course, open_course
+from labkit.notebook.notes import card, table
+from labkit.notebook.pictures import COLORS, INK, new_figure, show, show_file
+
+open = open_course
+
+__all__ = ["COLORS", "INK", "Course", "card", "new_figure", "open", "show", "show_file", "table"]

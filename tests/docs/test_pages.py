@@ -1,0 +1,73 @@
+"""Pages as they lie in the repository, and as GitHub shows them: no dead link, no figure that says something else."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+import pytest
+
+from grader.release.contents import for_students
+from grader.rubric import Lab, load
+from grader.rubric_table import out_of_date
+from tests.docs.markdown import ROOT, Link, anchors, links
+
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "labs/*/*.md", "notebooks/*.md", "examples/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+@pytest.fixture(scope="module")
+def released() -> Mapping[str, bytes]:
+    return for_students(ROOT)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    assert _dead(links(page, (ROOT / page).read_text())) == []
+
+
+def test_what_students_get_links_to_nothing_that_they_do_not_get(released: Mapping[str, bytes]) -> None:
+    folders = {str(folder) for name in released for folder in PurePosixPath(name).parents}
+    # The change log is written by the release itself.
+    there = {*released, *folders, "CHANGES.md"}
+    pages = {name: content.decode() for name, content in released.items() if name.endswith(".md")}
+    del pages["grader/release/templates/README.md"]  # a template: its links hold where its copy lies
+    assert {"README.md", "docs/student.md", "docs/chapter.md", "docs/labs/lab1.md"} <= pages.keys()
+    found = [link for name, text in pages.items() for link in links(name, text)]
+    assert [str(link) for link in found if link.path and _target(link) not in there] == []
+
+
+def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> None:
+    documents = {name for name in released if name.startswith("docs/") and name.endswith(".md")}
+    lessons = {f"docs/labs/{name}.md" for name in ("lab1", "lab2", "lab3", "lab4", "lab5", "container")}
+    assert documents == {"docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md", *lessons}
+
+
+def test_points_on_pages_are_those_of_the_rubric() -> None:
+    stale = out_of_date([*(ROOT / "docs" / "labs").glob("*.md"), ROOT / "README.md"])
+    assert stale == [], "python -m grader.rubric_table docs/labs/*.md README.md"
+
+
+@pytest.mark.parametrize("lab", load().labs, ids=lambda lab: lab.id)
+def test_a_hand_out_says_how_many_points_its_lab_has(lab: Lab) -> None:
+    hand_out = (ROOT / "labs" / lab.package / "README.md").read_text()
+    assert f" {lab.points} points." in hand_out.partition("##")[0]
+
+
+def _dead(found: Iterable[Link]) -> list[str]:
+    dead = []
+    for link in found:
+        target = ROOT / _target(link)
+        if not target.exists() or (
+            link.anchor and target.suffix == ".md" and link.anchor not in anchors(target.read_text())
+        ):
+            dead.append(str(link))
+    return dead
+
+
+def _target(link: Link) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(link.page), link.path)) if link.path else link.page

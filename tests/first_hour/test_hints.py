@@ -1,0 +1,75 @@
+"""Every check has hints, in steps that say more and more, and none of them is a solution."""
+
+from __future__ import annotations
+
+import ast
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from grader import hints, rubric
+from grader.guide.tasks import tasks
+from grader.release.leaks import Secrets
+from tests.first_hour.conftest import ROOT
+
+LABS = {lab.id: lab for lab in rubric.load().labs}
+
+
+def test_every_check_of_the_hundred_points_has_three_steps() -> None:
+    course, known = rubric.load(), hints.load()
+    assert hints.problems(course, known) == []
+    assert sum((check.points for check in course.checks()), Decimal(0)) == 100
+    assert {len(hint.steps) for hint in known.values()} == {3}
+
+
+def test_a_check_without_a_hint_and_a_hint_without_a_check_are_named() -> None:
+    known = dict(hints.load())
+    known["lab1.benchmark.gone"] = known.pop("lab1.benchmark.warmed_up")
+    assert hints.problems(rubric.load(), known) == [
+        "lab1.benchmark.warmed_up has no hint",
+        "lab1.benchmark.gone is no check of the rubric",
+    ]
+
+
+def test_no_hint_holds_a_line_of_a_solution() -> None:
+    secrets = Secrets(ROOT / "solutions")
+    # Also as strictly as what students read and fill in is judged.
+    files = [(f"{top}/{file.name}", file.read_bytes()) for file in hints.FOLDER.glob("*") for top in ("docs", "grader")
+             if file.is_file()]  # fmt: skip
+    assert [str(leak) for leak in secrets.leaks(files)] == []
+
+
+def test_a_solution_in_a_hint_is_found(tmp_path: Path) -> None:
+    solution = (ROOT / "solutions/lab1_gpu_basics/benchmark.py").read_text()
+    line = next(line for line in solution.splitlines() if "statistics.median(" in line)
+    leaks = Secrets(ROOT / "solutions").leaks([("docs/lab1.toml", f'steps = ["""\n{line}\n"""]'.encode())])
+    assert list(leaks)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_what_a_hint_names_is_there(lab: str) -> None:
+    folder = ROOT / "labs" / LABS[lab].package
+    numbers = {task.number for task in tasks(folder / "README.md")}
+    for hint in (hint for check, hint in hints.load().items() if check.startswith(lab)):
+        assert hint.task in numbers, hint.check
+        for place in hint.write:
+            file, _, name = place.partition(" ")
+            text = (folder / file).read_text()
+            assert not name or name in _names(text), f"{hint.check}: {place} is not in {folder}"
+
+
+def test_a_hint_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lab1.toml").write_text('[benchmark.warmed_up]\ntask = "2.1"\nwrite = ["a.py f"]\nsteps = ["x"]\n')
+    with pytest.raises(hints.HintError, match=r"lab1\.benchmark\.warmed_up: '2\.1' is no task of its lab"):
+        hints.load(tmp_path)
+
+
+def _names(text: str) -> set[str]:
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return names

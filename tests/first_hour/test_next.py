@@ -1,0 +1,203 @@
+"""`gpulabs next` names the right task: with and without a grade, when one is old, and when all is done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grader import hints, report, rubric
+from grader.cli import app
+from grader.grade import CheckReport, Circumstances, Outcome, grade
+from grader.guide.tasks import survey, tasks
+from grader.report import progress
+from grader.sandbox import copying
+from tests.first_hour.conftest import ROOT
+
+FAILED = CheckReport(Outcome.FAILED, "saw 60 ms, expected about 71 µs", "run `warmup` products first")
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a copy of the stubs."""
+    shutil.copytree(ROOT / "labs", tmp_path / "labs", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def solved(room: Path) -> Path:
+    """The same, with every task done."""
+    shutil.rmtree(room / "labs")
+    ignored = shutil.ignore_patterns("__pycache__", "*.template.*", "run")
+    shutil.copytree(ROOT / "solutions", room / "labs", ignore=ignored)
+    return room
+
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """What the command says."""
+
+    def run(*options: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["next", *options])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return run
+
+
+def report_on(
+    room: Path, problems: Mapping[str, CheckReport], labs: tuple[int, ...] = (1, 2, 3, 4, 5), sha: str | None = None
+) -> None:
+    """A report on the labs as they are, in which everything passes but `problems`."""
+    course = rubric.load()
+    if sha is None:
+        with tempfile.TemporaryDirectory() as copy:
+            sha = copying.write(copying.scan(room / "labs"), Path(copy, "labs"))
+    reports = {check.id: problems.get(check.id, CheckReport(Outcome.PASSED)) for check in course.checks()}
+    here = Circumstances("labs", sha, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    result = grade(course, course.select(labs), reports, here)
+    report.write(result, room / "grade-report", progress.read(room / "grade-report", result))
+
+
+def test_without_a_grade_it_begins_with_the_first_task(room: Path, ask: Ask) -> None:
+    said = ask("--hints", "1")
+    assert said.startswith("Next: Task 1.1, what is on this machine\n")
+    assert "labs/lab1_gpu_basics/environment.py:47  check_environment (about 23 lines)" in said
+    assert "labs/lab1_gpu_basics/README.md:26" in said
+    assert "grade --criterion lab1.benchmark" in said
+    assert "1. the idea: Three different programs" in said
+    assert "next --check lab1.benchmark.environment_described --hints 2" in said
+    assert "benchmark_matmul (labs/lab1_gpu_basics/benchmark.py:58): 8.5 points by itself" in said
+
+
+def test_the_place_is_that_of_the_todo(room: Path) -> None:
+    found, broken = survey(room / "labs/lab5_production")
+    assert not broken
+    by_name = {function.name: function for function in found}
+    function = by_name["GPUMonitor.sample"]
+    assert "TODO(task 5.5)" in function.path.read_text().splitlines()[function.line - 1]
+
+
+def test_every_open_task_belongs_to_a_heading_and_every_heading_is_found(room: Path) -> None:
+    for lab in rubric.load().labs:
+        headings = {task.number for task in tasks(room / "labs" / lab.package / "README.md")}
+        found, _ = survey(room / "labs" / lab.package)
+        assert {function.task for function in found} <= headings
+        assert {hint.task for check, hint in hints.load().items() if check.startswith(lab.id)} == headings
+
+
+def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: Ask) -> None:
+    _write(room / "labs/lab1_gpu_basics/benchmark.py", "benchmark_matmul")
+    stub = CheckReport(Outcome.FAILED, "Task 1.1 is open: write check_environment in labs/x.py")
+    blocked = CheckReport(Outcome.BLOCKED, "blocked by lab1.benchmark.warmed_up: saw 60 ms")
+    problems = {"lab1.benchmark.warmed_up": FAILED, "lab1.benchmark.environment_described": stub}
+    report_on(room, {**problems, "lab1.measurements.seconds_equal_truth": blocked}, (1,))
+    said = ask("--lab", "1")
+    assert said.startswith("Next: lab1.benchmark.warmed_up, a check that fails although its code is written.")
+    assert "2.5 points for one mistake" in said  # what waits for it counts as well
+    assert "seen    saw 60 ms, expected about 71 µs" in said
+    assert "→ run `warmup` products first" in said
+    assert "where   labs/lab1_gpu_basics/benchmark.py:26  benchmark_matmul" in said
+    assert "Task 1.1" in said.partition("Or instead")[2]
+
+
+def test_a_report_and_a_broken_script_come_after_what_is_open(room: Path, ask: Ask) -> None:
+    problems = {f"lab3.{name}": FAILED for name in ("setup.debugged_script_ends", "scaling.report_agrees_with_results")}
+    report_on(room, problems, (3,))
+    assert ask("--lab", "3").startswith("Next: Task 3.1,")
+
+
+def test_a_report_is_the_last_task_of_a_lab(solved: Path, ask: Ask) -> None:
+    report_on(solved, {"lab2.comparison.report_agrees_with_results": FAILED})
+    said = ask()
+    assert said.startswith("Next: Task 2.4, the report")
+    assert "labs/lab2_mixed_precision/REPORT.md" in said
+
+
+def test_when_all_is_done_it_says_so(solved: Path, ask: Ask) -> None:
+    report_on(solved, {})
+    said = ask()
+    assert said.startswith("Everything that was graded passes.")
+    assert "container_exercise" in said
+
+
+def test_all_written_and_nothing_graded_asks_for_a_grade(solved: Path, ask: Ask) -> None:
+    assert "Next: a grade" in ask()
+
+
+def test_labs_that_were_graded_earlier_still_count(solved: Path, ask: Ask) -> None:
+    report_on(solved, {"lab2.amp.loss_in_float32": FAILED}, (1, 2))
+    report_on(solved, {}, (3, 4, 5))
+    assert ask().startswith("Next: lab2.amp.loss_in_float32,")
+
+
+def test_a_report_older_than_the_code_is_told(room: Path, ask: Ask) -> None:
+    report_on(room, {}, sha="0" * 64)
+    changed = room / "labs/lab1_gpu_basics/profiler.py"
+    os.utime(changed, (2**31, 2**31))
+    said = ask()
+    assert said.startswith("note: the last grade is older than your code (lab1_gpu_basics/profiler.py): grade again")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema_version": "1.1"}', "[1]"])
+def test_a_damaged_report_is_told_and_left_aside(room: Path, ask: Ask, text: str) -> None:
+    (room / "grade-report").mkdir()
+    (room / "grade-report/grade.json").write_text(text)
+    said = ask()
+    assert said.startswith("note: grade-report/grade.json cannot be read")
+    assert "Next: Task 1.1" in said
+
+
+def test_a_file_that_python_cannot_read_comes_before_everything(room: Path, ask: Ask) -> None:
+    (room / "labs/lab2_mixed_precision/numerics.py").write_text("def f(:\n")
+    said = ask()
+    assert "mend a file that Python cannot read" in said
+    assert "labs/lab2_mixed_precision/numerics.py:1: " in said
+
+
+def test_nothing_of_a_submission_is_executed(room: Path, ask: Ask) -> None:
+    file = room / "labs/lab1_gpu_basics/__init__.py"
+    file.write_text("import pathlib\npathlib.Path('executed').touch()\n")
+    ask()
+    assert not (room / "executed").exists()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_hints_come_in_steps(ask: Ask, steps: int) -> None:
+    said = ask("--check", "lab3.accumulation.uneven_counts", "--hints", str(steps))
+    assert [f"  {number}. " in said for number in (1, 2, 3)] == [number <= steps for number in (1, 2, 3)]
+
+
+def test_hints_of_a_criterion_are_those_of_its_checks(ask: Ask) -> None:
+    assert ask("--check", "lab3.accumulation").count("Hints for lab3.accumulation.") == 6
+
+
+def test_an_unknown_check_is_refused_with_one_that_was_meant(ask: Ask) -> None:
+    said = ask("--check", "lab1.warmed_up", code=2)
+    assert "did you mean lab1.benchmark.warmed_up?" in said
+
+
+@pytest.mark.parametrize(("lab", "says"), [("9", "there is no lab 9"), ("container", "expected numbers")])
+def test_a_lab_that_is_not_there_is_refused(room: Path, ask: Ask, lab: str, says: str) -> None:
+    assert says in ask("--lab", lab, code=2)
+
+
+def test_a_folder_that_is_not_there_is_refused(ask: Ask, tmp_path: Path) -> None:
+    assert "there is no folder" in ask(str(tmp_path / "nothing"), code=2)
+
+
+def _write(file: Path, function: str) -> None:
+    """Write the function, wrongly."""
+    text = file.read_text()
+    start = text.index("raise NotImplementedError(", text.index(f"def {function}("))
+    stop = text.index("\n\n\n", start)
+    file.write_text(f"{text[:start]}return None{text[stop:]}")
