@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +27,77 @@ from benchmarks.measure import load, save
 from grader.classroom import results, standing
 from grader.classroom.gradebook import FILE
 from grader.classroom.memory import used_bytes
-from tests.classroom.synthetic import Made, make_class
+from tests.classroom.synthetic import make_class
 
 ROOT = Path(__file__).parents[1]
 GPULABS = [sys.executable, "-c", "from grader.cli import app; app()"]
 SEED = 20260301
 _POLL_SECONDS = 0.5
+_MADE = "made.json"
+PHASES = ("undisturbed", "killed", "ray", "alone")
 
 
-def main(count: int = 8, jobs: int = 2, kills: int = 5, alone: int | None = None) -> Path:
-    """Run all three and save the figures.
+def main(
+    count: int = 8, jobs: int = 2, kills: int = 5, folder: Path | None = None, phases: Sequence[str] = PHASES
+) -> Path | None:
+    """Run phases, and save the figures once all have been run.
 
     Args:
         count: submissions.
         jobs: gradings at the same time.
         kills: how often the second run is killed.
-        alone: how many submissions to grade alone, those that were made first; None: all.
+        folder: where everything is kept, so that phases can be run one by one; None: a temporary folder.
+        phases: of `PHASES`.
+
+    Returns:
+        The file with the results; None as long as a phase is missing.
     """
-    # Root's children run as somebody else, who must be able to enter; /tmp may be small.
-    with tempfile.TemporaryDirectory(prefix="class-", dir="/var/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        made = make_class(folder, count)
-        load_before = load()
-        seconds, peak_bytes = _undisturbed(folder, jobs)
-        killed = _killed(folder, jobs, kills)
-        first, second = (standing.dump(folder / out) for out in ("undisturbed", "killed"))
-        on_ray = _on_ray(folder, first) if importlib.util.find_spec("ray") else None
-        compared = _compared_alone(folder, made[:alone])
-        history = _history(folder / "undisturbed")
-        return save(
-            "class_cost",
-            {
-                "what": f"gpulabs class, Lab 1, device vgpu:T4, {jobs} jobs",
-                "submissions": count,
-                "gradings": len(history),
-                "kinds": sorted({one.what.rpartition("/")[0] or one.what for one in made}),
-                "load_before": load_before,
-                "wall_seconds": round(seconds, 1),
-                "wall_seconds_per_submission": round(seconds / count, 2),
-                "grading_seconds": {
-                    "median": round(statistics.median(one["seconds"] for one in history), 1),
-                    "max": max(one["seconds"] for one in history),
-                },
-                "peak_bytes_of_all_processes": peak_bytes,
-                "peak_bytes_of_one_judge": max(one["peak_bytes"] for one in history),
-                "killed": {**killed, "gradebook_is_identical": first == second, "differences": _lines(first, second)},
-                "ray": on_ray,
-                "alone": compared,
-            },
-        )
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            # Root's children run as somebody else, who must be able to enter; /tmp may be small.
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="class-", dir="/var/tmp"))
+            folder = Path(name)
+            folder.chmod(0o755)
+        if not (folder / _MADE).is_file():
+            made = make_class(folder, count)
+            (folder / _MADE).write_text(json.dumps([[one.student, one.what, str(one.folder)] for one in made]))
+        run = {
+            "undisturbed": lambda: _undisturbed(folder, jobs),
+            "killed": lambda: _killed(folder, jobs, kills, count),
+            "ray": lambda: _on_ray(folder, count),
+            "alone": lambda: _alone(folder),
+        }
+        for phase in phases:
+            load_before = load()
+            (folder / f"{phase}.json").write_text(json.dumps({"load_before": load_before, **run[phase]()}))
+        if not all((folder / f"{phase}.json").is_file() for phase in PHASES):
+            return None
+        return save("class_cost", _compared(folder, jobs))
+
+
+def _compared(folder: Path, jobs: int) -> dict[str, Any]:
+    """The figures of all phases, and what differs from the undisturbed run."""
+    found = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
+    made, history = _made(folder), _history(folder / "undisturbed")
+    first = standing.dump(folder / "undisturbed")
+    for phase in ("killed", "ray"):
+        if found[phase].get("gradings"):
+            other = standing.dump(folder / phase)
+            found[phase] |= {"gradebook_is_identical": first == other, "differences": _lines(first, other)}
+    found["undisturbed"]["wall_seconds_per_submission"] = round(found["undisturbed"]["wall_seconds"] / len(made), 2)
+    found["undisturbed"]["grading_seconds"] = {
+        "median": round(statistics.median(one["seconds"] for one in history), 1),
+        "max": max(one["seconds"] for one in history),
+    }
+    found["undisturbed"]["peak_bytes_of_one_judge"] = max(one["peak_bytes"] for one in history)
+    found["alone"] |= _compared_alone(folder, made)
+    return {
+        "what": f"gpulabs class, Lab 1, device vgpu:T4, {jobs} jobs",
+        "submissions": len(made),
+        "gradings": len(history),
+        "kinds": sorted({what.rpartition("/")[0] or what for _, what, _ in made}),
+        **found,
+    }
 
 
 @contextlib.contextmanager
@@ -95,7 +116,7 @@ def _started(
             process.kill()
 
 
-def _undisturbed(folder: Path, jobs: int) -> tuple[float, int]:
+def _undisturbed(folder: Path, jobs: int) -> dict[str, Any]:
     """Wall seconds, and the most memory that all processes had together."""
     started = time.perf_counter()
     with _started(folder, "undisturbed", jobs) as process:
@@ -105,43 +126,41 @@ def _undisturbed(folder: Path, jobs: int) -> tuple[float, int]:
             time.sleep(_POLL_SECONDS)
     if process.returncode not in (0, 3):
         raise RuntimeError(f"gpulabs class ended with {process.returncode}")
-    return time.perf_counter() - started, peak
+    return {"wall_seconds": round(time.perf_counter() - started, 1), "peak_bytes_of_all_processes": peak}
 
 
-def _killed(folder: Path, jobs: int, kills: int) -> dict[str, Any]:
+def _killed(folder: Path, jobs: int, kills: int, count: int) -> dict[str, Any]:
     """Grade into another gradebook, killed after about every n-th grading; what was killed when."""
-    total = len(_history(folder / "undisturbed"))
     chance = random.Random(SEED)
     found: list[int] = []
     for number in range(1, kills + 1):
         with _started(folder, "killed", jobs) as process:
-            goal = number * total // (kills + 1)
+            goal = number * count // (kills + 1)
             while process.poll() is None and _count(folder / "killed") < goal:
                 time.sleep(_POLL_SECONDS)
             time.sleep(chance.uniform(0, 10))
         found.append(_count(folder / "killed"))
     with _started(folder, "killed", jobs) as process:
         exit_code = process.wait()
-    return {
-        "kills": kills,
-        "gradings_before_each": found,
-        "exit_code": exit_code,
-        "gradings": _count(folder / "killed"),
-    }
+    gradings = _count(folder / "killed")
+    return {"kills": kills, "gradings_before_each": found, "exit_code": exit_code, "gradings": gradings}
 
 
-def _on_ray(folder: Path, undisturbed: str) -> dict[str, Any]:
+def _on_ray(folder: Path, count: int) -> dict[str, Any]:
     """Grade with `--engine ray` on three nodes of one CPU each, one of which is taken away in the middle."""
+    if importlib.util.find_spec("ray") is None:
+        return {"left_out": "Ray is not installed"}
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     from ray.cluster_utils import Cluster
 
-    nodes, total = 3, len(_history(folder / "undisturbed"))
+    nodes = 3
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         doomed = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)][-1]
         cluster.wait_for_nodes()
         started = time.perf_counter()
         with _started(folder, "ray", nodes, "--engine=ray", environment={"RAY_ADDRESS": cluster.address}) as process:
-            while process.poll() is None and _count(folder / "ray") < total // 2:
+            while process.poll() is None and _count(folder / "ray") < count // 2:
                 time.sleep(_POLL_SECONDS)
             before = _count(folder / "ray")
             cluster.remove_node(doomed)
@@ -149,38 +168,46 @@ def _on_ray(folder: Path, undisturbed: str) -> dict[str, Any]:
         seconds = time.perf_counter() - started
     finally:
         cluster.shutdown()
-    dumped = standing.dump(folder / "ray")
     return {
         "nodes": nodes,
         "gradings_before_a_node_was_lost": before,
         "exit_code": exit_code,
         "gradings": _count(folder / "ray"),
         "wall_seconds": round(seconds, 1),
-        "gradebook_is_identical": dumped == undisturbed,
-        "differences": _lines(undisturbed, dumped),
     }
 
 
-def _compared_alone(folder: Path, made: list[Made]) -> dict[str, Any]:
-    """Each submission graded by `gpulabs grade`, and what differs from its grade in the class."""
+def _alone(folder: Path) -> dict[str, Any]:
+    """Each submission graded by `gpulabs grade`."""
+    started, made = time.perf_counter(), _made(folder)
+    for student, _, submission in made:
+        report = folder / "reports" / student
+        if (report / "grade.json").is_file():
+            continue  # from a run that was interrupted
+        asked = [f"--seed={SEED}", "--lab=1", "--device=vgpu:T4", "--report", str(report)]
+        command = [*GPULABS, "grade", submission, *asked]
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    return {"submissions": len(made), "wall_seconds": round(time.perf_counter() - started, 1)}
+
+
+def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """What differs from each submission's grade in the class."""
     in_class = {one.student: one.grade for one in results.load(folder / "undisturbed").students}
     different_points, different_words = [], []
-    for one in made:
-        report = folder / "report"
-        asked = [f"--seed={SEED}", "--lab=1", "--device=vgpu:T4", "--report", str(report)]
-        command = [*GPULABS, "grade", str(one.folder), *asked]
-        subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        alone = json.loads((report / "grade.json").read_text()) | {"submission": one.student}
-        mine = in_class[one.student]
+    for student, what, _ in made:
+        alone = json.loads((folder / "reports" / student / "grade.json").read_text()) | {"submission": student}
+        mine = in_class[student]
         if mine is None or _outcomes(mine) != _outcomes(alone):
-            different_points.append(f"{one.student} ({one.what})")
+            different_points.append(f"{student} ({what})")
         elif standing.without_seconds(mine) != standing.without_seconds(alone):
-            different_words.append(f"{one.student} ({one.what})")
-    return {
-        "submissions": len(made),
-        "different_outcomes": different_points,
-        "same_outcomes_in_other_words": different_words,
-    }
+            different_words.append(f"{student} ({what})")
+    return {"different_outcomes": different_points, "same_outcomes_in_other_words": different_words}
+
+
+def _made(folder: Path) -> list[list[str]]:
+    """Student, scenario, and the folder to grade alone."""
+    made: list[list[str]] = json.loads((folder / _MADE).read_text())
+    return made
 
 
 def _outcomes(document: Any) -> dict[str, str]:
@@ -216,5 +243,6 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--alone", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="keep everything here; phases may be run one by one")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
     print(main(**vars(parser.parse_args())))

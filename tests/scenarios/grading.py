@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,21 +41,27 @@ class Keeper:
         return self._sandbox
 
 
-class OnlyWhatMatters:
-    """Leaves out those checks of a planted bug's own criteria that the scenario does not name.
+LEFT_OUT = "left out: nobody asks for it here"
+THIRDS = 3
 
-    It says which checks must fail and where no point may be lost. Whether the mistake shows in others of its criterion
-    as well changes nothing, and `make matrix` tells.
+
+class OnlyWhatMatters:
+    """Asks a planted bug the checks that it must fail, and a third of the bugs where no point may be lost, too.
+
+    Each run takes another third, by its seed; `make matrix` asks every bug everything. Whether the mistake shows in
+    others of its criterion as well changes nothing.
     """
 
     def __init__(self, bug: Scenario) -> None:
         self._named, self._own = set(bug.fails), bug.loses | bug.may_lose
+        self._asks_others = (zlib.crc32(bug.name.encode()) + SEED) % THIRDS == 0
         self._run: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         found = {check_id_of(item): item for item in items}
-        self._run = {check for check in found if check in self._named or check.rpartition(".")[0] not in self._own}
+        others = {check for check in found if self._asks_others and check.rpartition(".")[0] not in self._own}
+        self._run = others | (self._named & found.keys())
         open_: Iterable[str] = tuple(self._run)
         while open_ := [needed for check in open_ for needed in requirements_of(found[check], check)]:
             self._run.update(open_)
@@ -62,7 +69,7 @@ class OnlyWhatMatters:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         if check_id_of(item) not in self._run:
-            raise Blocked("left out: the scenario does not ask for it")
+            raise Blocked(LEFT_OUT)
 
 
 class Impatient:
@@ -157,7 +164,12 @@ class Graded:
 
     @property
     def losing_criteria(self) -> set[str]:
-        return {name.rpartition(".")[0] for name in self.checks if name not in self.passed}
+        """Those of checks that were asked."""
+        return {
+            name.rpartition(".")[0]
+            for name, check in self.checks.items()
+            if check["outcome"] != "passed" and check["message"] != LEFT_OUT
+        }
 
     @property
     def problems(self) -> str:
@@ -188,7 +200,7 @@ class Bench:
     ) -> Graded:
         """Build a scenario and grade it as `pytest --grade` does, with `run_pytest(arguments, plugins)`.
 
-        Without `every_check`, a planted bug is asked only what its scenario makes a statement about.
+        Without `every_check`, a planted bug is asked what `OnlyWhatMatters` says.
         """
         _rebuild(scenario, self.folder)
         arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
