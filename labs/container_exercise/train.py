@@ -130,7 +130,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if cuda else "CPU",
         # The course's virtual GPU, under which this program can be tried: python -m vgpu train.py
-        "simulated": "vgpu" in sys.modules,
+        "simulated": torch.cuda.is_available.__module__.startswith("vgpu."),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
     }

@@ -53,10 +53,9 @@ def make_class(target: Path, count: int, lab: int = 1) -> list[Made]:
 def _endless(lab: int) -> Iterator[tuple[str, Scenario | None]]:
     """The kinds in turn, so that a small class has some of each."""
     groups = {name: scenarios(name) for name in (f"lab{lab}/bugs", "exploits", f"lab{lab}/variants")}
-    kinds: list[list[tuple[str, Scenario | None]]] = [
-        *([(f"{name}/{one.name}", one) for one in found] for name, found in groups.items()),
-        [("stubs", None)],
-    ]
+    kinds: list[list[tuple[str, Scenario | None]]] = [[("stubs", None)]]
+    for place, (name, found) in enumerate(groups.items()):
+        kinds.insert(place, [(f"{name}/{one.name}", one) for one in found])
     rounds = max(len(kind) for kind in kinds)
     order = [kind[number] for number in range(rounds) for kind in kinds if number < len(kind)]
     return itertools.cycle(order)
