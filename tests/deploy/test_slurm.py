@@ -99,6 +99,9 @@ def queue(cluster: Cluster, checkout: Path, script: str, *arguments: str, **envi
 
 
 def seen(checkout: Path) -> list[dict[str, object]]:
+    """What each rank wrote."""
+    missing = [rank for rank in range(RANKS) if not (checkout / f"rank{rank}.json").is_file()]
+    assert not missing, (checkout / "out.txt").read_text()
     return [json.loads((checkout / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -131,6 +134,23 @@ def test_the_jobs_exit_code_is_the_verdict(
     code, output = submit(cluster, checkout, "acceptance.sbatch", VERDICT=verdict, EXIT_CODE=str(exit_code))
     assert code == expected, output
     assert {rank["restarts"] for rank in seen(checkout)} == {"0"}
+
+
+def test_the_course_itself_runs_on_both_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """No stand-ins: the acceptance test and then the training job, on the CPU."""
+    shutil.copytree(DEPLOY / "slurm", tmp_path / "deploy" / "slurm")
+    for name in ("cluster", "labkit", "vgpu", "solutions"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    code, output = submit(cluster, tmp_path, "acceptance.sbatch", "--device", "cpu", "--validation-only")
+    assert code == 3, output
+    (report,) = tmp_path.glob("reports/slurm-*/cluster_test_report.json")
+    found = json.loads(report.read_text())
+    assert (found["world_size"], found["acceptance"]["status"]) == (RANKS, "INCOMPLETE")
+    quick = {"EPOCHS": "1", "BATCH_SIZE": "64", "MODEL": "small-cnn", "DEVICE": "cpu"}
+    code, output = submit(cluster, tmp_path, "train.sbatch", **quick)
+    assert code == 0, output
+    (metadata,) = tmp_path.glob("runs/slurm-*/training_metadata.json")
+    assert json.loads(metadata.read_text())["world_size"] == RANKS
 
 
 def test_every_rank_hears_the_signal_that_slurm_sends_before_the_time_is_up(cluster: Cluster, checkout: Path) -> None:
