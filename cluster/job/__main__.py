@@ -1,6 +1,7 @@
 """`torchrun ... -m cluster.job`, or `python -m cluster.job` for one process."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 143 when it was told to stop before it was done (its checkpoint is complete).
     """
     told = settings.read(argv)
+    signal.signal(signal.SIGTERM, _stop_before_training)  # until the trainer puts its own in this place
     told.output_dir.mkdir(parents=True, exist_ok=True)
     name = told.device
     if name == "auto":
@@ -46,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"told to stop after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)
         return TOLD_TO_STOP
     return 0
+
+
+def _stop_before_training(number: int, frame: object) -> None:
+    """There is no training yet that could be lost."""
+    print("told to stop before the training had begun: start it again to go on", file=sys.stderr)
+    sys.exit(TOLD_TO_STOP)
 
 
 if __name__ == "__main__":

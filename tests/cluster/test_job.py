@@ -154,6 +154,21 @@ def test_told_to_stop_it_says_that_it_is_not_done_and_goes_on_later(job: Job) ->
     assert f"from step-{steps:08d}.pt" in job.ended(again, code=143)
 
 
+def test_told_to_stop_while_it_is_still_getting_ready_it_says_so_too(job: Job) -> None:
+    package = job.folder / "slow"
+    package.mkdir()
+    (package / "trainer.py").touch()
+    (package / "launch.py").write_text("import time\nprint('getting ready', flush=True)\ntime.sleep(300)\n")
+    process = job.start(PACKAGE="slow")
+    ends = time.monotonic() + LIMIT_SECONDS
+    while "getting ready" not in job.log.read_text():
+        assert process.poll() is None, job.log.read_text()
+        assert time.monotonic() < ends, job.log.read_text()
+        time.sleep(0.05)
+    process.terminate()
+    assert "before the training had begun" in job.ended(process, code=143)
+
+
 def test_early_stopping_ends_the_job(job: Job) -> None:
     job("--patience", "1", EPOCHS="200", LEARNING_RATE="0.05")
     assert job.metadata["ended"] == "early"

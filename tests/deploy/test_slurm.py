@@ -35,9 +35,10 @@ dist.barrier()
 rank = dist.get_rank()
 dist.destroy_process_group()
 """
-# Ends as the acceptance test would; one rank writes the report.
+# Ends as the acceptance test would; one rank writes the report. They end together: Slurm ends what is left of a job when
+# one of its processes fails.
 VERDICT = """
-import json, os, sys
+import json, os, pathlib, sys, time
 
 rank = int(os.environ["RANK"])
 with open(f"rank{rank}.json", "w") as file:
@@ -45,6 +46,9 @@ with open(f"rank{rank}.json", "w") as file:
 if rank == 0 and (verdict := os.environ["VERDICT"]) != "none":
     with open(sys.argv[sys.argv.index("--report") + 1] + "/cluster_test_report.json", "w") as file:
         json.dump({"acceptance": {"status": verdict}}, file)
+pathlib.Path(f"ready{rank}").touch()
+while len(list(pathlib.Path().glob("ready*"))) < int(os.environ["WORLD_SIZE"]):
+    time.sleep(0.05)
 sys.exit(int(os.environ["EXIT_CODE"]))
 """
 
