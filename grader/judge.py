@@ -112,6 +112,8 @@ def require_between(
 def _factor(observed: float, low: float, high: float) -> str:
     """How far off, where a factor says more than two numbers do."""
     if observed > 0 and low > 0:
+        if high < 1.25 * low:  # one value with a tolerance
+            low = high = math.sqrt(low * high)
         ratio = observed / high if observed > high else low / observed
         if ratio >= 1.5:
             return f" ({_plain(ratio, 3)} times too {'large' if observed > high else 'small'})"

@@ -55,7 +55,13 @@ def _judge_benchmark(claims: Mapping[str, Any], document: Mapping[str, Any]) -> 
     require({128, 4096} <= rows.keys(), f"results/benchmark.json has sizes {sorted(rows)}, expected 128 to 4096")
     speedup = {size: cpu / gpu for size, (cpu, gpu) in rows.items()}
     wins = [size for size in sorted(rows) if all(speedup[other] > 1 for other in rows if other >= size)]
-    require_equal(claims["crossover_size"], wins[0] if wins else "never", what="claim crossover_size")
+    crossover = claims["crossover_size"]
+    require(
+        isinstance(crossover, int) or crossover == "never",
+        f'claim crossover_size: saw {crossover!r}, expected a whole number or "never"',
+        "write the number without quotes",
+    )
+    require_equal(crossover, wins[0] if wins else "never", what="claim crossover_size")
     best = max(speedup, key=lambda size: speedup[size])
     require_equal(claims["best_speedup_size"], best, what="claim best_speedup_size")
     require_close(claims["best_speedup"], speedup[best], relative=0.02, what="claim best_speedup")

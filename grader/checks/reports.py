@@ -22,6 +22,7 @@ Kinds = Mapping[str, tuple[type, ...]]
 """The claims a report must make, and the types that each may have."""
 
 
+_NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
 _CLAIMS_HINT = (
     "expected is what the files in results/ say: copy the number from there, and again if a program was run after that"
 )
@@ -67,7 +68,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     )
     for name, types in kinds.items():
         right = isinstance(found[name], types) and not (isinstance(found[name], bool) and bool not in types)
-        require(right, f"claim {name}: {found[name]!r} should be {' or '.join(kind.__name__ for kind in types)}")
+        require(right, f"claim {name}: saw {found[name]!r}, expected {_called(types)}", _type_hint(found[name]))
     words = len(re.sub(r"^```.*?^```|^#[^\n]*|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
     require(
         words >= MINIMUM_PROSE_WORDS,
@@ -75,6 +76,16 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
         f"write at least {MINIMUM_PROSE_WORDS}: {write}",
     )
     return dict(found)
+
+
+def _called(types: tuple[type, ...]) -> str:
+    return " or ".join(_NAMES[kind] for kind in types if not (kind is int and float in types))
+
+
+def _type_hint(value: object) -> str:
+    if isinstance(value, str):
+        return "write numbers, true and false without quotes, as in 30.9; units and percent signs do not belong to them"
+    return "the comment behind the claim says what it must be"
 
 
 def results(submission: Submission, lab: str, name: str) -> dict[str, Any]:

@@ -69,4 +69,4 @@ def _age(submission: Path, file: Path, grade: Grade) -> str:
         return ""
     newer = [entry.target for entry in entries if entry.modified_ns > graded]
     shown = ", ".join(newer[:_SHOWN]) + (f" and {len(newer) - _SHOWN} more" if len(newer) > _SHOWN else "")
-    return f"the last grade is older than your code ({shown or 'files were added or removed'}): grade again to be sure"
+    return f"the last grade is older than your work ({shown or 'files were added or removed'}): grade again to be sure"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 
 from grader.configuration import ROOT
@@ -84,7 +85,7 @@ def _title(step: Step) -> str:
 
 
 def _why(step: Step) -> str:
-    worth = f"{points(step.points)} point{'' if step.points == 1 else 's'}"
+    worth = _in_words(step.points)
     if step.kind is Kind.MEND:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:
@@ -119,12 +120,12 @@ def _instead(advice: Advice) -> Iterator[str]:
     if advice.quick is not None:
         function, worth = advice.quick
         rows.append(
-            f"{function.name} ({shown(function.path)}:{function.line}): {points(worth)} points by itself for about "
+            f"{function.name} ({shown(function.path)}:{function.line}): {_in_words(worth)} by itself for about "
             f"{function.lines} line{'' if function.lines == 1 else 's'}"
         )
     for step in advice.instead:
         name = step.check if step.kind is Kind.MEND else _title(step)
-        rows.append(f"{name}: {'' if step.kind is Kind.MEND else 'up to '}{points(step.points)} points")
+        rows.append(f"{name}: {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}")
     if rows:
         yield ""
         yield "Or instead:"
@@ -182,3 +183,7 @@ def shown(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _in_words(value: Decimal) -> str:
+    return f"{points(value)} point{'' if value == 1 else 's'}"

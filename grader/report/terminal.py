@@ -98,6 +98,8 @@ def _next(grade: Grade, paths: Sequence[Path]) -> str:
     words = [own_command(), "next"]
     if grade.submission != "labs":
         words.append(shlex.quote(grade.submission))
+    if len(grade.labs) == 1 and grade.labs[0].id != "container":  # else it would begin with the first lab
+        words += ["--lab", grade.labs[0].id.removeprefix("lab")]
     if paths and paths[0].parent.resolve() != Path("grade-report").resolve():
         words += ["--report", shlex.quote(str(paths[0].parent))]
     return " ".join(words)

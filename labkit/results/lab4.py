@@ -33,6 +33,7 @@ class AttentionResult:
     backend: str
     """What computed it: "torch" for operations of one's own, else "flash_attn.cute", "flash_attn" or "sdpa"."""
     dtype: str
+    """As "float16"."""
     length: int
     """Tokens: queries, and as many keys."""
     seconds: float | None
@@ -47,7 +48,7 @@ class LargeTraining:
 
     device: str
     micro_batch: int
-    """Most samples that went through the model in one training pass."""
+    """Most samples that may go through the model at once, as it was asked for."""
     optimizer_steps: int
     losses: tuple[float, ...]
     """One per batch of the training loader: mean loss over all its samples, before the step that it led to."""

@@ -48,7 +48,7 @@ def profile_training_memory(
     """Run one training step (Adam, cross entropy) and read the device's memory at the end of each of its stages.
 
     1. baseline: the cache is emptied; nothing of this step is on the device yet. What is allocated now belongs to
-       others: on a second call, for one, the workspaces that cuBLAS keeps from its first product on.
+       others: on a second call, before PyTorch 2.15, the workspaces that cuBLAS keeps from its first product on.
     2. model: the model is moved to the device and cast to `dtype`, and Adam is created for it.
     3. forward: the batch is moved to the device (inputs cast to `dtype`, targets as they are) and the output computed.
     4. loss: the cross entropy of output and targets is computed.

@@ -60,7 +60,7 @@ def train_with_accumulation(
         accumulation_steps: batches per window.
         optimizer: of the model's parameters; None: `torch.optim.SGD(model.parameters(), lr=0.1)`.
         criterion: maps (outputs, targets) to the mean loss over what `count_targets` counts; None: cross entropy.
-        device: where to train; None: where the model's parameters are.
+        device: where to train: the model is there already, the batches are not; None: where its parameters are.
 
     Returns:
         An `AccumulationResult`, the same on every rank: optimizer steps, batches on one rank, and per step the number

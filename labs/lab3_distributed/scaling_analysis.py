@@ -208,8 +208,8 @@ def _print(points: Sequence[ScalingPoint]) -> None:
     for point in points:
         kind: Kind = "weak" if point.kind == "weak" else "strong"
         ratio, share = speedup(points, kind)[point.world_size], efficiency(points, kind)[point.world_size]
-        cost = f"{communication_share(point.profile):.0%}"
-        times = (f"{point.step_seconds * 1e3:.4g}", f"{point.samples_per_second:,.0f}", f"{ratio:.3g}", f"{share:.0%}")
+        cost = f"{communication_share(point.profile):.3g}"
+        times = (f"{point.step_seconds * 1e3:.4g}", f"{point.samples_per_second:,.0f}", f"{ratio:.3g}", f"{share:.3g}")
         rows.append((kind, point.world_size, *times, cost, name_bottleneck(point.profile)))
     columns = ("kind", "ranks", "ms", "samples/s", "speedup", "eff.", "comm.", "bottleneck")  # fits in 80 characters
     program.print_table("A training step on several processes", columns, rows)

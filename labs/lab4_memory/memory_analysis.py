@@ -60,8 +60,10 @@ def predict_memory(setup: TrainingSetup) -> MemoryPrediction:
     What the forward pass leaves for backward follows from what each operation needs there. A linear layer keeps its
     input (its gradient is a product with it); a layer norm its input; ReLU its output; GELU its input; attention its
     queries, keys and values, its output, and 4 bytes per token and head; an addition nothing. A tensor that two
-    operations keep is there once. The model's own input lies outside and does not count, its output does. The course's
-    `TransformerBlock` is written out in labkit/models.py; its attention never makes the scores.
+    operations keep is there once, also where one of them sees it in another shape (attention's output is laid out so
+    that the projection behind it reads it without a copy). The model's own input lies outside and does not count, its
+    output does. The course's `TransformerBlock` is written out in labkit/models.py; its attention never makes the
+    scores.
 
     With autocast to a 16-bit type, parameters, gradients and optimizer state stay float32. Linear layers and attention
     work in 16 bits: what they keep and what they give has 2 bytes per number, and each linear layer keeps a 16-bit copy

@@ -116,7 +116,8 @@ def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
     """
     # TODO(task 5.4):
     # 1. Take a figure from labkit.plotting.new_figure.
-    # 2. Draw a bar for each stage, stacked from the six shares of its device_time.
+    # 2. Draw a bar for each stage, stacked from the six shares of its device_time. labkit.plotting.COLORS has four
+    #    colours: add two of your own.
     # 3. Write it with labkit.plotting.save_png.
     raise NotImplementedError("Task 5.4 is open: write plot_stages in labs/lab5_production/tuning.py (about 15 lines)")
 

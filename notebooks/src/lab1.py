@@ -349,9 +349,9 @@ for profile in (single, half):
     )
 
 # %% [markdown]
-# *Your step, stage by stage.* Expect *model* to be four bytes per parameter in float32, *backward* to add about as much
-# for the gradients, and *step* about twice as much. If every stage shows the same peak, the peak was never reset; if
-# backward adds nothing, the device was not yet done when you looked.
+# *Your step, stage by stage.* Expect *model* to be four bytes per parameter in float32, and *step* to add about twice as
+# much. *backward* adds as many bytes as *model* for the gradients and frees the saved activations, so that what it adds
+# on balance is less. If no stage has a lower peak than the one before, the peak was never reset.
 
 # %%
 increases = lab.memory_profiling.stage_increases(single)

@@ -36,7 +36,8 @@ def check_environment(device: str | None = None) -> Environment:
         - device: "cuda" or "cpu";
         - device_name, memory_bytes, compute_capability: of GPU 0; on the CPU the name is the processor's or, where the
           system does not tell, the machine's type, and the other two are None;
-        - profiler: whether PyTorch carries Kineto, the library that `torch.profiler` records with;
+        - profiler: whether PyTorch carries Kineto, the library that `torch.profiler` records with, as
+          `torch.profiler.kineto_available()` says;
         - simulated: `labkit.device.is_simulated()`.
 
     Raises:

@@ -77,7 +77,7 @@ def train_two_heads(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank.
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
     """
     own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
     try:

@@ -80,7 +80,7 @@ def train_two_heads(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank.
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
     """
     # TODO(task 3.5): everything from here to the end of the function is yours to mend; the docstring is right.
     own = setup(rank, world_size, init_method="tcp://127.0.0.1:29500", device=device, timeout_seconds=timeout_seconds)

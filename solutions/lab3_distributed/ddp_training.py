@@ -176,9 +176,9 @@ def train(
 ) -> DdpTraining:
     """Be one rank of a data-parallel training: join the others, train, leave.
 
-    All replicas begin with the parameters and buffers of rank 0, whatever the others were initialised with, and stay
-    equal: each optimizer step (`torch.optim.SGD` with `learning_rate` and `momentum`) follows the mean gradient over
-    the batches of all ranks.
+    All replicas begin with the parameters and buffers of rank 0, whatever the others were initialised with. Their
+    parameters stay equal: each optimizer step (`torch.optim.SGD` with `learning_rate` and `momentum`) follows the mean
+    gradient over the batches of all ranks.
 
     In every epoch each rank goes through its own share of the samples, in batches of `batch_size`, the last of which
     may be smaller. The shares are drawn anew for each epoch, from `seed` and the number of the epoch; together they
@@ -193,7 +193,8 @@ def train(
         world_size: number of processes.
         init_method: see `setup`, as for `device` and `timeout_seconds`.
         device: "cpu" or "cuda".
-        model: trained in place, of any dtype; None: a small classifier of digits.
+        model: trained in place, in the dtype it has, which the inputs of `dataset` have as well; None: a small
+            classifier of digits.
         dataset: the same on every rank; None: the training images of digits.
         test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
         criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.
@@ -207,7 +208,7 @@ def train(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank.
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
 
     Raises:
         Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before

@@ -77,7 +77,8 @@ def attention_backend(device: str = "cuda", dtype: torch.dtype = torch.float16) 
     """
     # TODO(task 4.2):
     # 1. Ask for dtype and device, then for the compute capability (torch.cuda.get_device_capability).
-    # 2. Try the imports. An import that fails is no error here.
+    # 2. Try the imports. An import that fails is no error here. flash_attention needs what you import as well: a
+    #    function of your own that both call may do the work.
     # --- solution: task 4.2 ---
     return _kernel(device, dtype)[0]
     # --- end ---
@@ -169,6 +170,7 @@ def tiled_attention(
         T. Dao 2023, "FlashAttention-2" (arXiv:2307.08691), algorithms 1 and 2.
     """
     # TODO(task 4.2):
+    # Most of the lines belong into an autograd.Function or a function of your own, beside this one.
     # 1. Keep for each query: the largest score so far, the sum of exp(score - largest), the weighted sum of values.
     # 2. For each tile of keys: its scores; the new largest; what the old sums must be multiplied by; add the tile.
     # 3. Causal: leave out what is hidden, and whole tiles that nobody sees.
@@ -287,7 +289,7 @@ def benchmark_attention(
     """
     # TODO(task 4.2):
     # 1. Refuse arguments that make no sense.
-    # 2. For each length and method: inputs, warm-up, what is allocated now, timed iterations, peak.
+    # 2. For each length and method: inputs, warm-up, gradients to None, what is allocated now, timed iterations, peak.
     # 3. torch.OutOfMemoryError is a result, not an error; no other exception is.
     # --- solution: task 4.2 ---
     if not set(methods) <= set(ATTENTION_METHODS) or iterations < 1 or warmup < 1:

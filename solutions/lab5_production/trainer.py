@@ -249,7 +249,8 @@ class ProductionTrainer(WindowTrainer):
         ends in good order, and a later `fit` makes the steps that it would have made.
 
         Returns:
-            A `TrainerRun`, the same on every rank.
+            A `TrainerRun`, the same on every rank but for `seconds`; its `epochs` are the complete ones. It ended
+            "finished" if the last epoch is complete, be patience at its end or not.
         """
         # TODO(task 5.3):
         # 1. Find out where to begin; rank 0 decides which checkpoint is the newest (dist.broadcast_object_list).

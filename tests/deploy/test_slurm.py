@@ -35,8 +35,8 @@ dist.barrier()
 rank = dist.get_rank()
 dist.destroy_process_group()
 """
-# Ends as the acceptance test would; one rank writes the report. They end together: Slurm ends what is left of a job when
-# one of its processes fails.
+# Ends as the acceptance test would; one rank writes the report. They end together: when one process of a job fails,
+# Slurm ends the others.
 VERDICT = """
 import json, os, pathlib, sys, time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -71,8 +72,8 @@ def report_on(
 def test_without_a_grade_it_begins_with_the_first_task(room: Path, ask: Ask) -> None:
     said = ask("--hints", "1")
     assert said.startswith("Next: Task 1.1, what is on this machine\n")
-    assert "labs/lab1_gpu_basics/environment.py:47  check_environment (about 23 lines)" in said
-    assert "labs/lab1_gpu_basics/README.md:26" in said
+    assert re.search(r"labs/lab1_gpu_basics/environment.py:\d+  check_environment \(about \d+ lines\)", said)
+    assert re.search(r"labs/lab1_gpu_basics/README.md:\d+", said)
     assert "grade --criterion lab1.benchmark" in said
     assert "1. the idea: Three different programs" in said
     assert "next --check lab1.benchmark.environment_described --hints 2" in said
@@ -145,7 +146,7 @@ def test_a_report_older_than_the_code_is_told(room: Path, ask: Ask) -> None:
     changed = room / "labs/lab1_gpu_basics/profiler.py"
     os.utime(changed, (2**31, 2**31))
     said = ask()
-    assert said.startswith("note: the last grade is older than your code (lab1_gpu_basics/profiler.py): grade again")
+    assert said.startswith("note: the last grade is older than your work (lab1_gpu_basics/profiler.py): grade again")
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema_version": "1.1"}', "[1]"])
