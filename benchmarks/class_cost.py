@@ -158,14 +158,12 @@ def _on_ray(folder: Path, count: int) -> dict[str, Any]:
     try:
         doomed = [cluster.add_node(num_cpus=1) for _ in range(nodes - 1)][-1]
         cluster.wait_for_nodes()
-        started = time.perf_counter()
         with _started(folder, "ray", nodes, "--engine=ray", environment={"RAY_ADDRESS": cluster.address}) as process:
             while process.poll() is None and _count(folder / "ray") < count // 2:
                 time.sleep(_POLL_SECONDS)
             before = _count(folder / "ray")
             cluster.remove_node(doomed)
             exit_code = process.wait()
-        seconds = time.perf_counter() - started
     finally:
         cluster.shutdown()
     return {
@@ -173,7 +171,6 @@ def _on_ray(folder: Path, count: int) -> dict[str, Any]:
         "gradings_before_a_node_was_lost": before,
         "exit_code": exit_code,
         "gradings": _count(folder / "ray"),
-        "wall_seconds": round(seconds, 1),
     }
 
 
