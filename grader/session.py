@@ -22,7 +22,7 @@ from grader.overrides import Override
 from grader.report import progress
 from grader.report.terminal import Progress
 from grader.rubric import Lab, Rubric
-from grader.sandbox import Sandbox, SandboxError
+from grader.sandbox import TAMPERING, Sandbox, SandboxError
 from grader.submission import Submission
 from grader.texts import printable
 
@@ -32,6 +32,8 @@ COULD_NOT_GRADE = (
     pytest.ExitCode.USAGE_ERROR,
     pytest.ExitCode.NO_TESTS_COLLECTED,
 )
+
+_DOUBT = "it passed, but in another check of this criterion the submission reached into what the grader measures with"
 
 
 class GradingError(Exception):
@@ -197,6 +199,19 @@ class GradingSession:
         self._reports[check] = report
         self.progress.finished(report)
 
+    def _in_doubt(self) -> dict[str, CheckReport]:
+        """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
+
+        Whoever tampers from a thread may not be caught in every check.
+        """
+        void = {note.check.rpartition(".")[0] for note in self.submission.integrity if note.kind == TAMPERING}
+        return {
+            check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=_DOUBT)
+            if report.outcome is Outcome.PASSED and check.rpartition(".")[0] in void
+            else report
+            for check, report in self._reports.items()
+        }
+
     def result(self) -> Grade:
         """The grade of what has been reported so far."""
         circumstances = Circumstances(
@@ -210,7 +225,7 @@ class GradingSession:
             integrity=self.submission.integrity + self.submission.source_notes(self.labs),
             overrides=self._overrides,
         )
-        return grade(self.rubric, self.labs, self._reports, circumstances)
+        return grade(self.rubric, self.labs, self._in_doubt(), circumstances)
 
     def finish(self) -> ExitCode:
         """Write and show the grade; returns the exit code that tells it to the shell."""

@@ -10,6 +10,7 @@
 
 from grader.sandbox.sandbox import Sandbox
 from grader.sandbox.types import (
+    TAMPERING,
     Isolation,
     Kind,
     Limits,
@@ -22,6 +23,7 @@ from grader.sandbox.types import (
 )
 
 __all__ = [
+    "TAMPERING",
     "Isolation",
     "Kind",
     "Limits",

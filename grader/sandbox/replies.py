@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grader.sandbox import codec, failures
-from grader.sandbox.types import KINDS, Note, RankReply, Reply, SandboxError
+from grader.sandbox.types import KINDS, TAMPERING, Note, RankReply, Reply, SandboxError
 
 _TRACE_LINE = re.compile(r'^\s*File "([^"\n]*)", line (\d+) in (\S+)', re.MULTILINE)
 _OPTIONAL_TEXTS = ("error", "message", "where", "line", "traceback")
@@ -42,7 +42,7 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         ranks.append(rank)
         found += _notes(side["notes"])
         if rank.kind == "tampered":
-            found.append(Note("tampering", rank.message, rank.where))
+            found.append(Note(TAMPERING, rank.message, rank.where))
     if report["strays"]:
         found.append(Note("descendants", f"{report['strays']} processes were still there at the end"))
     failed = [rank.kind for rank in ranks if rank.kind != "ok"]

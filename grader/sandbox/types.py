@@ -29,6 +29,9 @@ Kind = Literal[
 ]
 KINDS: frozenset[str] = frozenset(get_args(Kind))
 
+TAMPERING = "tampering"
+"""The kind of a note about a reading that is void."""
+
 
 class SandboxError(RuntimeError):
     """The sandbox itself could not do its work; never the submission's fault."""

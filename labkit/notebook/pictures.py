@@ -81,13 +81,14 @@ def new_figure(
     return figure, axes
 
 
-def show(figure: Figure, alt: str, *, is_drawing: bool = False) -> None:
+def show(figure: Figure, alt: str, *, is_simulated: bool = True) -> None:
     """Show a figure below the cell; on a virtual GPU its caption says that it is simulated.
 
     Args:
         figure: from `new_figure`.
         alt: what the picture says, for those who cannot see it.
-        is_drawing: nothing in it was measured or simulated, so it has no such caption.
+        is_simulated: on a virtual GPU the caption says so; False for values, which are real there too, and for
+            diagrams.
     """
     for text in figure.findobj(Text):
         if isinstance(text, Text) and str(text.get_color()) in ("black", "k"):
@@ -98,7 +99,7 @@ def show(figure: Figure, alt: str, *, is_drawing: bool = False) -> None:
     target = io.StringIO()
     with matplotlib.rc_context(_LOOK):
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
-    _publish(_themed(target.getvalue(), alt), alt, is_marked=is_drawing)
+    _publish(_themed(target.getvalue(), alt), alt, is_marked=not is_simulated)
 
 
 def show_file(path: Path | str, alt: str) -> None:

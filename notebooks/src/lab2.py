@@ -63,6 +63,7 @@ notebook.show(
     "Bits kept over the size of a number. float32 keeps 24 bits from 2^-126 to 2^128, "
     "bfloat16 8 bits over the same range, float16 11 bits but only from 2^-14 to "
     "2^16; below its range each format loses one bit after the other.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -88,6 +89,7 @@ notebook.show(
     pictures.draw_small_updates(updates, walks),
     "A weight over 500 updates of 0.0004. In float32 it climbs from 1 to 1.2; in "
     "float16 and bfloat16 it stays 1.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -107,6 +109,7 @@ notebook.show(
     "Ranges of the formats as bars over powers of two: float16 is short, bfloat16 and "
     "float32 are long; a pale part at the left of each marks subnormal numbers. 1e-8 "
     "lies left of float16's bar and 70000 right of it.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -186,6 +189,7 @@ notebook.show(
     "Histogram of gradient sizes over powers of two. As they are, a part lies below "
     "2^-25, where float16 has only zero, and most of the rest where it keeps fewer "
     "bits. Multiplied by 2^16 most lie in the full-precision range.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -225,6 +229,7 @@ notebook.show(
     "it begins near 1 and falls to 0.0003 at 2^12. With gain 2^14 it is small from "
     "the beginning, and gradients overflow from 2^14 on; with the others from 2^22 "
     "on.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -262,6 +267,7 @@ notebook.show(
     "Loss scale over 180 steps. It comes down in halves while a dashed limit falls, "
     "each time at a cross that marks a skipped step, and climbs again in doublings "
     "when the limit rises, now and then touching it.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -336,6 +342,7 @@ notebook.show(
     "Loss scale over 36 steps for four models. Large gradients: down in halves at the "
     "first steps, then up and down. Harmless and small gradients: up in doublings. "
     "Large activations: down at every step.",
+    is_simulated=False,
 )
 notebook.show(
     pictures.draw_losses(
@@ -343,6 +350,7 @@ notebook.show(
     ),
     "Mean loss over the epochs. Three models learn alike; the one with large "
     "activations has no line, for it made no step.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -374,6 +382,7 @@ notebook.show(
     ),
     "Training loss over six epochs in float32, float16 and bfloat16: the three curves "
     "lie on each other.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -403,6 +412,7 @@ notebook.show(
     ),
     "Loss over two epochs with clipping in float32 and in float16: the two lines fall "
     "together.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -454,8 +464,8 @@ notebook.show(
 #
 # Speed and memory of a training step of that model, by your `compare_precisions`, and what follows by your
 # `conclude`. On the virtual GPU it is measured on a T4 and on an H100. Expect another ranking on each of the two, and
-# memory that shrinks by less than half: which parts of it are still float32? (The accuracies are placeholders here;
-# the program fills them in.)
+# memory that shrinks by less than half, in bfloat16 on a T4 hardly at all: which parts of it are still float32? (The
+# accuracies are placeholders here; the program fills them in.)
 
 # %%
 import vgpu
@@ -487,7 +497,8 @@ notebook.show(
     pictures.draw_comparison(compared),
     "Samples per second and peak memory by precision and GPU. On a T4 float16 is more "
     "than four times as fast and bfloat16 no faster than float32; on an H100 both are "
-    "about eight times as fast. Peak memory in 16 bits is about two thirds.",
+    "about eight times as fast. Peak memory in 16 bits is about two thirds of "
+    "float32's, but hardly less in bfloat16 on a T4.",
 )
 notebook.table(
     ("GPU", "speed-up float16", "speed-up bfloat16", "fastest", "recommended"), rows

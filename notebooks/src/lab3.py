@@ -100,6 +100,7 @@ notebook.show(
     "Left: the loss of rank 0 falls alike whether the replicas share gradients or "
     "not. Right: without sharing the distance between the replicas grows with every "
     "step, with sharing it stays 0.",
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -464,6 +465,7 @@ notebook.show(
     pictures.draw_differences(differences, "Your accumulation beside one large batch"),
     "One bar per case with the relative difference of the weights on a logarithmic "
     "axis; all lie far left of the line 1e-6.",
+    is_simulated=False,
 )
 
 # %% [markdown]

@@ -165,7 +165,7 @@ notebook.show(
     alt="Twelve blocks in a row for each interval. Without checkpoints all blocks "
     "hold their activations. With an interval of 1 every block's input is kept "
     "and one block is full; with 12 one input is kept and all blocks are full.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -178,7 +178,7 @@ notebook.show(
     alt="Memory against the interval, on a logarithmic axis, for blocks that hold "
     "1, 4 and 16 times their input inside. The lowest point moves to shorter "
     "intervals as the inside grows.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -250,7 +250,7 @@ notebook.show(
     "half is never computed. One tile is in fast memory; beside the square "
     "three thin columns are kept: largest score, sum and weighted values of "
     "each query.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -275,7 +275,7 @@ notebook.show(
     alt="Left: twelve scores in three tiles with the largest so far, which rises "
     "from 2 to 3 to 4. Right: the sum so far, and the factor by which the old "
     "sum is multiplied when the largest rises.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]

@@ -70,7 +70,7 @@ notebook.show(
     alt="The learning rate of your warmup_cosine: a straight rise over 40 steps, "
     "then half a cosine down to 0 at step 400; and one without warm-up that "
     "ends at a tenth.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -102,7 +102,7 @@ notebook.show(
     "checkpoint is found, in the third the old or the new one, afterwards the "
     "new one; what is left over is a temporary file or one checkpoint too "
     "many.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -177,7 +177,7 @@ notebook.show(
     alt="Two ranks with four batches each: forward and backward per batch. The "
     "gradients are exchanged once, with the last backward. Unscaling, "
     "clipping, the step and the learning rate follow once per window.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -310,7 +310,7 @@ notebook.show(
     "while the device works, and the device idles while the host launches. "
     "With tiny kernels the device idles between them. In the healthy loop the "
     "device is busy all the time.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -332,7 +332,7 @@ notebook.show(
         {"kernels": kernels, "host loads a batch": loading, "union of the kernels": union(kernels),
          "loading without the kernels": subtract(loading, kernels)}
     ),
-    is_drawing=True,
+    is_simulated=False,
     alt="Four rows of bars over ten seconds: the kernels, the moments in which the "
     "host loads, the union of the kernels, and the loading without the "
     "kernels.",
@@ -458,7 +458,7 @@ notebook.show(
     alt="A condition holds from 20 to 55 seconds: the alert is pending and nothing "
     "happens. It holds again from 80 to 190 seconds: pending for 60 seconds, "
     "then firing until it no longer holds.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]
@@ -487,7 +487,7 @@ notebook.show(
     alt="The temperature of a GPU over 190 seconds, which is above the threshold "
     "of 85 degrees twice, and below it the moments at which your alert engine "
     "fires.",
-    is_drawing=True,
+    is_simulated=False,
 )
 
 # %% [markdown]

@@ -53,15 +53,18 @@ class OnlyWhatMatters:
     """
 
     def __init__(self, bug: Scenario) -> None:
-        self._named, self._own = set(bug.fails), bug.loses | bug.may_lose
+        self._named, self._loses, self._own = set(bug.fails), bug.loses, bug.loses | bug.may_lose
         self._asks_others = (zlib.crc32(bug.name.encode()) + SEED) % THIRDS == 0
         self._run: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         found = {check_id_of(item): item for item in items}
-        others = {check for check in found if self._asks_others and check.rpartition(".")[0] not in self._own}
-        self._run = others | (self._named & found.keys())
+        # Of a criterion that must lose points, but whose failing check is not named, each is asked.
+        asked = self._loses - {check.rpartition(".")[0] for check in self._named}
+        if self._asks_others:
+            asked |= {check.rpartition(".")[0] for check in found} - self._own
+        self._run = {check for check in found if check in self._named or check.rpartition(".")[0] in asked}
         open_: Iterable[str] = tuple(self._run)
         while open_ := [needed for check in open_ for needed in requirements_of(found[check], check)]:
             self._run.update(open_)
