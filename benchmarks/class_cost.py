@@ -83,7 +83,11 @@ def _compared(folder: Path, jobs: int) -> dict[str, Any]:
     for phase in ("killed", "ray"):
         if found[phase].get("gradings"):
             other = standing.dump(folder / phase)
-            found[phase] |= {"gradebook_is_identical": first == other, "differences": _lines(first, other)}
+            found[phase] |= {
+                "gradebook_is_identical": first == other,
+                "grades_are_identical": json.loads(first)["students"] == json.loads(other)["students"],
+                "differences": _lines(first, other),
+            }
     found["undisturbed"]["wall_seconds_per_submission"] = round(found["undisturbed"]["wall_seconds"] / len(made), 2)
     found["undisturbed"]["grading_seconds"] = {
         "median": round(statistics.median(one["seconds"] for one in history), 1),
@@ -95,6 +99,7 @@ def _compared(folder: Path, jobs: int) -> dict[str, Any]:
         "what": f"gpulabs class, Lab 1, device vgpu:T4, {jobs} jobs",
         "submissions": len(made),
         "gradings": len(history),
+        "second_looks": {phase: _second_looks(folder / phase) for phase in PHASES if (folder / phase / FILE).is_file()},
         "kinds": sorted({what.rpartition("/")[0] or what for _, what, _ in made}),
         **found,
     }
@@ -196,7 +201,7 @@ def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, An
         mine = in_class[student]
         if mine is None or _outcomes(mine) != _outcomes(alone):
             different_points.append(f"{student} ({what})")
-        elif standing.without_seconds(mine) != standing.without_seconds(alone):
+        elif standing.comparable(mine) != standing.comparable(alone):
             different_words.append(f"{student} ({what})")
     return {"different_outcomes": different_points, "same_outcomes_in_other_words": different_words}
 
@@ -220,6 +225,12 @@ def _history(out: Path) -> list[dict[str, Any]]:
     with sqlite3.connect(out / FILE) as database:
         rows = database.execute("SELECT seconds, peak_bytes FROM gradings").fetchall()
     return [{"seconds": seconds, "peak_bytes": peak_bytes} for seconds, peak_bytes in rows]
+
+
+def _second_looks(out: Path) -> int:
+    """Gradings of what a busy machine had left open; only those may differ between gradebooks that are alike."""
+    with sqlite3.connect(out / FILE) as database:
+        return int(database.execute("SELECT count(*) FROM gradings WHERE retry").fetchone()[0])
 
 
 def _count(out: Path) -> int:

@@ -22,6 +22,7 @@ from grader.classroom.settings import Settings
 from grader.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from grader.report.document import to_document
 from grader.rubric import Lab, Rubric
+from grader.sandbox import DESCENDANTS
 
 
 def read(folder: Path) -> ClassResult:
@@ -78,7 +79,7 @@ def overrides_file(settings: Settings, folder: Path) -> Path:
 def dump(folder: Path) -> str:
     """Everything in a gradebook that must not depend on how often the run was interrupted, as text to compare.
 
-    Without times, memory, and the order of gradings.
+    Without times, memory, the order of gradings, and notes on processes that happened to be seen.
     """
     with Gradebook(folder, locked=False) as gradebook:
         result, history = of(gradebook), gradebook.history()
@@ -88,14 +89,16 @@ def dump(folder: Path) -> str:
             del row[name]
     history.sort(key=lambda row: (row["content"], row["criteria"], row["retry"]))
     document = {**vars(result), "made_at": None, "students": students, "gradings": history}
-    return json.dumps(without_seconds(document), indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(comparable(document), indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
 
-def without_seconds(value: Any) -> Any:
-    """A document without the times that differ from run to run."""
+def comparable(value: Any) -> Any:
+    """A document without what differs from run to run: times, and notes on processes that happened to be seen."""
     if isinstance(value, Mapping):
-        return {name: without_seconds(inner) for name, inner in value.items() if name != "seconds"}
-    return [without_seconds(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {name: comparable(inner) for name, inner in value.items() if name != "seconds"}
+    if isinstance(value, (list, tuple)):
+        return [comparable(one) for one in value if not (isinstance(one, Mapping) and one.get("kind") == DESCENDANTS)]
+    return value
 
 
 def _result(

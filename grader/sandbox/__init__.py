@@ -10,6 +10,7 @@
 
 from grader.sandbox.sandbox import Sandbox
 from grader.sandbox.types import (
+    DESCENDANTS,
     TAMPERING,
     Isolation,
     Kind,
@@ -23,6 +24,7 @@ from grader.sandbox.types import (
 )
 
 __all__ = [
+    "DESCENDANTS",
     "TAMPERING",
     "Isolation",
     "Kind",

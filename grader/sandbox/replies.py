@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grader.sandbox import codec, failures
-from grader.sandbox.types import KINDS, TAMPERING, Note, RankReply, Reply, SandboxError
+from grader.sandbox.types import DESCENDANTS, KINDS, TAMPERING, Note, RankReply, Reply, SandboxError
 
 _TRACE_LINE = re.compile(r'^\s*File "([^"\n]*)", line (\d+) in (\S+)', re.MULTILINE)
 _OPTIONAL_TEXTS = ("error", "message", "where", "line", "traceback")
@@ -44,7 +44,8 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         if rank.kind == "tampered":
             found.append(Note(TAMPERING, rank.message, rank.where))
     if report["strays"]:
-        found.append(Note("descendants", f"{report['strays']} processes were still there at the end"))
+        left = "1 process was" if report["strays"] == 1 else f"{report['strays']} processes were"
+        found.append(Note(DESCENDANTS, f"{left} still there at the end"))
     failed = [rank.kind for rank in ranks if rank.kind != "ok"]
     kind = "tampered" if "tampered" in failed else failed[0] if failed else "ok"
     return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(found)))

@@ -32,6 +32,9 @@ KINDS: frozenset[str] = frozenset(get_args(Kind))
 TAMPERING = "tampering"
 """The kind of a note about a reading that is void."""
 
+DESCENDANTS = "descendants"
+"""The kind of a note about processes that outlived their run. Which of them are still seen is chance."""
+
 
 class SandboxError(RuntimeError):
     """The sandbox itself could not do its work; never the submission's fault."""

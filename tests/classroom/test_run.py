@@ -118,7 +118,7 @@ def test_only_the_criterion_whose_checks_changed_is_graded_again(
 
 
 def _without_seconds(result: results.ClassResult) -> list[object]:
-    return [(one.student, one.score, standing.without_seconds(one.grade)) for one in result.students]
+    return [(one.student, one.score, standing.comparable(one.grade)) for one in result.students]
 
 
 @pytest.mark.parametrize(
