@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import json
 import os
@@ -26,7 +27,7 @@ from typing import Any
 from benchmarks.measure import load, save
 from grader.classroom import results, standing
 from grader.classroom.gradebook import FILE
-from grader.classroom.memory import used_bytes
+from grader.classroom.memory import PeakMemory
 from tests.classroom.synthetic import make_class
 
 ROOT = Path(__file__).parents[1]
@@ -124,14 +125,11 @@ def _started(
 def _undisturbed(folder: Path, jobs: int) -> dict[str, Any]:
     """Wall seconds, and the most memory that all processes had together."""
     started = time.perf_counter()
-    with _started(folder, "undisturbed", jobs) as process:
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, used_bytes(process.pid))
-            time.sleep(_POLL_SECONDS)
+    with _started(folder, "undisturbed", jobs) as process, PeakMemory(process.pid) as peak:
+        process.wait()
     if process.returncode not in (0, 3):
         raise RuntimeError(f"gpulabs class ended with {process.returncode}")
-    return {"wall_seconds": round(time.perf_counter() - started, 1), "peak_bytes_of_all_processes": peak}
+    return {"wall_seconds": round(time.perf_counter() - started, 1), "peak_bytes_of_all_processes": peak.bytes}
 
 
 def _killed(folder: Path, jobs: int, kills: int, count: int) -> dict[str, Any]:
@@ -242,8 +240,8 @@ def _count(out: Path) -> int:
 
 def _lines(first: str, second: str) -> list[str]:
     """The first lines that differ."""
-    pairs = zip(first.splitlines(), second.splitlines(), strict=False)
-    return [f"{one.strip()} | {other.strip()}" for one, other in pairs if one != other][:20]
+    pairs = difflib.unified_diff(first.splitlines(), second.splitlines(), n=0, lineterm="")
+    return [line for line in pairs if not line.startswith(("---", "+++", "@@"))][:20]
 
 
 if __name__ == "__main__":

@@ -237,12 +237,13 @@ class GradingSession:
         """Write and show the grade; returns the exit code that tells it to the shell."""
         result = self.result()
         earlier = progress.read(self.report_folder, result)
+        partial = any(lab not in self.rubric.labs for lab in self.labs)
         try:
-            paths: Sequence[Path] = report.write(result, self.report_folder, earlier)
+            paths: Sequence[Path] = report.write(result, self.report_folder, earlier, partial=partial)
         except OSError as error:
             print(f"could not write the report to {self.report_folder}: {error.strerror}", file=sys.stderr)
             paths = ()
-        report.show(result, self._sandbox.isolation.lines, paths, earlier)
+        report.show(result, self._sandbox.isolation.lines, paths, earlier, partial=partial)
         return result.exit_code
 
 

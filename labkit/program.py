@@ -19,6 +19,17 @@ from rich.text import Text
 from labkit import LabError
 
 
+class _ShowsDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Names the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False:
+            return action.help
+        if isinstance(action.default, tuple):
+            return f"{action.help} (default: {','.join(map(str, action.default))})"
+        return super()._get_help_string(action)
+
+
 def make_parser(description: str, *, results: Path) -> argparse.ArgumentParser:
     """A parser with the two options every lab program has.
 
@@ -27,16 +38,16 @@ def make_parser(description: str, *, results: Path) -> argparse.ArgumentParser:
         results: the default of `--out`.
 
     Returns:
-        A parser whose result has `device: str` and `out: Path`.
+        A parser that shows defaults, and whose result has `device: str` and `out: Path`.
     """
-    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0], formatter_class=_ShowsDefaults)
     parser.add_argument(
         "--device",
         default="auto",
         metavar="NAME",
-        help="auto (CUDA, else the virtual GPU), cpu, cuda, vgpu or vgpu:MODEL (default: auto)",
+        help="auto (CUDA, else the virtual GPU), cpu, cuda, vgpu or vgpu:MODEL",
     )
-    parser.add_argument("--out", type=Path, default=results, metavar="DIR", help=f"results folder (default: {results})")
+    parser.add_argument("--out", type=Path, default=results, metavar="DIR", help="results folder")
     return parser
 
 

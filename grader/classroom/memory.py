@@ -12,19 +12,21 @@ _INTERVAL_SECONDS = 0.25
 
 
 class PeakMemory:
-    """Samples while it is entered.
+    """Samples while it is entered; see `used_bytes` for what counts.
 
-    Counts what this process and its descendants have in memory for themselves (anonymous and shared memory). A forked
-    child begins with its parent's pages, so only what it has beyond its parent counts.
+    Samples are estimates, which cost little; where one is higher than all before, it is looked at closely, since a
+    process whose parent is gone cannot be told from one that needs all its pages for itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: int | None = None) -> None:
+        """`root` is the process to watch, with all that it starts; None: this one."""
         self.bytes = 0
+        self._root = os.getpid() if root is None else root
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="peak memory", daemon=True)
 
     def __enter__(self) -> Self:
-        self.bytes = max(self.bytes, used_bytes(os.getpid()))
+        self._look()
         self._thread.start()
         return self
 
@@ -36,11 +38,20 @@ class PeakMemory:
 
     def _sample(self) -> None:
         while not self._over.wait(_INTERVAL_SECONDS):
-            self.bytes = max(self.bytes, used_bytes(os.getpid()))
+            self._look()
+
+    def _look(self) -> None:
+        if used_bytes(self._root) > self.bytes:
+            self.bytes = max(self.bytes, used_bytes(self._root, closely=True))
 
 
-def used_bytes(root: int) -> int:
-    """What the process `root` and its descendants use now; 0 where `/proc` cannot tell."""
+def used_bytes(root: int, *, closely: bool = False) -> int:
+    """What the process `root` and its descendants have in memory for themselves (anonymous and shared memory) now.
+
+    A forked child begins with its parent's pages, so only what it has beyond its parent counts. `closely`: the kernel
+    counts which pages are shared, and with how many; that takes milliseconds for each process, and where it may not be
+    asked the estimate stands. 0 where `/proc` cannot tell.
+    """
     parents, resident = {}, {}
     for pid in _pids():
         if (status := _status(pid)) is not None:
@@ -48,12 +59,13 @@ def used_bytes(root: int) -> int:
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    total, open_ = resident.get(root, 0), [root]
+    total, open_ = 0, [root] if root in resident else []
     while open_:
-        parent = open_.pop()
-        for pid in children.get(parent, ()):
-            total += max(0, resident[pid] - resident.get(parent, 0))
-            open_.append(pid)
+        pid = open_.pop()
+        beyond = resident[pid] if pid == root else max(0, resident[pid] - resident.get(parents[pid], 0))
+        exact = _proportional(pid) if closely else None
+        total += beyond if exact is None else exact
+        open_ += children.get(pid, ())
     return total
 
 
@@ -78,3 +90,17 @@ def _status(pid: int) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return parent, resident
+
+
+def _proportional(pid: int) -> int | None:
+    """Bytes of anonymous and shared memory, each page divided by how many processes share it; None where untold."""
+    found = None
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name in ("Pss_Anon", "Pss_Shmem"):
+                    found = (found or 0) + int(value.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return found

@@ -11,7 +11,7 @@ from grader import doctor
 def examine_machine() -> None:
     """Look at Python, PyTorch, CUDA, the driver, the virtual GPU, disk, memory, ports and the sandbox.
 
-    One line per fact: ok, note or wrong, and for what is wrong the command that mends it. Changes nothing.
-    Exit codes: 0 the labs can be worked on, 1 they cannot.
+    One line per fact: ok, note, to do or wrong, and the command that mends it. Changes nothing.
+    Exit codes: 0 nothing is wrong, 1 something is.
     """
     raise typer.Exit(doctor.main(colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))

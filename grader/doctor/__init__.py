@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grader.doctor import gpus, machine, pytorch, software
-from grader.doctor.fact import NOTE, OK, WRONG, Fact
+from grader.doctor.fact import NOTE, OK, TO_DO, WRONG, Fact
 
 
 def examine() -> Iterator[Fact]:
@@ -19,13 +19,13 @@ def examine() -> Iterator[Fact]:
     yield driver.fact
     found = pytorch.examine(driver)
     yield from found
-    there = not any(fact.name == "PyTorch" and fact.state == WRONG for fact in found)
+    there = not any(fact.name == "PyTorch" and fact.state in (TO_DO, WRONG) for fact in found)
     yield from machine.examine(torch_is_there=there)
 
 
 def line(fact: Fact, *, colours: bool = False) -> str:
     """A fact as it is shown, with its commands below."""
-    colour = {OK: "32", NOTE: "33", WRONG: "31"}[fact.state] if colours else ""
+    colour = {OK: "32", NOTE: "33", TO_DO: "36", WRONG: "31"}[fact.state] if colours else ""
     state = f"\033[{colour}m{fact.state:<5}\033[0m" if colour else f"{fact.state:<5}"
     rows = [f"{state}  {fact.name:<15}  {fact.text}"]
     rows += [f"{'':<24}{'mend: ' if number == 0 else '      '}{text}" for number, text in enumerate(fact.mend)]
@@ -36,6 +36,8 @@ def summary(facts: list[Fact]) -> str:
     """The last lines: can one work, and what comes first."""
     bad = [fact for fact in facts if fact.state == WRONG]
     notes = sum(fact.state == NOTE for fact in facts)
+    if not bad and (to_do := [fact for fact in facts if fact.state == TO_DO]):
+        return f"Nothing is wrong; the course is only not installed yet.\nInstall it: {to_do[0].mend[0]}"
     if not bad:
         noted = f" ({notes} note{'' if notes == 1 else 's'} above)" if notes else ""
         return f"The labs can be worked on{noted}. Begin with: make grade LAB=1, then gpulabs next"
@@ -45,7 +47,7 @@ def summary(facts: list[Fact]) -> str:
 
 
 def main(colours: bool = False) -> int:
-    """Show everything; 0 when the labs can be worked on, else 1."""
+    """Show everything; 1 when something is wrong, else 0."""
     facts = []
     for fact in examine():
         print(line(fact, colours=colours), flush=True)

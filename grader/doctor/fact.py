@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
 
-OK, NOTE, WRONG = "ok", "note", "wrong"
+OK, NOTE, TO_DO, WRONG = "ok", "note", "to do", "wrong"
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,11 @@ class Fact:
 
     name: str
     state: str
-    """`OK`; `NOTE`: the labs can be worked on, and something is worth knowing; `WRONG`: they cannot."""
+    """`OK`; `NOTE`: the labs can be worked on, and something is worth knowing; `WRONG`: they cannot.
+    `TO_DO`: they cannot yet, because nobody has installed the course here."""
     text: str
     mend: tuple[str, ...] = ()
-    """Commands to type, or what else to do, in their order. Only for notes and what is wrong."""
+    """Commands to type, or what else to do, in their order. Never where all is well."""
 
 
 def ok(name: str, text: str) -> Fact:
@@ -33,6 +34,10 @@ def ok(name: str, text: str) -> Fact:
 
 def note(name: str, text: str, *mend: str) -> Fact:
     return Fact(name, NOTE, text, mend)
+
+
+def to_do(name: str, text: str, *mend: str) -> Fact:
+    return Fact(name, TO_DO, text, mend)
 
 
 def wrong(name: str, text: str, *mend: str) -> Fact:

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
-from grader.doctor.fact import ROOT, Fact, install, install_torch, note, ok, wrong
+from grader.doctor.fact import ROOT, Fact, install, install_torch, note, ok, to_do, wrong
 from grader.doctor.gpus import Driver
-from grader.doctor.software import set_up
+from grader.doctor.software import not_set_up, set_up
 
 OLDEST = (2, 11)
 _SECONDS = 120.0
@@ -47,6 +47,8 @@ def _look() -> dict[str, dict[str, Any]]:
 
 
 def _absent(torch: dict[str, Any], end: str) -> Fact:
+    if torch.get("missing") and not_set_up():
+        return to_do("PyTorch", "not installed yet", set_up())
     if torch.get("missing"):
         return wrong("PyTorch", "is not installed", set_up("--torch-backend=auto"))
     return wrong("PyTorch", f"does not load: {torch.get('error', end)}", install_torch())

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, wrong
+from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, to_do, wrong
 
 OLDEST = (3, 11)
+_SET_UP = "make grade LAB=1"
 NEEDED = {
     "numpy": "numpy",
     "pytest": "pytest",
@@ -73,13 +74,21 @@ def _libraries() -> Fact:
     missing = [name for module, name in NEEDED.items() if not is_here(module)]
     if not missing:
         return ok("libraries", f"all {len(NEEDED)} that the course needs beside PyTorch")
+    if not_set_up():
+        return to_do("libraries", "not installed yet", set_up())
     return wrong("libraries", f"missing: {', '.join(missing)}", set_up())
+
+
+def not_set_up() -> bool:
+    """Whether this is a checkout that make has not installed the course for, asked with a Python of the system."""
+    made = (ROOT / ".venv/bin/python").exists()
+    return not made and sys.prefix == sys.base_prefix and set_up() == _SET_UP
 
 
 def set_up(*options: str) -> str:
     """The command that installs everything the course needs; `options` are for uv, where there is an environment."""
     if (ROOT / "Makefile").is_file() and sys.prefix == sys.base_prefix and shutil.which("make"):
-        return "make grade LAB=1"
+        return _SET_UP
     what = ("--editable", ".") if (ROOT / "pyproject.toml").is_file() else ("gpu-computing-labs",)
     return install(*what, *options)
 

@@ -180,7 +180,9 @@ def _to_write(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
             first = candidates[0] if candidates else None
             points = sum((check.points for check in missing), Decimal(0))
             step = Step(Kind.WRITE, state.lab, task, first.id if first else "", points=points, open=tuple(still))
-            steps.append(step if still or first is None else replace(step, path=_place(state, hints[first.id])))
+            if not still and first is not None:  # to mend or to fill in: what was last seen says how far it is
+                step = replace(step, path=_place(state, hints[first.id]), known=state.checks.get(first.id))
+            steps.append(step)
     return steps
 
 

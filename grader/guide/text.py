@@ -90,6 +90,8 @@ def _why(step: Step) -> str:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:
         return "it is open, and what comes after it builds on it."
+    if step.known is not None:
+        return f"up to {worth}; it is the first that is not done."
     about = f" for about {step.lines} lines" if step.lines else ""
     return f"up to {worth}{about}; it is the first that is open, and later tasks build on it."
 

@@ -11,26 +11,33 @@ from grader.report.document import to_json
 from grader.report.progress import Earlier
 
 
-def write(grade: Grade, folder: Path, earlier: Earlier | None = None) -> list[Path]:
+def write(grade: Grade, folder: Path, earlier: Earlier | None = None, *, partial: bool = False) -> list[Path]:
     """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths.
 
     `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
-    grading can.
+    grading can. A `partial` grade is of some criteria of a lab, and says nothing about passing it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = earlier or Earlier()
     paths = [
         _replace(folder / "grade.json", to_json(grade)),
-        _replace(folder / "grade.html", html.render(grade, progress=progress.since(earlier, grade))),
+        _replace(folder / "grade.html", html.render(grade, progress=progress.since(earlier, grade), partial=partial)),
     ]
     _replace(folder / progress.FILE, progress.to_json(earlier, grade))
     return paths
 
 
-def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path], earlier: Earlier | None = None) -> None:
-    """Print the grade for people."""
+def show(
+    grade: Grade,
+    isolation: Sequence[str],
+    paths: Sequence[Path],
+    earlier: Earlier | None = None,
+    *,
+    partial: bool = False,
+) -> None:
+    """Print the grade for people; see `write`."""
     changed = None if earlier is None else progress.since(earlier, grade)
-    terminal.show(grade, isolation, paths, progress.line(changed))
+    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial)
 
 
 def _replace(path: Path, text: str) -> Path:

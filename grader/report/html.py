@@ -28,6 +28,7 @@ def render(
     reviewed: Collection[str] = (),
     notes: bool = True,
     progress: Progress | None = None,
+    partial: bool = False,
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
 
@@ -38,6 +39,7 @@ def render(
         reviewed: checks that needed review, and that an instructor has accepted as they are.
         notes: show what the sandbox noticed, which is for the instructor's eyes.
         progress: what changed since the last run.
+        partial: these are some criteria of a lab, so that nothing is said about passing it.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
     return (
@@ -49,6 +51,7 @@ def render(
             late=late,
             notes=notes,
             progress=progress,
+            partial=partial,
             gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,

@@ -68,10 +68,13 @@ class Progress:
             self._bar = None
 
 
-def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path], progress: str = "") -> None:
+def show(
+    grade: Grade, isolation: Sequence[str], paths: Sequence[Path], progress: str = "", *, partial: bool = False
+) -> None:
     """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
 
-    `progress` is one line on what changed since the last run; empty where there is none.
+    `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
+    criteria of a lab.
     """
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
@@ -83,13 +86,13 @@ def show(grade: Grade, isolation: Sequence[str], paths: Sequence[Path], progress
     _show_notes(console, grade.integrity)
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
-    _show_result(console, grade)
+    _show_result(console, grade, partial)
     if progress:
         console.print(escape(progress), soft_wrap=True)
     for path in paths:
         console.print(f"[dim]report[/] {escape(str(path))}", soft_wrap=True)
     console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
-    if grade.score < grade.max_score:
+    if partial or grade.score < grade.max_score:
         console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths))}", soft_wrap=True)
 
 
@@ -172,12 +175,12 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
         console.print(_indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
 
 
-def _show_result(console: Console, grade: Grade) -> None:
+def _show_result(console: Console, grade: Grade, partial: bool) -> None:
     verdict, style = ("passed", "bold green") if grade.passed else ("not passed", "bold red")
-    console.print(
-        f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  [{style}]{verdict}[/]  "
-        f"[dim](pass at {points(grade.pass_score)})[/]"
-    )
+    end = f"[{style}]{verdict}[/]  [dim](pass at {points(grade.pass_score)})[/]"
+    if partial:
+        end = "[dim]of the criteria that were asked for; labs are passed as a whole[/]"
+    console.print(f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  {end}")
     if grade.needs_review:
         count = len(grade.needs_review)
         console.print(

@@ -166,7 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--world-sizes", type=program.positive_ints, default=WORLD_SIZES, metavar="N,N")
+    parser.add_argument(
+        "--world-sizes", type=program.positive_ints, default=WORLD_SIZES, metavar="N,N", help="ranks of each run"
+    )
     parser.add_argument("--batch-size", type=program.positive_int, default=256, metavar="N", help="of one process")
     parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="timed steps")
     options = parser.parse_args(argv)

@@ -35,8 +35,10 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """The options of a program that trains the classifier in several precisions."""
-    parser.add_argument("--precisions", type=_precisions, default=tuple(PRECISIONS), metavar="NAME,NAME", help="which")
-    parser.add_argument("--data", default="digits", metavar="NAME", help="digits (default) or fashion-mnist")
+    parser.add_argument(
+        "--precisions", type=_precisions, default=tuple(PRECISIONS), metavar="NAME,NAME", help="those to train in"
+    )
+    parser.add_argument("--data", default="digits", metavar="NAME", help="digits or fashion-mnist")
     parser.add_argument("--data-dir", metavar="DIR", help="where the data set lies; digits need none")
     parser.add_argument("--epochs", type=program.positive_int, default=10, metavar="N", help="of each training")
 

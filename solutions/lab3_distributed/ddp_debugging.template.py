@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--world-size", type=program.positive_int, default=2, metavar="N", help="ranks (default: 2)")
+    parser.add_argument("--world-size", type=program.positive_int, default=2, metavar="N", help="ranks")
     options = parser.parse_args(argv)
     with open_device(options.device, gpus=options.world_size) as device:
         of_rank = functools.partial(train_two_heads, device=device.torch_device)

@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--world-size", type=program.positive_int, default=2, metavar="N", help="ranks; not by torchrun"
     )
-    parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all (default: 5)")
+    parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all")
     parser.add_argument("--batch-size", type=program.positive_int, default=32, metavar="N", help="of each rank")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch; goes on from it")
     options = parser.parse_args(argv)

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
     parser.add_argument("--micro-batch", type=program.positive_int, default=BATCH, metavar="N", help="to begin with")
-    parser.add_argument("--layers", type=program.positive_int, default=48, metavar="N")
+    parser.add_argument("--layers", type=program.positive_int, default=48, metavar="N", help="blocks of the model")
     options = parser.parse_args(argv)
     name = options.device
     if name in ("auto", "vgpu") and not is_simulated() and (name == "vgpu" or not torch.cuda.is_available()):

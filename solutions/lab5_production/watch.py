@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--steps", type=program.positive_int, default=400, help="training steps (default: 400)")
+    parser.add_argument("--steps", type=program.positive_int, default=400, help="training steps")
     parser.add_argument("--port", type=int, default=None, help="serve /metrics and a page for people at this port")
     parser.add_argument("--view", action="store_true", help="show what the monitor sees in this terminal")
     options = parser.parse_args(argv)

@@ -13,6 +13,9 @@ import pytest
 
 from tests.first_hour.conftest import CPU_ONLY, ROOT, WITHOUT, Doctor
 
+NO_LIBRARIES = WITHOUT.format(
+    names={"torch", "torchvision", "numpy", "typer", "rich", "pynvml", "pytest", "jinja2", "sklearn", "matplotlib"}
+)
 NO_TORCH = WITHOUT.format(names={"torch", "torchvision"})
 """Most questions have nothing to do with PyTorch, whose import is what costs."""
 
@@ -34,6 +37,26 @@ def test_without_torch_it_says_how_to_install_it(doctor: Doctor) -> None:
     assert said.text.splitlines()[-1].startswith("First: ")
 
 
+def test_in_a_fresh_checkout_nothing_is_wrong(tmp_path: Path) -> None:
+    """The Python of the system, before make has installed anything."""
+    for name in ("Makefile", "pyproject.toml", "grader/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "grader/doctor", tmp_path / "grader/doctor")
+    shutil.copytree(ROOT / "labs", tmp_path / "labs")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"{NO_LIBRARIES}\nsys.prefix = sys.base_prefix\n")
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-m", "grader.doctor"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "to do  libraries        not installed yet" in done.stdout, done.stdout + done.stderr
+    assert "to do  PyTorch          not installed yet" in done.stdout
+    if "wrong  " not in done.stdout:  # of the machine itself
+        assert done.stdout.splitlines()[-1] == "Install it: make grade LAB=1"
+        assert done.returncode == 0
+
+
 def test_a_torch_that_does_not_load_is_reinstalled(doctor: Doctor) -> None:
     said = doctor(BROKEN)
     assert "does not load: ImportError: libcudart.so.13: cannot open shared object file" in said.fact("PyTorch")
@@ -52,8 +75,7 @@ sys.meta_path.insert(0, Broken())
 
 
 def test_only_python_is_needed_to_ask(doctor: Doctor) -> None:
-    every = {"torch", "torchvision", "numpy", "typer", "rich", "pynvml", "pytest", "jinja2", "sklearn", "matplotlib"}
-    said = doctor(WITHOUT.format(names=every))
+    said = doctor(NO_LIBRARIES)
     assert said.code == 1
     assert "missing: numpy, pytest, matplotlib, scikit-learn, nvidia-ml-py, rich, typer" in said.fact("libraries")
     assert said.fact("GPU").startswith("note")

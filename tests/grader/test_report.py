@@ -81,6 +81,21 @@ def test_the_terminal_shows_hostile_text_as_it_is(result: Grade, capsys: pytest.
     assert "open: /etc/passwd at benchmark.py:3" in shown
 
 
+def test_some_criteria_of_a_lab_are_neither_passed_nor_failed(
+    result: Grade, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = replace(result, labs=(replace(result.labs[0], criteria=result.labs[0].criteria[:1]),))
+    report.show(few, [], [], partial=True)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Grade 17.5/20 of the criteria that were asked for" in shown
+    assert "passed (pass at" not in shown
+    assert shown.endswith("next --lab 1")
+    report.write(few, tmp_path, partial=True)
+    page = (tmp_path / "grade.html").read_text()
+    assert "part of a lab" in page
+    assert "pass at" not in page
+
+
 def test_reports_are_replaced_as_a_whole(result: Grade, tmp_path: Path) -> None:
     report.write(result, tmp_path / "out")
     report.write(replace(result, seed=43), tmp_path / "out")
