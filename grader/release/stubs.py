@@ -10,15 +10,16 @@ In `solutions/` a Python file marks what a student has to write. Inside a functi
     return ...
     # --- end ---
 
-becomes the TODO and a `raise NotImplementedError` that names the task, and anywhere
+becomes the TODO and a `raise NotImplementedError` that names the task and about how many lines it takes, and anywhere
 
     # --- solution only ---
     def helper(): ...
     # --- end ---
 
-disappears. Everything else is copied as it is, with three exceptions: `NAME.template.EXT` takes the place of `NAME.EXT`
-(so `REPORT.template.md` becomes `REPORT.md`, `Dockerfile.template` becomes `Dockerfile`, and a deliberately broken
-script can stand for its mended version), what lies in a `results` folder stays behind, and each lab gets an empty one.
+disappears; its lines count for the first solution that needs it. Everything else is copied as it is, with three
+exceptions: `NAME.template.EXT` takes the place of `NAME.EXT` (so `REPORT.template.md` becomes `REPORT.md`,
+`Dockerfile.template` becomes `Dockerfile`, and a deliberately broken script can stand for its mended version), what
+lies in a `results` folder stays behind, and each lab gets an empty one.
 The tasks of a lab are those that its README.md has headings for ("## Task 1.2: ..."); a marker that names another one
 is an error.
 """
@@ -26,6 +27,7 @@ is an error.
 import ast
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -72,7 +74,9 @@ def render(source: str, *, path: Path, name: PurePosixPath, tasks: frozenset[str
     _check_todos(lines, path, tasks)
     output: list[str] = []
     position = 0
-    for region in regions(lines, path):
+    marked = regions(lines, path)
+    sizes = _sizes(lines, marked)
+    for region in marked:
         output += lines[position : region.start]
         position = region.stop + 1
         if region.task is None:
@@ -83,7 +87,7 @@ def render(source: str, *, path: Path, name: PurePosixPath, tasks: frozenset[str
             if region.task not in tasks:
                 raise ReleaseError(f"{where}: task {region.task} is unknown; README.md has {_listed(tasks)}")
             function = _function_around(tree, region, lines, where)
-            output += _raise(region, function, name, _code_lines(lines[region.start + 1 : region.stop]))
+            output += _raise(region, function, name, sizes[region])
     output += lines[position:]
     text = "\n".join(output).rstrip("\n") + "\n"
     try:
@@ -176,6 +180,33 @@ def _raise(region: Region, function: str, name: PurePosixPath, count: int) -> li
 def _blank(lines: Iterable[str]) -> int:
     """How many blank lines come first."""
     return sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
+
+
+def _sizes(lines: list[str], marked: list[Region]) -> dict[Region, int]:
+    """Lines of code that are to be written where a solution was, with the helpers that only it and later ones use."""
+    texts = {region: lines[region.start + 1 : region.stop] for region in marked}
+    helpers = [(region, _names(text)) for region, text in texts.items() if region.task is None]
+    sizes = {}
+    for region, text in texts.items():
+        if region.task is None:
+            continue
+        used, size = "\n".join(text), _code_lines(text)
+        while needed := next((one for one in helpers if any(re.search(rf"\b{name}\b", used) for name in one[1])), None):
+            helpers.remove(needed)
+            used += "\n" + "\n".join(texts[needed[0]])
+            size += _code_lines(texts[needed[0]])
+        sizes[region] = size
+    return sizes
+
+
+def _names(lines: list[str]) -> list[str]:
+    """What a helper's lines define at their outermost level."""
+    text = "\n".join(lines)
+    found = (
+        re.match(r"(?:async def|def|class) (\w+)|(\w+)(?:: [^=]+)? = ", line)
+        for line in textwrap.dedent(text).splitlines()
+    )
+    return [match[1] or match[2] for match in found if match]
 
 
 def _code_lines(lines: Iterable[str]) -> int:

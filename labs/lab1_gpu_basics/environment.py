@@ -52,7 +52,7 @@ def check_environment(device: str | None = None) -> Environment:
     # 4. Put everything into an Environment.
     raise NotImplementedError(
         "Task 1.1 is open: write check_environment "
-        "in labs/lab1_gpu_basics/environment.py (about 23 lines)"
+        "in labs/lab1_gpu_basics/environment.py (about 37 lines)"
     )
 
 

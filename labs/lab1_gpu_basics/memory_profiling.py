@@ -83,7 +83,7 @@ def profile_training_memory(
     # 4. Go through the stages above in order, one reading after each.
     raise NotImplementedError(
         "Task 1.3 is open: write profile_training_memory "
-        "in labs/lab1_gpu_basics/memory_profiling.py (about 24 lines)"
+        "in labs/lab1_gpu_basics/memory_profiling.py (about 38 lines)"
     )
 
 

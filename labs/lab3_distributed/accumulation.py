@@ -81,5 +81,5 @@ def train_with_accumulation(
     # 6. Step once per window; sum up the loss of the window over all ranks.
     raise NotImplementedError(
         "Task 3.3 is open: write train_with_accumulation "
-        "in labs/lab3_distributed/accumulation.py (about 31 lines)"
+        "in labs/lab3_distributed/accumulation.py (about 42 lines)"
     )

@@ -112,7 +112,7 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
     # 3. Sum the counts of all ranks, and divide by the number of all samples.
     raise NotImplementedError(
         "Task 3.1 is open: write evaluate "
-        "in labs/lab3_distributed/ddp_training.py (about 16 lines)"
+        "in labs/lab3_distributed/ddp_training.py (about 19 lines)"
     )
 
 
@@ -185,7 +185,7 @@ def train(
     # 5. Per epoch: tell the sampler which one it is (it shuffles by it), seed the random numbers, and train.
     # 6. The mean loss of an epoch is a sum over all samples on all ranks, divided by their number.
     # 7. Save a checkpoint after every epoch, evaluate at the end, wait for the device before the clock is stopped.
-    raise NotImplementedError("Task 3.1 is open: write train in labs/lab3_distributed/ddp_training.py (about 49 lines)")
+    raise NotImplementedError("Task 3.1 is open: write train in labs/lab3_distributed/ddp_training.py (about 54 lines)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

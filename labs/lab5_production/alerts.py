@@ -58,5 +58,5 @@ class AlertEngine:
         # 3. Return those that have held for long enough.
         raise NotImplementedError(
             "Task 5.5 is open: write AlertEngine.evaluate "
-            "in labs/lab5_production/alerts.py (about 15 lines)"
+            "in labs/lab5_production/alerts.py (about 48 lines)"
         )

@@ -61,7 +61,7 @@ import math
 def area(radius: float) -> float:
     """Area of a disc."""
     # TODO(task 1.2): square the radius.
-    raise NotImplementedError("Task 1.2 is open: write area in labs/lab1/disc.py (about 2 lines)")
+    raise NotImplementedError("Task 1.2 is open: write area in labs/lab1/disc.py (about 4 lines)")
 
 
 def main() -> int:
@@ -75,6 +75,50 @@ def test_calling_a_stub_names_the_task_the_function_and_the_file() -> None:
     exec(stub(SOURCE), namespace)
     with pytest.raises(NotImplementedError, match=r"^Task 1\.2 is open: write area in labs/lab1/disc\.py"):
         namespace["area"](1.0)  # type: ignore[operator]
+
+
+def test_the_lines_of_a_stub_are_counted_with_the_helpers_that_it_needs_first() -> None:
+    helpers = '''
+# --- solution only ---
+FACTOR = 2
+
+
+def _twice(x: float) -> float:
+    return _kept(x) * FACTOR
+
+
+# --- end ---
+# --- solution only ---
+def _kept(x: float) -> float:
+    return x
+
+
+# --- end ---
+# --- solution only ---
+def _nobody() -> None: ...
+
+
+# --- end ---
+
+
+def first() -> float:
+    """One."""
+    # TODO(task 1.2): one.
+    # --- solution: task 1.2 ---
+    return _twice(1.0)
+    # --- end ---
+
+
+def second() -> float:
+    """Two."""
+    # TODO(task 1.3): two.
+    # --- solution: task 1.3 ---
+    return _twice(2.0)
+    # --- end ---
+'''
+    text = stub(helpers)
+    assert "write first in labs/lab1/disc.py (about 6 lines)" in text
+    assert "write second in labs/lab1/disc.py (about 1 line)" in text
 
 
 def test_a_method_is_named_with_its_class_and_a_long_message_is_folded() -> None:
