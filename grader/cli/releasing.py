@@ -24,13 +24,17 @@ def release_labs(
         str | None,
         typer.Option(metavar="DATE", help="No branch solutions before then (2026-12-01, 2026-12-01T18:00+01:00)."),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where students clone that repository from; notebooks on Colab do."),
+    ] = None,
 ) -> None:
     """Generate the students' stubs from the solutions, or commit a release to the students' repository."""
     try:
         if repository is not None:
-            _to_repository(repository, hold_solutions_until, check=check, force=force)
-        elif hold_solutions_until is not None:
-            raise release.ReleaseError("--hold-solutions-until goes with --repository DIR")
+            _to_repository(repository, hold_solutions_until, address, check=check, force=force)
+        elif hold_solutions_until is not None or address is not None:
+            raise release.ReleaseError("--hold-solutions-until and --address go with --repository DIR")
         else:
             _to_folder(solutions, labs, check=check, force=force)
     except release.ReleaseError as error:
@@ -56,7 +60,7 @@ def _to_folder(solutions: Path, labs: Path, *, check: bool, force: bool) -> None
     typer.echo(f"{released.unchanged} files were up to date")
 
 
-def _to_repository(folder: Path, hold: str | None, *, check: bool, force: bool) -> None:
+def _to_repository(folder: Path, hold: str | None, address: str | None, *, check: bool, force: bool) -> None:
     if check:
         drift = course.drift(ROOT, folder)
         for message in drift:
@@ -66,10 +70,14 @@ def _to_repository(folder: Path, hold: str | None, *, check: bool, force: bool) 
             raise typer.Exit(1)
         typer.echo(f"{folder} matches the course")
         return
-    outcome = course.release(ROOT, folder, now=datetime.now().astimezone(), hold_until=_moment(hold), force=force)
+    outcome = course.release(
+        ROOT, folder, now=datetime.now().astimezone(), hold_until=_moment(hold), address=address, force=force
+    )
     said = "committed" if outcome.is_new else "up to date"
     typer.echo(f"branch {course.STUDENTS}: release {outcome.release} {said} ({outcome.commit[:10]})")
     typer.echo(f"branch {course.SOLUTIONS}: {outcome.solutions}")
+    if outcome.address is None:
+        typer.echo("notebooks: on Colab they do not know where to clone the course from; say it with --address URL")
     typer.echo(f"nothing was pushed: git -C {folder} push origin {course.STUDENTS}")
 
 

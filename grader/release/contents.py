@@ -17,14 +17,21 @@ _FILES = ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")
 _PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md")
 _TEMPLATES = Path(__file__).with_name("templates")
 _LABS = "labs"
+_NOTEBOOKS = "notebooks/"
+_NO_ADDRESS = b"https://github.com/YOUR-COURSE/gpu-computing-labs"
+"""What the notebooks' first cell clones as long as nobody has said where the repository will lie."""
 _BY_PRODUCTS = frozenset(("__pycache__", ".DS_Store", ".ipynb_checkpoints"))
 
 Files = dict[str, bytes]
 """Content by path in the repository, with `/`."""
 
 
-def for_students(course: Path) -> Files:
+def for_students(course: Path, address: str | None = None) -> Files:
     """Everything that students get, but the change log.
+
+    Args:
+        course: the checkout that holds `solutions/`.
+        address: where students can clone the repository, for notebooks that are opened elsewhere (Colab).
 
     Raises:
         ReleaseError: a solution cannot be turned into a stub, or a file that students need is missing.
@@ -41,6 +48,9 @@ def for_students(course: Path) -> Files:
             files[path] = (course / path).read_bytes()
     for template in _TEMPLATES.iterdir():
         files[template.name] = template.read_bytes()
+    if address is not None:
+        for name in [name for name in files if name.startswith(_NOTEBOOKS)]:
+            files[name] = files[name].replace(_NO_ADDRESS, address.encode())
     return files
 
 

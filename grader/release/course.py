@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,8 @@ STUDENTS, SOLUTIONS = "main", "solutions"
 MANIFEST = ".release.json"
 """In the repository: number and date of the release, and the hash of every released file."""
 _HOLD = "holdSolutionsUntil"
+_ADDRESS = "address"
+_IS_ADDRESS = re.compile(r"https://[\w.-]+(?::\d+)?(?:/[\w.~-]+)+")
 _MAX_NAMED = 12
 
 
@@ -34,6 +37,8 @@ class Outcome:
     commit: str
     is_new: bool
     solutions: str
+    address: str | None
+    """What notebooks clone where the course is not installed."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,13 @@ class _Plan:
 
 
 def release(
-    course: Path, folder: Path, *, now: datetime, hold_until: datetime | None = None, force: bool = False
+    course: Path,
+    folder: Path,
+    *,
+    now: datetime,
+    hold_until: datetime | None = None,
+    address: str | None = None,
+    force: bool = False,
 ) -> Outcome:
     """Commit the course to the repository in `folder`, which is made where there is none.
 
@@ -61,12 +72,15 @@ def release(
         folder: the students' repository.
         now: the date of the release, with its time zone.
         hold_until: before this moment there is no branch `solutions`; remembered for later releases.
+        address: an https address that students can clone the repository from; remembered for later releases.
         force: replace released files that were edited in the repository's own commits.
 
     Raises:
         ReleaseError: something of a solution would reach students, work would be lost, or a branch that is held back
             is there already. Nothing was committed then.
     """
+    if address is not None and not _IS_ADDRESS.fullmatch(address):
+        raise ReleaseError(f"{address!r} is no address to clone from; write https://github.com/ORGANISATION/REPOSITORY")
     secrets = Secrets(course / "solutions")
     repository = Repository(folder)
     for branch in (STUDENTS, SOLUTIONS):
@@ -77,12 +91,15 @@ def release(
             f"the solutions are to be held back until {held:%Y-%m-%d %H:%M}, but {folder} has a branch {SOLUTIONS} "
             f"already; delete it there (git branch -D {SOLUTIONS}) and wherever it was pushed"
         )
-    plan = _plan(course, repository, force=force)
+    address = address or repository.setting(_ADDRESS)
+    plan = _plan(course, repository, address, force=force)
     if plan.tip:
         _refuse(secrets.leaks(repository.history(plan.tip)), f"{folder}, in the history of {STUDENTS}")
     _refuse(secrets.leaks({**plan.kept, **plan.files}.items()), "what students would get")
     if hold_until is not None:
         repository.set(_HOLD, hold_until.isoformat())
+    if address is not None:
+        repository.set(_ADDRESS, address)
     number, tip = plan.number, plan.tip
     is_new = tip is None or plan.files != plan.previous
     if is_new:
@@ -91,13 +108,13 @@ def release(
         tip = repository.commit(STUDENTS, tree, [tip] if tip else [], f"Release {number}\n\nSee {changes.FILE}.\n")
     assert tip is not None
     told = _release_solutions(course, repository, tip, number, held if held is not None and now < held else None)
-    return Outcome(number, tip, is_new, told)
+    return Outcome(number, tip, is_new, told, address)
 
 
 def drift(course: Path, folder: Path) -> list[str]:
     """Where the branches differ from what a release would make of the course now; empty when they do not."""
     repository = Repository(folder)
-    plan = _plan(course, repository, force=True)
+    plan = _plan(course, repository, repository.setting(_ADDRESS), force=True)
     if plan.tip is None:
         return [f"{folder} has no branch {STUDENTS}: release first"]
     wanted = {**repository.files(plan.tip), **plan.files}
@@ -110,8 +127,8 @@ def drift(course: Path, folder: Path) -> list[str]:
     return messages
 
 
-def _plan(course: Path, repository: Repository, *, force: bool) -> _Plan:
-    files = contents.for_students(course)
+def _plan(course: Path, repository: Repository, address: str | None, *, force: bool) -> _Plan:
+    files = contents.for_students(course, address)
     tip = repository.tip(STUDENTS)
     there = repository.files(tip) if tip else {}
     manifest = _manifest(there.get(MANIFEST))

@@ -59,6 +59,7 @@ def source(tmp_path: Path) -> Path:
         "solutions/lab7_answers/REPORT.md": "We measured forty-two seconds for the largest of all products.\n",
         "solutions/lab7_answers/REPORT.template.md": "What did you measure?\n",
         "solutions/lab7_answers/results/answer.json": '{"answer": 42}\n',
+        "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
         "grader/judge.py": "print('judge')\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")},
@@ -251,3 +252,22 @@ def test_the_released_repository_grades_stubs_with_nothing_and_solutions_with_ev
     assert score() == (0, 5)
     shutil.copytree(ROOT / "solutions", students / "labs", dirs_exist_ok=True)
     assert score() == (5, 5)
+
+
+def test_notebooks_clone_the_address_that_was_named_once(source: Path, repository: Path) -> None:
+    address = "https://example.org/course-2026/labs"
+    assert course.release(source, repository, now=NOW).address is None
+    assert "YOUR-COURSE" in git(repository, "show", "main:notebooks/lab7.ipynb")
+    for named in (address, None):
+        assert course.release(source, repository, now=NOW, address=named).address == address
+        assert f"clone {address}" in git(repository, "show", "main:notebooks/lab7.ipynb")
+        assert course.drift(source, repository) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["git@example.org:course", "https://example.org", 'https://example.org/a"; rm -rf /']
+)
+def test_what_git_cannot_clone_everywhere_is_no_address(source: Path, repository: Path, address: str) -> None:
+    with pytest.raises(ReleaseError, match="is no address to clone from"):
+        course.release(source, repository, now=NOW, address=address)
+    assert not repository.exists()
