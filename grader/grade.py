@@ -157,6 +157,11 @@ class Circumstances:
     """Those of this student."""
 
 
+PASSED_IN_DOUBT = (
+    "it passed, but in another check of this criterion the submission reached into what the grader measures with"
+)
+"""The message of a check that needs review for what its submission did, not because it could not decide."""
+
 DID_NOT_RUN = CheckReport(
     Outcome.NEEDS_REVIEW,
     "this check did not report a result: the grading ended before it ran",

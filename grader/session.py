@@ -16,7 +16,7 @@ import pytest
 
 from grader import hints, report
 from grader.devices import GradingDevice
-from grader.grade import CheckReport, Circumstances, ExitCode, Grade, IntegrityNote, Outcome, grade
+from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, IntegrityNote, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
 from grader.overrides import Override
 from grader.report import progress
@@ -32,8 +32,6 @@ COULD_NOT_GRADE = (
     pytest.ExitCode.USAGE_ERROR,
     pytest.ExitCode.NO_TESTS_COLLECTED,
 )
-
-_DOUBT = "it passed, but in another check of this criterion the submission reached into what the grader measures with"
 
 
 class GradingError(Exception):
@@ -206,7 +204,7 @@ class GradingSession:
         """
         void = {note.check.rpartition(".")[0] for note in self.submission.integrity if note.kind == TAMPERING}
         return {
-            check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=_DOUBT)
+            check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=PASSED_IN_DOUBT)
             if report.outcome is Outcome.PASSED and check.rpartition(".")[0] in void
             else report
             for check, report in self._reports.items()

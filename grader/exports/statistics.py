@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from grader.exports.view import View
-from grader.grade import CheckResult, Outcome
+from grader.grade import PASSED_IN_DOUBT, CheckResult, Outcome
 
 GROUP_SHARE = 0.27
 """Upper and lower group of the discrimination index; Kelley, "The selection of upper and lower groups", 1939."""
@@ -85,7 +85,9 @@ def _check(check_id: str, results: dict[str, CheckResult], totals: dict[str, flo
     rest = [totals[student] - float(check.points) for student, check in results.items()]
     correlation = item_rest_correlation(passed, rest)
     first = next(iter(results.values()))
-    flag, advice = _judged(outcomes, correlation, len(results))
+    undecided = [check for check in results.values() if check.outcome is Outcome.NEEDS_REVIEW]
+    left_open = sum(check.message != PASSED_IN_DOUBT for check in undecided)
+    flag, advice = _judged(outcomes, left_open, correlation, len(results))
     return CheckStatistics(
         check=check_id,
         criterion=check_id.rpartition(".")[0],
@@ -149,9 +151,9 @@ def _group_share(passed: Sequence[float], rest: Sequence[float], size: float, *,
     return sum_passed / size
 
 
-def _judged(outcomes: Counter[Outcome], correlation: float | None, count: int) -> tuple[str, str]:
-    """What looks wrong with a check, and what to do about it."""
-    if outcomes[Outcome.NEEDS_REVIEW] >= max(2.0, _REVIEW_SHARE * count):
+def _judged(outcomes: Counter[Outcome], undecided: int, correlation: float | None, count: int) -> tuple[str, str]:
+    """What looks wrong with a check, and what to do about it; `undecided` are those that the check left open."""
+    if undecided >= max(2.0, _REVIEW_SHARE * count):
         return (
             "often undecided",
             "Read the messages below: most probably the check or the machine is at fault, not the work.",

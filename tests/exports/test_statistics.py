@@ -9,7 +9,7 @@ import pytest
 from grader.classroom.results import ClassResult
 from grader.exports import statistics, view
 from grader.exports.statistics import CheckStatistics, item_rest_correlation, upper_lower_index
-from grader.grade import CheckReport, Outcome
+from grader.grade import PASSED_IN_DOUBT, CheckReport, Outcome
 from tests.exports.classes import a_class, document, student
 
 CHECK = "lab1.benchmark.warmed_up"
@@ -88,6 +88,14 @@ def test_a_check_that_often_cannot_decide_is_named() -> None:
     unsure = CheckReport(Outcome.NEEDS_REVIEW, "the machine was busy")
     rows = [student(f"s{n:02}", document({CHECK: unsure} if n < 3 else {})) for n in range(20)]
     assert of(a_class(rows))[CHECK].flag == "often undecided"
+
+
+def test_a_check_is_not_to_blame_for_submissions_that_tampered_elsewhere() -> None:
+    in_doubt = CheckReport(Outcome.NEEDS_REVIEW, PASSED_IN_DOUBT)
+    rows = [student(f"s{n:02}", document({CHECK: in_doubt} if n < 10 else {})) for n in range(20)]
+    row = of(a_class(rows))[CHECK]
+    assert row.needs_review == 10
+    assert row.flag != "often undecided"
 
 
 def test_outcomes_are_counted_apart() -> None:
