@@ -226,10 +226,12 @@ class GradingSession:
         return grade(self.rubric, self.labs, self._in_doubt(), circumstances)
 
     def _notes(self) -> tuple[IntegrityNote, ...]:
-        """What an instructor should look at, in the rubric's order: which process was noticed first is chance."""
+        """What an instructor should look at, once each, in the rubric's order: what was noticed first is chance."""
         positions = {check.id: position for position, check in enumerate(self.rubric.checks())}
         found = self.submission.integrity + self.submission.source_notes(self.labs)
-        return tuple(sorted(found, key=lambda one: (positions.get(one.check, -1), one.kind, one.where, one.detail)))
+        return tuple(
+            sorted(set(found), key=lambda one: (positions.get(one.check, -1), one.kind, one.where, one.detail))
+        )
 
     def finish(self) -> ExitCode:
         """Write and show the grade; returns the exit code that tells it to the shell."""

@@ -69,4 +69,4 @@ def test_notes_come_in_the_rubrics_order_whoever_was_noticed_first() -> None:
     notes = [note("open", ELSEWHERE), note("open", VOID, "b.py:2"), note("open", VOID, "a.py:1"), note("import", "")]
     ordered = [(one.check, one.where) for one in graded(*notes).integrity]
     assert ordered == [("", ""), (VOID, "a.py:1"), (VOID, "b.py:2"), (ELSEWHERE, "")]
-    assert graded(*reversed(notes)).integrity == graded(*notes).integrity
+    assert graded(*reversed(notes), *notes).integrity == graded(*notes).integrity
