@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import load, save
-from grader.classroom import results, standing
+from grader.classroom import standing
 from grader.classroom.gradebook import FILE
 from grader.classroom.memory import PeakMemory
 from tests.classroom.synthetic import make_class
@@ -192,7 +192,7 @@ def _alone(folder: Path) -> dict[str, Any]:
 
 def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What differs from each submission's grade in the class."""
-    in_class = {one.student: one.grade for one in results.load(folder / "undisturbed").students}
+    in_class = {one.student: one.grade for one in standing.read(folder / "undisturbed").students}
     different_points, different_words = [], []
     for student, what, _ in made:
         alone = json.loads((folder / "reports" / student / "grade.json").read_text()) | {"submission": student}

@@ -16,7 +16,7 @@ def picture_and_json(seen: Any, what: str) -> list[Any]:
     for name, picture in seen.pictures.items():
         require(
             picture["width"] >= 200 and picture["height"] >= 150 and picture["colours"] >= 4,
-            f"{name} shows nothing: {picture['width']} x {picture['height']} pixels in {picture['colours']} colours",
+            f"{name} shows nothing: {picture['width']} x {picture['height']} pixels, colours: {picture['colours']}",
             "draw before you save, and save the figure you drew on",
         )
     for text in seen.json.values():

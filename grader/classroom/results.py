@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Literal
 
 Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade"]
@@ -64,14 +63,3 @@ class ClassResult:
     labs: tuple[int, ...]
     max_score: Decimal
     students: tuple[StudentResult, ...]
-
-
-def load(folder: Path) -> ClassResult:
-    """The class as the gradebook in `folder` has it, without grading anything.
-
-    Raises:
-        GradebookError: there is no gradebook, or it was written by another version.
-    """
-    from grader.classroom.standing import read  # which builds on the classes above
-
-    return read(folder)

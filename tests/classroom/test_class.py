@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from grader.classroom import results, standing
+from grader.classroom import standing
 from grader.cli import app
 from grader.report.document import SCHEMA_FILE
 from tests.scenarios.build import ROOT, SCENARIOS, load
@@ -39,7 +39,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
 
 
 def grade_of(folder: Path, student: str) -> dict[str, Any]:
-    (found,) = [one for one in results.load(folder / "out").students if one.student == student]
+    (found,) = [one for one in standing.read(folder / "out").students if one.student == student]
     assert found.grade is not None, found.reason
     return dict(found.grade)
 

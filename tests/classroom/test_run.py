@@ -21,7 +21,7 @@ def test_every_student_has_a_line_and_the_gradebook_can_be_read_later(small_clas
     small_class.hands_in("ada")
     small_class.hands_in("bob")
     now = small_class.grade()
-    later = results.load(small_class.out)
+    later = standing.read(small_class.out)
     assert [(one.student, one.status) for one in now.students] == [("ada", "graded"), ("bob", "graded")]
     assert later.students == now.students
     assert (now.max_score, now.seed, now.device, now.labs) == (20, 7, "vgpu:T4", (1,))
@@ -171,7 +171,7 @@ def test_overrides_replace_points_and_are_read_anew(small_class: SmallClass, tmp
     assert grade is not None
     assert grade["labs"][0]["criteria"][3]["points"] == 4.5
     file.write_text(entry.format(1))
-    grade = results.load(small_class.out).students[0].grade
+    grade = standing.read(small_class.out).students[0].grade
     assert grade is not None
     assert grade["labs"][0]["criteria"][3]["points"] == 1
 
@@ -230,12 +230,12 @@ def test_a_gradebook_of_another_format_is_refused(small_class: SmallClass) -> No
     with Gradebook(small_class.out, locked=True) as gradebook:
         gradebook._database.execute("PRAGMA user_version = 99")
     with pytest.raises(results.GradebookError, match="its format is 99, ours is 1"):
-        results.load(small_class.out)
+        standing.read(small_class.out)
 
 
 def test_no_gradebook_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(results.GradebookError, match="there is no gradebook"):
-        results.load(tmp_path)
+        standing.read(tmp_path)
 
 
 def test_a_lab_that_does_not_exist_is_refused(small_class: SmallClass) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from grader.classroom import results
+from grader.classroom import standing
 from grader.classroom.results import StudentResult
 from grader.classroom.run import Order, grade_class
 from grader.classroom.tasks import Grading, Task
@@ -107,7 +107,7 @@ def test_points_given_by_hand_reach_every_export_and_the_next_run(book: Path) ->
     assert "I measured it" in (book / "exports" / "feedback" / "ada.html").read_text()
     again = Order(submissions=None, out=book, regrade=("ada",))
     grade_class(again, lambda jobs, room, device: Pretender(), Console(quiet=True))
-    assert {row.student: str(row.score) for row in results.load(book).students}["ada"] == "19.5"
+    assert {row.student: str(row.score) for row in standing.read(book).students}["ada"] == "19.5"
 
 
 def test_a_wrong_decision_is_one_line(book: Path) -> None:
