@@ -69,15 +69,19 @@ def to_json(notebook: Any) -> str:
     return str(nbformat.writes(notebook)).rstrip("\n") + "\n"
 
 
-def execute(notebook: Any, environment: Mapping[str, str]) -> Any:
+def execute(notebook: Any, environment: Mapping[str, str], *, to_the_end: bool = False) -> Any:
     """Run a copy of the notebook from top to bottom in a kernel of its own, as if opened in `notebooks/`.
 
     Args:
         notebook: stays as it is.
         environment: added to that of this process, for example GPULABS_LABS.
+        to_the_end: go on after an error in a cell, which then is among the outputs.
 
     Returns:
-        The notebook with its outputs. Errors are among them: nothing is raised for an error in a cell.
+        The notebook with its outputs.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed, where "Run All" would have stopped.
     """
     copy = nbformat.from_dict(notebook)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -85,7 +89,7 @@ def execute(notebook: Any, environment: Mapping[str, str]) -> Any:
         # Sockets in a folder instead of ports, which another program could take.
         sockets = {"transport": "ipc", "ip": f"{scratch}/kernel"}
         settings = Config(KernelManager=sockets, NotebookClient={"timeout": _TIMEOUT_SECONDS})
-        client = NotebookClient(copy, config=settings, kernel_name="python3", allow_errors=True,
+        client = NotebookClient(copy, config=settings, kernel_name="python3", allow_errors=to_the_end,
                                 resources={"metadata": {"path": str(HERE)}})  # fmt: skip
         client.execute(env={**os.environ, "PYTHONPATH": path, "IPYTHONDIR": f"{scratch}/ipython", **environment})
     return copy

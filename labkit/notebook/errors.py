@@ -1,6 +1,7 @@
 """What a notebook shows instead of a long error: an open task, a cell that builds on one, an error in student code.
 
-All other errors look as they always do. Whatever happens the notebook goes on with the next cell.
+For these the cell counts as done, so that "Run All" goes on with the next one; `nbconvert --execute`, too. All other
+errors look as they always do, and end a run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def install(labs: Path) -> None:
         (Exception,), lambda shell, kind, error, trace, tb_offset=None: handler(shell, kind, error, trace, tb_offset)
     )
     shell.events.register("pre_run_cell", handler.remember)
+    shell.events.register("post_run_cell", handler.forgive)
 
 
 class _Handler:
@@ -41,14 +43,27 @@ class _Handler:
         self._labs = labs
         self._source = ""
         self._missing: dict[str, str] = {}
+        self._shown = False
 
     def remember(self, info: Any) -> None:
         """Called before each cell."""
         self._source = info.raw_cell or ""
+        self._shown = False
+
+    def forgive(self, result: Any) -> None:
+        """Called after each cell: what was shown in our way is no error to the kernel, which would drop later cells."""
+        if self._shown:
+            result.error_in_exec = None
 
     def __call__(
         self, shell: Any, kind: type[Exception], error: Exception, trace: TracebackType | None, offset: int | None
     ) -> None:
+        self._shown = self._show(error)
+        if not self._shown:
+            shell.showtraceback((kind, error, trace), tb_offset=offset)
+
+    def _show(self, error: Exception) -> bool:
+        """Show a note where there is one to show."""
         for link in _chain(error):
             found = _OPEN.search(str(link)) if isinstance(link, NotImplementedError) else None
             if found:
@@ -59,16 +74,16 @@ class _Handler:
                     "`gpulabs next` says how to begin. The notebook goes on.",
                     kind="open",
                 )
-                return
+                return True
         if isinstance(error, NameError) and error.name in self._missing:
             task = self._missing[error.name]
             self._missing.update(dict.fromkeys(_assigned(self._source), task))
             notes.card(f"This cell needs `{error.name}`, which waits for task {task}.", kind="builds-on-open")
-            return
+            return True
         if lines := self._own_frames(error):
             notes.wrong("An error in your code; the notebook goes on.", "\n".join(lines))
-            return
-        shell.showtraceback((kind, error, trace), tb_offset=offset)
+            return True
+        return False
 
     def _own_frames(self, error: BaseException) -> list[str]:
         """The frames in the student's files and the error itself; empty where none is theirs."""

@@ -45,7 +45,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     }
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells.values()])
     environment = {"GPULABS_LABS": str(labs), "GPULABS_DEVICE": "vgpu:T4", "GPULABS_NOTEBOOK_GRADE": "0"}
-    done = build.execute(notebook, environment)
+    done = build.execute(notebook, environment, to_the_end=True)
     return {name: cell.outputs for name, cell in zip(cells, done.cells, strict=True)}
 
 
