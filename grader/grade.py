@@ -197,8 +197,16 @@ def grade(
         max_score=max_score,
         pass_score=pass_score,
         passed=max_score > 0 and score >= pass_score,
-        integrity=circumstances.integrity,
+        integrity=_in_order(rubric, circumstances.integrity),
         labs=results,
+    )
+
+
+def _in_order(rubric: Rubric, notes: Sequence[IntegrityNote]) -> tuple[IntegrityNote, ...]:
+    """Each note once, in the rubric's order: what was noticed first is chance."""
+    positions = {check.id: position for position, check in enumerate(rubric.checks())}
+    return tuple(
+        sorted(set(notes), key=lambda note: (positions.get(note.check, -1), note.kind, note.where, note.detail))
     )
 
 

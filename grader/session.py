@@ -16,7 +16,7 @@ import pytest
 
 from grader import hints, report
 from grader.devices import GradingDevice
-from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, IntegrityNote, Outcome, grade
+from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
 from grader.overrides import Override
 from grader.report import progress
@@ -220,18 +220,10 @@ class GradingSession:
             isolation=self._sandbox.isolation.mode,
             seed=self.seed,
             seconds=round(time.monotonic() - self._started, 2),
-            integrity=self._notes(),
+            integrity=self.submission.integrity + self.submission.source_notes(self.labs),
             overrides=self._overrides,
         )
         return grade(self.rubric, self.labs, self._in_doubt(), circumstances)
-
-    def _notes(self) -> tuple[IntegrityNote, ...]:
-        """What an instructor should look at, once each, in the rubric's order: what was noticed first is chance."""
-        positions = {check.id: position for position, check in enumerate(self.rubric.checks())}
-        found = self.submission.integrity + self.submission.source_notes(self.labs)
-        return tuple(
-            sorted(set(found), key=lambda one: (positions.get(one.check, -1), one.kind, one.where, one.detail))
-        )
 
     def finish(self) -> ExitCode:
         """Write and show the grade; returns the exit code that tells it to the shell."""
