@@ -36,8 +36,9 @@ doctor: ## what is here, what is wrong, and the command that mends it
 next: $(READY) ## which task to do next, and why (HINTS=1 to 3)
 	@$(BIN)/gpulabs next "$(SUBMISSION)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(HINTS),--hints "$(HINTS)")
 
+# Points that are missing are no error of make's; the exit code of `gpulabs grade` tells them.
 grade: $(READY) ## grade a folder (default: labs)
-	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
+	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)") || case $$? in 1|3) ;; *) exit 2;; esac
 
 # Only for testing deploy/, the notebooks and the site: without it those tests are skipped.
 $(DEPLOY_READY): pyproject.toml $(READY)

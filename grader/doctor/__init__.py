@@ -40,7 +40,7 @@ def summary(facts: list[Fact]) -> str:
         return f"Nothing is wrong; the course is only not installed yet.\nInstall it: {to_do[0].mend[0]}"
     if not bad:
         noted = f" ({notes} note{'' if notes == 1 else 's'} above)" if notes else ""
-        return f"The labs can be worked on{noted}. Begin with: make grade LAB=1, then gpulabs next"
+        return f"The labs can be worked on{noted}. Begin with: make grade LAB=1, then make next"
     names = ", ".join(fact.name for fact in bad)
     text = f"{len(bad)} thing{'' if len(bad) == 1 else 's'} wrong: {names}. Mend them from the top, and look again."
     return text + (f"\nFirst: {bad[0].mend[0]}" if bad[0].mend else "")
