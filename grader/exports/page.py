@@ -76,8 +76,7 @@ class ReviewGroup:
 
     line: Line
     criterion: str
-    items: tuple[tuple[Item, int], ...]
-    """Each different thing, and how often it was seen."""
+    items: tuple[Item, ...]
     accept: str
     override: str | None
     """Commands."""
@@ -208,15 +207,14 @@ def review_groups(view: View, command: str) -> Iterator[ReviewGroup]:
     """What is open, by student and criterion, with the commands that settle it."""
     for line in view.lines:
         student = shlex.quote(line.student)
-        by_criterion: dict[str, dict[tuple[str, str, str], list[Item]]] = {}
+        by_criterion: dict[str, list[Item]] = {}
         for item in line.open:
-            same = by_criterion.setdefault(item.criterion, {}).setdefault((item.key, item.detail, item.where), [])
-            same.append(item)
+            by_criterion.setdefault(item.criterion, []).append(item)
         for criterion, found in by_criterion.items():
             yield ReviewGroup(
                 line=line,
                 criterion=criterion,
-                items=tuple((items[0], len(items)) for items in found.values()),
+                items=tuple(found),
                 accept=f"{command} --accept {student} {criterion}",
                 override=None
                 if criterion == ELSEWHERE

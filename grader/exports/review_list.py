@@ -36,16 +36,15 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     line = group.line
     name = f" ({line.label})" if line.label != line.student else ""
     yield printable(f"{line.student}{name}  {group.criterion}")
-    for item, count in group.items:
+    for item in group.items:
         kind = "needs review" if item.kind == "check" else f"note {item.title}"
         where = f" at {item.where}" if item.where else ""
-        times = f" ({count} times)" if count > 1 else ""
         about = f"{item.check}: " if item.kind == "check" else ""
         during = f" [during {item.check}]" if item.kind == "note" and item.check else ""
         detail = " ".join(printable(item.detail).split())
         detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}..."
         yield textwrap.fill(
-            printable(f"{kind}: {about}{detail}{where}{times}{during}"),
+            printable(f"{kind}: {about}{detail}{where}{during}"),
             _WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",

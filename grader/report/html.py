@@ -56,9 +56,18 @@ def render(
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,
             reviewed=reviewed,
+            waits=_waiting(grade),
             undecided=[check for check in grade.needs_review if check.id not in reviewed],
         )
     )
+
+
+def _waiting(grade: Grade) -> dict[str, str]:
+    """The check that a blocked one waits for, where it stands on the page with its reason."""
+    shown = {check.id: check for lab in grade.labs for criterion in lab.criteria for check in criterion.checks}
+    causes = {name: check.message.removeprefix("blocked by ").partition(":")[0] for name, check in shown.items()
+              if check.outcome is Outcome.BLOCKED}  # fmt: skip
+    return {name: cause for name, cause in causes.items() if cause in shown}
 
 
 @cache

@@ -59,6 +59,23 @@ def test_what_a_submission_says_cannot_become_markup(result: Grade) -> None:
     assert "{{ 7 * 7 }}" in page
 
 
+def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reason(result: Grade) -> None:
+    course = rubric.load()
+    reports = {check.id: CheckReport(Outcome.PASSED) for check in course.checks()}
+    cause = "lab1.benchmark.returns_result"
+    reports[cause] = CheckReport(Outcome.FAILED, "Task 1.2 is open")
+    for name in ("lab1.benchmark.warmed_up", "lab1.memory.peak_equals_truth"):
+        reports[name] = CheckReport(Outcome.BLOCKED, f"blocked by {cause}: Task 1.2 is open")
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    page = html.render(grade(course, course.select((1,)), reports, here))
+    assert page.count("Task 1.2 is open") == 1
+    assert page.count(f"waits for {cause}") == 2
+    assert "make next" in page
+    apart = html.render(grade(course, course.select_criteria(("lab1.memory",)), reports, here), student="Ada")
+    assert f"blocked by {cause}: Task 1.2 is open" in apart  # whose reason stands nowhere else
+    assert "make next" not in apart
+
+
 def test_the_page_needs_nothing_from_outside(result: Grade) -> None:
     class Links(HTMLParser):
         outside: list[str] = []  # noqa: RUF012
