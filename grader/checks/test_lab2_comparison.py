@@ -105,7 +105,8 @@ class TestComparison:
                     what=f"seconds of a training step in {row['dtype']} on {device}",
                     show=seconds,
                     expected=f"{seconds(wanted['low'])} within {slack:.0%}",
-                    hint="from an idle device to an idle device, after the warm-up; forward and loss in autocast",
+                    hint="from an idle device to an idle device, after the warm-up; forward and loss in autocast, with "
+                    "the precision's own dtype",
                 )
 
     def test_peaks_equal_truth(self, submission: Submission, fresh: Fresh) -> None:

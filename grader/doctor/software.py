@@ -28,10 +28,10 @@ NEEDED = {
 }
 """Modules that the labs and the grader import, beside PyTorch, and what they are installed as."""
 EXTRAS: tuple[tuple[str, str, str], ...] = (
-    ("notebooks", "jupytext", "notebooks in Jupyter"),
+    ("jupyterlab", "jupyterlab", "to open notebooks"),
     ("flash-attn", "flash_attn", "Lab 4's other kernels, on an NVIDIA GPU"),
 )
-"""Of a student: extra, module, what for."""
+"""Of a student: what is installed, its module, what for."""
 
 
 def examine() -> list[Fact]:
@@ -117,8 +117,8 @@ def _extras() -> Fact:
     absent = [(extra, what) for extra, module, what in EXTRAS if extra not in there]
     parts = [f"{extra}: installed" for extra in there]
     parts += [f"{extra}: not installed ({what})" for extra, what in absent]
-    if "notebooks" in there:
+    if "jupyterlab" in there:
         return ok("extras", "; ".join(parts))
     if sys.prefix == sys.base_prefix:  # first an environment to install it into
         return note("extras", "; ".join(parts))
-    return note("extras", "; ".join(parts), install("--editable", '".[notebooks]"'))
+    return note("extras", "; ".join(parts), install("jupyterlab"))

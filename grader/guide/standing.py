@@ -49,7 +49,7 @@ def read(submission: Path, report: Path) -> Standing:
     if Path(grade.submission).resolve() != submission.resolve() and Path(grade.submission).name != submission.name:
         return Standing({}, None, f"{file} is about {grade.submission}, not {submission}: it is left aside")
     earlier = progress.read(report, grade)
-    checks = {check: Known(outcome) for check, outcome in earlier.checks.items()}
+    checks = {check: Known(outcome, earlier.messages.get(check, "")) for check, outcome in earlier.checks.items()}
     for lab in grade.labs:
         for criterion in lab.criteria:
             for check in criterion.checks:

@@ -1,8 +1,8 @@
 """Progress since the last run: what a grade gained and lost against the gradings before it in the same folder.
 
-`progress.json` beside grade.json keeps the last outcome of each check, so that grading one lab in between loses
-nothing. It is a convenience: what cannot be read, or belongs to another submission or rubric, is as if it were not
-there. Not part of a grade, and never read by what exports grades.
+`progress.json` beside grade.json keeps the last outcome and message of each check, so that grading one lab in between
+loses nothing. It is a convenience: what cannot be read, or belongs to another submission or rubric, is as if it were
+not there. Not part of a grade, and never read by what exports grades.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grader.grade import CheckResult, Grade, Outcome
 from grader.report.document import from_document, points
 
 FILE = "progress.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Earlier:
     checks: Mapping[str, Outcome] = field(default_factory=dict)
     criteria: Mapping[str, Decimal] = field(default_factory=dict)
     """Points of each criterion."""
+    messages: Mapping[str, str] = field(default_factory=dict)
+    """Why checks failed or were blocked."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,21 @@ def to_json(earlier: Earlier, grade: Grade) -> str:
     """What the next grading reads: what is known now, this grade's own outcomes before older ones."""
     checks = {check: outcome.value for check, outcome in earlier.checks.items()}
     criteria: dict[str, float] = {criterion: float(value) for criterion, value in earlier.criteria.items()}
+    messages = dict(earlier.messages)
     for lab in grade.labs:
         for criterion in lab.criteria:
             if criterion.available:
                 criteria[criterion.id] = float(criterion.points)
                 checks.update({check.id: check.outcome.value for check in criterion.checks})
+                for check in criterion.checks:
+                    messages[check.id] = check.message
     document: dict[str, Any] = {
         "version": _VERSION,
         "submission": grade.submission,
         "rubric_version": grade.rubric_version,
         "checks": checks,
         "criteria": criteria,
+        "messages": {check: text for check, text in messages.items() if text},
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
@@ -141,6 +147,7 @@ def _own(document: Mapping[str, Any]) -> Earlier:
     return Earlier(
         {str(check): Outcome(outcome) for check, outcome in document["checks"].items()},
         {str(criterion): _points(value) for criterion, value in document["criteria"].items()},
+        {str(check): str(text) for check, text in document["messages"].items()},
     )
 
 
@@ -149,6 +156,7 @@ def _of_a_grade(document: Mapping[str, Any]) -> Earlier:
     return Earlier(
         {check.id: check.outcome for criterion in criteria for check in criterion.checks},
         {criterion.id: criterion.points for criterion in criteria},
+        {check.id: check.message for criterion in criteria for check in criterion.checks if check.message},
     )
 
 

@@ -71,7 +71,7 @@ class _Handler:
                 self._missing.update(dict.fromkeys(_assigned(self._source), task))
                 notes.card(
                     f"Task {task} is open: {found['file']}, function `{found['name']}`. "
-                    "`gpulabs next` says how to begin. The notebook goes on.",
+                    "`make next` says how to begin. The notebook goes on.",
                     kind="open",
                 )
                 return True

@@ -57,6 +57,6 @@ def _show(course: Course, grade: Mapping[str, Any]) -> None:
     if unmet:
         more = f" {len(unmet) - _MAX_TOLD} more checks want something: " if len(unmet) > _MAX_TOLD else " "
         notes.card(f"What now:{more}`make grade LAB={course.lab}` writes them all to `grade-report/grade.html`, and "
-                   "`gpulabs next` says which task to do next.")  # fmt: skip
+                   "`make next` says which task to do next.")  # fmt: skip
     else:
         notes.card("Every check of this lab has passed.", kind="grade")

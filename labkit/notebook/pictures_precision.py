@@ -245,7 +245,9 @@ def draw_comparison(measured: Mapping[str, Sequence[Any]]) -> Figure:
                 axis.bar(x, value, width=0.25, color=FORMATS.get(result.dtype, GREY))
                 axis.text(x, value, f"{value:,.0f}", ha="center", va="bottom", fontsize=7.5, color=INK)
     axes[1].set_ylim(0, axes[1].get_ylim()[1] * 1.3)
-    axes[1].legend(handles=[Patch(color=color, label=name) for name, color in FORMATS.items()], fontsize=8, ncols=3)
+    names = dict.fromkeys(result.dtype for results in measured.values() for result in results)
+    handles = [Patch(color=FORMATS.get(name, GREY), label=name) for name in names]
+    axes[1].legend(handles=handles, fontsize=8, ncols=3)
     return figure
 
 

@@ -504,8 +504,8 @@ notebook.show(
 # %% [markdown]
 # *Time of one all-reduce.* Compare with the time of your backward pass: what is shorter hides behind it, what is longer
 # is waited for. Then larger batches per GPU, accumulation (one exchange per several batches) or compressed gradients
-# help; a faster GPU makes it worse. Lab 3 measures exactly this. Before a long run on a new cluster, the acceptance test
-# (`make acceptance`) finds the machine that slows down all others.
+# help; a faster GPU makes it worse. Lab 3 measures exactly this. Before a long run on a new cluster, time one all-reduce on
+# each pair of machines: that finds the one that slows down all others.
 #
 # ## What to remember
 #

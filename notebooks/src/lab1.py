@@ -217,12 +217,12 @@ notebook.table(("host memory", "GB/s to the device"), rows)
 #
 # ## 5. Your part: products on CPU and GPU (Task 1.2)
 #
-# First one size. Expect some microseconds more per product than the table in section 2 shows for *asking*, and fewer
-# TFLOPS than the data sheet promises.
+# First one size. Expect about the second line of the table in section 2, *when the queue is empty*, and fewer TFLOPS
+# than the data sheet promises. A time near the first line means that the clock was stopped too early.
 
 # %%
-product = lab.benchmark.benchmark_matmul("cuda", 1024, 20)
 peaks = course.hardware.peaks
+product = lab.benchmark.benchmark_matmul("cuda", 1024, 20)
 promised = f" of {peaks.tflops['float32']:g} promised" if peaks else ""
 print(f"{product.seconds * 1e6:.0f} µs per product, {product.tflops:.2f} TFLOPS{promised}")
 
@@ -253,8 +253,10 @@ print(
 
 # %% [markdown]
 # *Your times of one product.* Expect the line of the CPU to be straight, eight times as long for twice the size, and
-# that of the GPU to be flatter on the left, where the launch or the memory is what it waits for. Does
-# `classify_bound` say the same, from the data sheet alone?
+# that of the GPU to be flatter on the left, where the launch or the memory is what it waits for. At 128 the lines are
+# close. There it matters how you time: a product that is waited for singly bears its own launch and wait, products in a
+# block share them. Both are right, and the crossover may differ. Does `classify_bound` say the same about what limits a
+# product, from the data sheet alone?
 
 # %%
 if peaks is None:
@@ -351,7 +353,8 @@ for profile in (single, half):
 # %% [markdown]
 # *Your step, stage by stage.* Expect *model* to be four bytes per parameter in float32, and *step* to add about twice as
 # much. *backward* adds as many bytes as *model* for the gradients and frees the saved activations, so that what it adds
-# on balance is less. If no stage has a lower peak than the one before, the peak was never reset.
+# on balance is less. If no stage has a lower peak than the one before, the peak was never reset. In this notebook
+# *baseline* is not zero: the tensors `a` and `c` of section 2 are still there.
 
 # %%
 increases = lab.memory_profiling.stage_increases(single)
@@ -395,12 +398,14 @@ notebook.table(
 # ## 8. If you like to work here
 #
 # You may write a function in a cell instead of in the file. Begin the cell with a line that names the file, save the
-# notebook, and run `gpulabs notebook export notebooks/lab1.ipynb` in a terminal: each function of such cells takes the
-# place of the one of the same name in your module, with the docstring kept. The next cell that uses `lab` sees it. What
-# you have changed in the file in the meantime is shown and asked for first.
+# notebook, and run `.venv/bin/gpulabs notebook export notebooks/lab1.ipynb` in a terminal, in the folder of the course:
+# each function of such cells takes the place of the one of the same name in your module, with the docstring kept. The
+# next cell that uses `lab` sees it. What you have changed in the file in the meantime is shown and asked for first.
+#
+# To begin, remove the first `# ` of each line below. The line with `export` has to stay the first one, and as it is.
 
 # %%
-# # export: lab1_gpu_basics/benchmark.py    <- remove the first "# " of each line to begin
+# # export: lab1_gpu_basics/benchmark.py
 # def find_crossover(comparisons):
 #     ...
 

@@ -464,8 +464,9 @@ notebook.show(
 #
 # Speed and memory of a training step of that model, by your `compare_precisions`, and what follows by your
 # `conclude`. On the virtual GPU it is measured on a T4 and on an H100. Expect another ranking on each of the two, and
-# memory that shrinks by less than half, in bfloat16 on a T4 hardly at all: which parts of it are still float32? (The
-# accuracies are placeholders here; the program fills them in.)
+# memory that shrinks by less than half: which parts of it are still float32? In bfloat16 on a T4 it hardly shrinks at
+# all, for another reason: what does attention that is not fused keep for backward? (The accuracies are placeholders
+# here; the program fills them in.)
 
 # %%
 import vgpu
@@ -513,7 +514,7 @@ notebook.table(
 # You can write a function here instead of in the file. Begin the cell with `# export:` and the name of the module,
 # define the function with the same name and arguments as the stub, run it, and then, in a terminal,
 #
-#     gpulabs notebook export notebooks/lab2.ipynb
+#     .venv/bin/gpulabs notebook export notebooks/lab2.ipynb
 #
 # puts it in the place of the stub. It never overwrites something newer without asking.
 

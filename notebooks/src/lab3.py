@@ -587,7 +587,7 @@ notebook.card(
 # You can write a function here instead of in the file. Begin the cell with `# export:` and the name of the module,
 # define the function with the name and arguments of the stub, and then, in a terminal,
 #
-#     gpulabs notebook export notebooks/lab3.ipynb
+#     .venv/bin/gpulabs notebook export notebooks/lab3.ipynb
 #
 # puts it in the place of the stub. It never overwrites something newer without asking. Ranks are new processes that
 # import your functions from the files: what is only in the notebook, they do not see.

@@ -551,7 +551,7 @@ pictures_monitor.show_page(history, now)
 #
 # You can write a task's functions in this notebook. A cell whose first line names a file is written to your lab by
 #
-#     gpulabs notebook export notebooks/lab5.ipynb
+#     .venv/bin/gpulabs notebook export notebooks/lab5.ipynb
 #
 # The function of that name is replaced, and nothing else. If the file has newer work than the notebook, you are shown
 # the difference and asked first. Remove the comment signs to try it:

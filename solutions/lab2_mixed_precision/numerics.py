@@ -111,7 +111,7 @@ def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = to
     Returns:
         The name as in `model.named_modules()` of the first module that *returns* such an output, in the order in which
         modules return (a layer returns before the block around it); None if there is none. Outputs are tensors, or
-        tuples of tensors, as those of nn.LSTM may be.
+        tuples of tensors, which may hold tuples again: nn.LSTM returns (output, (h, c)).
     """
     # TODO(task 2.2):
     # 1. Give every module a forward hook that looks at its output and notes its name.

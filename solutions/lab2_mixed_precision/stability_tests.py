@@ -43,10 +43,10 @@ class DynamicLossScale:
     Source: Micikevicius et al. 2018 (arXiv:1710.03740), section 3.2; the rule is that of `torch.amp.GradScaler`.
 
     Args:
-        initial_scale: to begin with.
+        initial_scale: to begin with; above 0.
         growth_factor: above 1.
         backoff_factor: between 0 and 1.
-        growth_interval: good steps in a row before it grows.
+        growth_interval: good steps in a row before it grows; at least 1.
 
     Attributes:
         scale: the current scale, a float. The loss is multiplied by it before backward.

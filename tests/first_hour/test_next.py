@@ -141,6 +141,14 @@ def test_labs_that_were_graded_earlier_still_count(solved: Path, ask: Ask) -> No
     assert ask().startswith("Next: lab2.amp.loss_in_float32,")
 
 
+def test_a_task_that_was_open_when_its_lab_was_graded_is_no_mistake(solved: Path, ask: Ask) -> None:
+    """It was written after that grade, and another lab was graded since."""
+    stub = CheckReport(Outcome.FAILED, "Task 2.2 is open: write stable_softmax in labs/x.py (about 4 lines)")
+    report_on(solved, {"lab2.stability.softmax_stable": stub}, (2,))
+    report_on(solved, {}, (1, 3, 4, 5))
+    assert "fails although its code is written" not in ask()
+
+
 def test_a_report_older_than_the_code_is_told(room: Path, ask: Ask) -> None:
     report_on(room, {}, sha="0" * 64)
     changed = room / "labs/lab1_gpu_basics/profiler.py"

@@ -83,7 +83,7 @@ def test_a_grade_json_alone_is_compared_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", "null", '{"version": 1}', "[" * 100_000, '{"checks": 3}', "\x00"],
+    ["", "{", "[]", "3", "null", '{"version": 2}', "[" * 100_000, '{"checks": 3}', "\x00"],
     ids=["empty", "cut", "list", "number", "null", "no keys", "deep", "wrong type", "null byte"],
 )
 def test_a_damaged_report_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
@@ -119,5 +119,5 @@ def test_a_page_for_others_shows_no_progress() -> None:
 def test_what_is_kept_is_small_and_plain(tmp_path: Path) -> None:
     run(tmp_path, graded(labs=(1, 2, 3, 4, 5)))
     kept = json.loads((tmp_path / progress.FILE).read_text())
-    assert set(kept) == {"version", "submission", "rubric_version", "checks", "criteria"}
+    assert set(kept) == {"version", "submission", "rubric_version", "checks", "criteria", "messages"}
     assert len(kept["checks"]) == 150

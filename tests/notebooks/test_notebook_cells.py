@@ -113,7 +113,7 @@ def test_a_lab_is_really_graded() -> None:
     text = shown(done.cells[1].outputs)
     assert "0 of 15 points" in text
     assert "Complete pipeline | 0 / 5 |" in text
-    assert "gpulabs next" in text
+    assert "make next" in text
 
 
 def test_the_folder_of_the_labs_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
