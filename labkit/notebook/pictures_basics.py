@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from labkit.notebook.pictures import COLORS, INK, new_figure
 
@@ -105,6 +105,7 @@ def plot_over_size(
     axis.set(xscale="log", yscale="log")
     if ticks:
         axis.set_xticks(list(ticks), list(ticks.values()))
+        axis.xaxis.set_minor_formatter(NullFormatter())
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if line_at is not None:
         axis.axhline(line_at, color=INK, linewidth=1, linestyle="--")

@@ -34,8 +34,9 @@ def check_environment(device: str | None = None) -> Environment:
         - cuda: `torch.version.cuda`, what PyTorch was *built* for (None for a CPU build);
         - driver: what NVML reports through `pynvml` (None when there is no driver to ask);
         - device: "cuda" or "cpu";
-        - device_name, memory_bytes (in all, not what is free), compute_capability as (major, minor): of GPU 0; on the CPU
-          the name is the processor's or, where the system does not tell, the machine's type, and the other two are None;
+        - device_name, memory_bytes (in all, not what is free), compute_capability as (major, minor): of GPU 0; on the
+          CPU the name is the processor's or, where the system does not tell, the machine's type, and the other two are
+          None;
         - profiler: whether PyTorch carries Kineto, the library that `torch.profiler` records with, as
           `torch.profiler.kineto_available()` says;
         - simulated: `labkit.device.is_simulated()`.
