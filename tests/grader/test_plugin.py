@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_grade(tmp_path: Path) -> None:
 def test_one_criterion_is_graded_after_what_it_builds_on_and_scored_alone(tmp_path: Path) -> None:
     done = grade("--criterion=lab1.measurements", report=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "Grade 0/5  not passed" in done.stdout
+    assert "Grade 0/5  of the criteria that were asked for" in done.stdout
     result = document(tmp_path)
     assert [criterion["id"] for lab in result["labs"] for criterion in lab["criteria"]] == ["lab1.measurements"]
     assert set(outcomes(result).values()) == {"blocked"}
