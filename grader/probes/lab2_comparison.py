@@ -18,6 +18,9 @@ from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
 
 COMPARISON = "lab2_mixed_precision.precision_comparison"
+TRAINING_BATCH = 200
+"""So few steps that the model is far from done: one that is trained twice as long, because it was not made anew, reaches
+0.058 more (the least of 151 seeds), while bfloat16 and float32 never lie further apart than 0.0084."""
 
 
 def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
@@ -93,7 +96,7 @@ def _measure(widths: Sequence[int], batch: int, dtype: torch.dtype, steps: int) 
 def _digits(order: Tensor, wrong: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
     """Training batches in this order, and test batches in which some labels (`wrong`, one per image) are shifted."""
     images, labels = data.load("digits").tensors
-    train = [(images[part], labels[part]) for part in order.split(100)]
+    train = [(images[part], labels[part]) for part in order.split(TRAINING_BATCH)]
     images, labels = data.load("digits", split="test").tensors
     return train, list(zip(images.split(57), ((labels + wrong) % 10).split(57), strict=True))
 
