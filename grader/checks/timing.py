@@ -60,6 +60,20 @@ def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int =
     return size
 
 
+def short_size(device: str, fresh: Fresh) -> int:
+    """An odd size whose product lasts a few launches: every microsecond beside it shows, and so does a missing wait.
+
+    Were the kernel shorter than its launch, a clock that is stopped too early would read what an honest one reads.
+    """
+    if device == "cuda":
+        return fresh.odd(601, 801)
+    spec = _spec(device)
+    size = fresh.odd(121, 181)
+    while vgpu.cost.matmul_seconds(spec, size, size, size, "float32") < 1.5 * vgpu.cost.launch_seconds(spec):
+        size += fresh.integer(3, 9) * 2
+    return size
+
+
 def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:
     """Run `benchmark_matmul` on `device` once per entry of `calls`; returns the probe's observation of each.
 
