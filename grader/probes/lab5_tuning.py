@@ -74,12 +74,16 @@ def _maker(
 def tuned(
     student: Any, *, maker: dict[str, Any], settings: Sequence[dict[str, Any]], steps: int, warmup: int
 ) -> dict[str, Any]:
-    """`tune` over settings, and the bytes on the GPU whenever a job was asked for."""
+    """`tune` over settings, and the bytes on the GPU whenever a job was asked for.
+
+    Without workspaces: before torch 2.15 PyTorch keeps those of cuBLAS, whoever multiplied first.
+    """
     module, make, held = student.module(TUNING), _maker(**maker), []
     _use_everything_once(make)
 
     def watched(each: PipelineSettings) -> TrainingJob:
-        held.append(torch.cuda.memory_allocated())
+        by_category = student.gpu.memory_by_category()
+        held.append(sum(size for name, size in by_category.items() if name != "workspaces"))
         return make(each)
 
     points = sequence(
