@@ -12,8 +12,9 @@ instructor's and never read from a submission. Not for the arithmetic of grades 
 
 from __future__ import annotations
 
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -73,6 +74,14 @@ def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
     return tuple(overrides.values())
 
 
+def _meant(name: str, known: Collection[str]) -> str:
+    """Which criterion was meant: the one of a check, or one that is spelt nearly so."""
+    if (criterion := name.rpartition(".")[0]) in known:
+        return f"{name} is a check; points are given by criterion, here {criterion!r}"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+
+
 def _entry(entry: Mapping[str, Any], where: str, most: Mapping[str, Decimal]) -> Override:
     for name in entry:
         if name not in _FIELDS:
@@ -85,7 +94,7 @@ def _entry(entry: Mapping[str, Any], where: str, most: Mapping[str, Decimal]) ->
             raise OverrideError(f"{where}: {name} = {value!r} is no {'number' if name == 'points' else 'text'}")
     criterion, points = entry["criterion"], Decimal(entry["points"])
     if criterion not in most:
-        raise OverrideError(f"{where}: there is no criterion {criterion!r}; a report shows their names")
+        raise OverrideError(f"{where}: there is no criterion {criterion!r}; {_meant(criterion, most)}")
     if not 0 <= points <= most[criterion]:
         raise OverrideError(f"{where}: points = {points}, but {criterion} gives 0 to {most[criterion]}")
     return Override(entry["student"], criterion, points, entry["reason"].strip())

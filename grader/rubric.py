@@ -90,6 +90,18 @@ class Rubric:
             raise ValueError(f"there is no lab {unknown[0]}; the labs are {', '.join(map(str, sorted(known)))}")
         return tuple(lab for lab in self.labs if lab.number in numbers)
 
+    def named(self, option: str) -> tuple[Lab, ...]:
+        """The labs that an option of a command names: `1,3`.
+
+        Raises:
+            ValueError: it is no list of numbers, or no lab has one of them.
+        """
+        try:
+            numbers = tuple(sorted({int(part) for part in option.split(",")}))
+        except ValueError:
+            raise ValueError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+        return self.select(numbers)
+
     def select_criteria(self, ids: Collection[str]) -> tuple[Lab, ...]:
         """The labs cut down to these criteria, whose points they then have.
 

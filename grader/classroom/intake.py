@@ -32,10 +32,15 @@ class Student:
     columns: Mapping[str, str] = field(default_factory=dict)
     status: Literal["taken", "missing", "refused"]
     reason: str = ""
+    """Why it was refused; of what was taken, what the student should know of that."""
     submitted_at: datetime | None = None
     commit: str | None = None
     content: str | None = None
     """SHA-256 of the submission, by which its copy is found."""
+
+
+STORE = "submissions"
+"""The folder beside a gradebook where the copies lie."""
 
 
 class Store:
@@ -161,6 +166,7 @@ class Intake:
             student,
             status="taken",
             submitted_at=student.submitted_at or submitted_at,
+            reason=_later(commit),
             commit=commit.id if commit else None,
             content=content,
         )
@@ -199,6 +205,17 @@ class Intake:
             yield items[0] if is_wrapped else Path(temporary)
 
 
+def _later(commit: Commit | None) -> str:
+    """What a student should know whose last commits do not count."""
+    if commit is None or not commit.later:
+        return ""
+    several = commit.later > 1
+    return (
+        f"commit {commit.id[:10]} was the last in time; {commit.later} later {'ones' if several else 'one'} came after "
+        f"the deadline and {'were' if several else 'was'} not graded"
+    )
+
+
 def find_labs(top: Path) -> Path:
     """The folder that holds the lab folders: `top`, a folder `labs`, or one wrapper folder around either.
 
@@ -214,7 +231,17 @@ def find_labs(top: Path) -> Path:
     if places:
         names = ", ".join(repr(path.name) for path, _ in places)
         raise Refused(f"holds labs in several folders, {names}; hand in one of them")
-    raise Refused("holds no lab: hand in the folder that holds lab1_gpu_basics (or lab1-gpu-basics) and the others")
+    raise Refused(
+        f"holds no lab, {_instead(top)}: hand in the lab's folder, as lab1_gpu_basics, with all that is in it"
+    )
+
+
+def _instead(folder: Path) -> str:
+    """What is there where a lab should be."""
+    names = [repr(path.name) for path in sorted(folder.iterdir()) if path.name != "__MACOSX"]
+    if not names:
+        return "nothing at all"
+    return f"only {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
 def _labs_at(folder: Path) -> Path | None:

@@ -32,6 +32,12 @@ class LateRules:
     no_credit_after: timedelta | None = None
     """From then on everything is lost, whatever `at_most_percent` says."""
 
+    @property
+    def deducts(self) -> bool:
+        """Whether lateness can cost anything."""
+        rates = (self.percent_per_day, self.percent_per_hour, self.points_per_day)
+        return any(rates) or self.no_credit_after is not None
+
     def penalty(
         self, submitted_at: datetime, deadline: datetime, score: Decimal, max_score: Decimal
     ) -> LatePenalty | None:

@@ -87,7 +87,9 @@ def _parts(path: str) -> tuple[str, ...]:
         raise Refused(f"holds the absolute path {_shown(path)}; pack the folder by its name")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise Refused(f"holds {_shown(path)}, which leads out of the archive; pack the folder from above it")
+        raise Refused(
+            f"holds {_shown(path)}, which leads out of the archive; pack the lab folders without .. or / in front"
+        )
     if len(path) > _MAX_PATH or len(parts) > _MAX_DEPTH or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
         raise Refused(f"holds a path that is too long or too deep, {_shown(path)}; shorten it")
     return parts

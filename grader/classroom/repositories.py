@@ -15,7 +15,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,6 +37,8 @@ class Commit:
     id: str
     time: datetime
     """The committer's clock said so: a student can write any time."""
+    later: int = 0
+    """Commits of its branch that came after it and do not count."""
 
 
 def is_repository(folder: Path) -> bool:
@@ -121,7 +123,10 @@ class Repository:
         if deadline is None or not settings.only_in_time:
             return tip
         in_time = self._run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id).decode().strip()
-        return self._commit(in_time, "") if in_time else tip
+        if not in_time:
+            return tip
+        later = int(self._run("rev-list", "--count", tip.id, f"^{in_time}"))
+        return replace(self._commit(in_time, ""), later=later)
 
     def extract(self, commit: Commit, target: Path, *, files: int, limit_bytes: int) -> None:
         """Write the commit's files into the empty folder `target`.

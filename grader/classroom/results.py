@@ -39,7 +39,7 @@ class StudentResult:
     """The roster's row as it was read."""
     status: Status
     reason: str = ""
-    """Why it was refused or could not be graded: one line."""
+    """Why it was refused or could not be graded, or what does not count of a graded one: one line."""
     submitted_at: datetime | None = None
     """With a time zone; None where it is not known."""
     commit: str | None = None

@@ -16,8 +16,8 @@ from pathlib import Path
 from grader.classroom.settings import SettingsError, parse_moment
 
 KEYS = ("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number", "ID")
-_NAMES = ("name", "Student", "Full name")
-_PARTS = (("First name", "Last name"), ("First name", "Surname"))
+_NAMES = ("name", "Student", "full name", "display name")
+_PARTS = (("first name", "last name"), ("first name", "surname"))
 _SUBMITTED_AT = "submitted_at"
 
 
@@ -102,13 +102,15 @@ def _moment(cells: Mapping[str, str], where: str) -> datetime | None:
 
 
 def _name(cells: Mapping[str, str]) -> str:
+    """The name for people. Columns may be written in upper or lower case, but `student` is the key."""
+    folded = {**{_folded(column): value for column, value in cells.items()}, "Student": _cell(cells, "Student")}
     for column in _NAMES:
-        if value := _cell(cells, column):
+        if value := folded.get(column):
             return value
     for parts in _PARTS:
-        values = [_cell(cells, part) for part in parts]
+        values = [folded.get(part) for part in parts]
         if all(values):
-            return " ".join(values)
+            return " ".join(filter(None, values))
     return ""
 
 

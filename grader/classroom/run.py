@@ -15,18 +15,20 @@ from typing import Any
 
 from rich.console import Console
 
-from grader import overrides, rubric
-from grader.classroom import roster, settings, standing, versions
-from grader.classroom.gradebook import Gradebook, Plan, Recorded
+from grader import rubric
+from grader.classroom import mentioned, roster, settings, standing, versions
+from grader.classroom.gradebook import FILE, Gradebook, Plan, Recorded
 from grader.classroom.handed_in import IntakeError
-from grader.classroom.intake import Intake, Store, Student
+from grader.classroom.intake import STORE, Intake, Store, Student
 from grader.classroom.progress import ClassProgress
 from grader.classroom.results import ClassResult, GradebookError
 from grader.classroom.settings import Settings
 from grader.classroom.tasks import Engine, Task
 from grader.devices import parse as parse_device
+from grader.exports import FOLDER as EXPORTS
 from grader.exports.everything import options as export_options
 from grader.fresh import new_seed
+from grader.overrides import Override
 from grader.rubric import RUBRIC_FILE
 from grader.submission import MACHINE_WAS_BUSY
 
@@ -63,6 +65,8 @@ def grade_class(order: Order, open_engine: OpenEngine, console: Console) -> Clas
     """
     if order.submissions is None:
         Gradebook(order.out, locked=False).close()  # there must be one, and it is not made here
+    else:
+        _check_room(order.out, order.submissions)
     with Gradebook(order.out, locked=True) as gradebook:
         run = _Run(order, gradebook, console)
         run.prepare()
@@ -74,6 +78,27 @@ def grade_class(order: Order, open_engine: OpenEngine, console: Console) -> Clas
     return result
 
 
+def _check_room(out: Path, submissions: Path) -> None:
+    """Nothing that is somebody else's is mixed with what a class leaves in its folder, or written over by it.
+
+    Raises:
+        GradebookError: `out` is no place for a gradebook.
+    """
+    folder, source = out.resolve(), submissions.resolve()
+    if source.is_dir() and (folder == source or source in folder.parents):
+        raise GradebookError(
+            f"--out {out} lies in the folder of submissions, where it would be taken for one; name a folder elsewhere"
+        )
+    for name in (STORE, EXPORTS):
+        if source == folder / name or folder / name in source.parents:
+            raise GradebookError(f"{submissions} lies where --out {out} keeps its own files; name another folder")
+        if (folder / name).exists() and not (folder / FILE).exists():
+            raise GradebookError(
+                f"--out {out} has no gradebook, but a {name!r} of its own, which would be written over; name another "
+                "folder"
+            )
+
+
 class _Run:
     """One run on one gradebook."""
 
@@ -82,7 +107,7 @@ class _Run:
         self._gradebook = gradebook
         self._progress = ClassProgress(console)
         self._room = order.out.resolve() / ".work"
-        self._store = Store(order.out / "submissions")
+        self._store = Store(order.out / STORE)
         self._rubric_text = RUBRIC_FILE.read_text(encoding="utf-8")
         self._rubric = rubric.parse(self._rubric_text, RUBRIC_FILE)
         self.settings, self._description = self._described()
@@ -92,6 +117,10 @@ class _Run:
         shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
         plan = self._plan()
         students = self._gradebook.students() if self._order.submissions is None else self._take_in()
+        given = self._overrides()
+        mentioned.check(self.settings, given, students)
+        for text in mentioned.notices(self.settings, given, students, self._criteria(plan)):
+            self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
         self._gradebook.begin(plan, self._rubric_text, students)
         if self._order.regrade:
@@ -163,9 +192,7 @@ class _Run:
         if None not in (seed, order.seed) and seed != order.seed:
             raise GradebookError(f"this class is graded with seed {seed}; use another --out for seed {order.seed}")
         device = order.device or (stored.device if stored else self.settings.device) or "auto"
-        given = standing.overrides_file(self.settings, order.out)
-        if given.is_file() or self.settings.overrides:
-            overrides.load(given, points)  # a mistake in it should not wait until all is graded
+        self._overrides()  # a mistake in it should not wait until all is graded
         export_options(self.settings.exports)  # nor one here
         return Plan(
             title=self.settings.title or self._title(),
@@ -178,6 +205,9 @@ class _Run:
             digests=versions.digests(points),
             settings=self._description,
         )
+
+    def _overrides(self) -> tuple[Override, ...]:
+        return standing.given_overrides(self.settings, self._order.out, self._rubric)
 
     def _title(self) -> str:
         return Path(self._description["submissions"]).name
@@ -250,8 +280,10 @@ class _Run:
         return found
 
     def _wanted(self) -> list[str]:
-        labs = self._rubric.select(self._plan_now.labs)
-        return [one.id for lab in labs for one in lab.criteria if one.available]
+        return self._criteria(self._plan_now)
+
+    def _criteria(self, plan: Plan) -> list[str]:
+        return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
 
 
 def _was_busy(grading: Recorded, criterion: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import overrides, rubric
+from grader.classroom import mentioned
 from grader.classroom import settings as class_settings
 from grader.classroom.gradebook import Gradebook, Plan, Recorded
 from grader.classroom.intake import Student
@@ -40,10 +41,11 @@ def of(gradebook: Gradebook) -> ClassResult:
     plan = gradebook.plan()
     settings = stored_settings(plan)
     points = rubric.parse(gradebook.rubric_text(plan.rubric_digest), Path("rubric.toml"))
-    file = overrides_file(settings, gradebook.folder)
+    students = gradebook.students()
     try:
-        given = overrides.load(file, points) if file.is_file() or settings.overrides else ()
-    except overrides.OverrideError as error:
+        given = given_overrides(settings, gradebook.folder, points)
+        mentioned.check(settings, given, students)
+    except (overrides.OverrideError, class_settings.SettingsError) as error:
         raise GradebookError(str(error)) from None
     labs = points.select(plan.labs)
     return ClassResult(
@@ -55,9 +57,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         device=plan.device,
         labs=plan.labs,
         max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
-        students=tuple(
-            _result(student, gradebook, plan, settings, points, labs, given) for student in gradebook.students()
-        ),
+        students=tuple(_result(student, gradebook, plan, settings, points, labs, given) for student in students),
     )
 
 
@@ -74,6 +74,16 @@ def stored_settings(plan: Plan) -> Settings:
 def overrides_file(settings: Settings, folder: Path) -> Path:
     """Where the points given by hand stand: the file that was named, else `overrides.toml` beside the gradebook."""
     return settings.overrides or folder / overrides.DEFAULT_FILE
+
+
+def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[overrides.Override, ...]:
+    """The points given by hand in this class; none where no file was named and there is none beside the gradebook.
+
+    Raises:
+        OverrideError: the file cannot be used.
+    """
+    file = overrides_file(settings, folder)
+    return overrides.load(file, points) if file.is_file() or settings.overrides else ()
 
 
 def dump(folder: Path) -> str:

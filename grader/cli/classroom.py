@@ -126,8 +126,9 @@ def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
     by_status = Counter(student.status for student in result.students)
     graded = [student for student in result.students if student.grade is not None]
-    still_open = view.of(result, reviews.load(out)).open
-    review = {item.student for item in still_open if item.kind == "check"}
+    seen = view.of(result, reviews.load(out))
+    review = {item.student for item in seen.open if item.kind == "check"}
+    refused = {item.student for item in seen.open if item.kind == "refused"}
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{by_status['graded']} of {len(result.students)} students graded, with seed {result.seed}")
     for status, text in (
@@ -143,6 +144,11 @@ def _show(result: ClassResult, out: Path) -> int:
         console.print(f"{late} late")
     if review:
         console.print(f"{len(review)} with checks that need review: gpulabs review {out}")
+    if refused:
+        console.print(f"{len(refused)} refused, who have 0 and should hear of it: gpulabs review {out}")
+    for line in seen.graded:
+        if line.result.reason:
+            console.print(f"  {line.student}: {line.result.reason}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)
-    done = not review and not by_status["could_not_grade"]
+    done = not review and not refused and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

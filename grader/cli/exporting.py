@@ -1,7 +1,6 @@
 """`gpulabs export` and `gpulabs review`: what leaves a gradebook, and what an instructor decides about it."""
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -109,14 +108,18 @@ def export_gradescope_results(
 def export_github_classroom(
     out: Annotated[Path, typer.Option(help="The workflow file.")] = Path(".github/workflows/classroom.yml"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a workflow that was edited.")] = False,
 ) -> None:
     """Write the workflow with which GitHub Classroom grades every push."""
     from grader.exports import github
 
     try:
-        _put(github.workflow(lab=lab), out)
+        text = github.workflow(lab=lab)
     except github.WorkflowError as error:
         raise _fail(error) from None
+    if not force and out.is_file() and out.read_text("utf-8", "replace") != text:
+        raise _fail(f"{out} is there already and differs; look at it, then replace it with --force")
+    _put(text, out)
 
 
 @export_app.command("github-result")
@@ -153,7 +156,8 @@ def review_class(
 ) -> None:
     """List what a person has to look at, or settle it.
 
-    Exit codes of the list: 0 nothing is open, 3 something is. After a decision the exports are written anew.
+    Exit codes of the list: 0 nothing is open, 2 it cannot be read, 3 something is open. After a decision the exports
+    are written anew.
     """
     from grader.classroom.tasks import EngineError
     from grader.devices import DeviceError
@@ -166,8 +170,8 @@ def review_class(
     try:
         book = Book.open(folder)
         if accept is None and override is None and rerun is None:
-            typer.echo(review_list.text(book.view, f"gpulabs review {shlex.quote(str(folder))}"))
-            raise typer.Exit(3 if book.view.open else 0)
+            typer.echo(review_list.text(book.view, folder))
+            raise typer.Exit(3 if book.view.open or book.view.waiting else 0)
         if rerun is not None:
             typer.echo(book.rerun(rerun))
             return
@@ -177,4 +181,4 @@ def review_class(
             typer.echo(book.override(*override))
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
-        raise _fail(error) from None
+        raise _fail(error, 2) from None

@@ -10,7 +10,7 @@ import typer
 from grader import rubric
 from grader.classroom.gradebook import FILE, Gradebook
 from grader.classroom.handed_in import IntakeError
-from grader.classroom.intake import Intake, Store, Student
+from grader.classroom.intake import STORE, Intake, Store, Student
 from grader.classroom.results import GradebookError
 from grader.classroom.settings import Settings
 from grader.configuration import ROOT
@@ -33,9 +33,9 @@ def report_similarity(
     Code of the stubs is left out, names and comments are ignored. Exit codes: 0 done, 2 nothing could be compared.
     """
     try:
-        labs = None if lab is None else rubric.load().select(tuple(int(part) for part in lab.split(",")))
+        labs = None if lab is None else rubric.load().named(lab)
     except ValueError as error:
-        _fail(f"--lab {lab}: {error}")
+        _fail(str(error))
     try:
         with tempfile.TemporaryDirectory() as room:
             folders, refused = _submissions(submissions, Path(room))
@@ -57,11 +57,11 @@ def report_similarity(
 def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student]]:
     """The folder of every student's labs, and the students whose submission could not be taken in."""
     if (source / FILE).is_file():
-        store = Store(source / "submissions")
+        store = Store(source / STORE)
         with Gradebook(source, locked=False) as gradebook:
             students = gradebook.students()
     else:
-        store = Store(room / "submissions")
+        store = Store(room / STORE)
         students = Intake(Settings(), None, store, room / "room", None).take_all(source, lambda name: None)
     taken = {student.student: store.path(student.content) for student in students if student.content}
     return taken, [student for student in students if student.status == "refused"]

@@ -4,13 +4,14 @@ What Canvas reads (its own `GradebookImporter` and the guide "How do I import gr
 `Student`, `ID`, `SIS User ID`, `SIS Login ID` (then perhaps `Integration ID` and `Root Account`) and `Section` in this
 order, then a column for each assignment, `Title (ASSIGNMENT_ID)`; then the row `Points Possible`; then a row for each
 student. Canvas knows a student by ID, else by SIS ID or login, else by name. An empty cell of an assignment would clear
-the score that Canvas has, so who has no score yet gets no row.
+the score that Canvas has, so who has no score yet gets no row; nor does who is not in the roster.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from grader.exports.cells import to_csv
 from grader.exports.view import Line, View
@@ -34,7 +35,7 @@ def gradebook(view: View, *, assignment_id: int | None = None) -> str:
     more = [name for name in _MORE_IDS if any(row.get(name) for row in rows)]
     who = ["Student", *_IDS, *more, "Section"]
     possible = ["    Points Possible", *[""] * (len(who) - 1), points(view.result.max_score)]
-    students = [[*_who(line, who), points(line.result.score)] for line in view.lines if line.result.score is not None]
+    students = [[*_who(line, who), points(line.result.score or Decimal(0))] for line in view.for_platforms]
     return to_csv([*who, column(view, assignment_id)], [possible, *students])
 
 

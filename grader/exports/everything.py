@@ -77,7 +77,10 @@ def _files(seen: view.View, chosen: Options, command: str) -> Iterator[tuple[str
     if (sheet := moodle.worksheet(seen)) is not None:
         yield "moodle-worksheet.csv", sheet
     for line in seen.lines:
-        yield f"{_FEEDBACK}/{line.file_name}.html", feedback.page(line, notes=chosen.notes_for_students)
+        yield (
+            f"{_FEEDBACK}/{line.file_name}.html",
+            feedback.page(line, seen.result.title, notes=chosen.notes_for_students),
+        )
         yield f"{_FEEDBACK}/{line.file_name}.md", feedback.markdown(line, seen.result.title)
         yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
 
@@ -99,6 +102,9 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
         names = ", ".join(line.student for line in seen.undecided[:5])
         more = f" and {len(seen.undecided) - 5} more" if len(seen.undecided) > 5 else ""
         texts.append(f"no score yet, so not in the files for Canvas and Moodle: {names}{more}")
+    if seen.strangers:
+        names = ", ".join(line.student for line in seen.strangers)
+        texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
     if seen.open:
         students = len({item.student for item in seen.open})
         texts.append(

@@ -28,12 +28,18 @@ _STATUS = {
 }
 
 
-def page(line: Line, *, notes: bool = False) -> str:
+def page(line: Line, title: str, *, notes: bool = False) -> str:
     """One student's page as self-contained HTML."""
     if line.grade is None:
-        return _page_without_grade(line)
+        return _page_without_grade(line, title)
     return html.render(
-        line.grade, student=line.label, late=line.result.late, reviewed=_reviewed(line, line.grade), notes=notes
+        line.grade,
+        title=title,
+        student=line.label,
+        remarks=remarks(line),
+        late=line.result.late,
+        reviewed=_reviewed(line, line.grade),
+        notes=notes,
     )
 
 
@@ -44,6 +50,7 @@ def markdown(line: Line, title: str) -> str:
     late = line.result.late
     score = line.grade.score if line.result.score is None else line.result.score
     head = [f"Student: {escaped(line.label)}"] if line.label else []
+    head += map(escaped, remarks(line))
     if late is not None:
         head.append(
             f"Handed in {duration(late.seconds_late)} late: {points(late.points)} of the {points(line.grade.score)} "
@@ -52,6 +59,14 @@ def markdown(line: Line, title: str) -> str:
     return grade_markdown(
         line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
     )
+
+
+def remarks(line: Line) -> tuple[str, ...]:
+    """What a student should know of what was graded: which commit, and what came too late to count."""
+    commit, time = line.result.commit, line.result.submitted_at
+    at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
+    graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
+    return graded + ((f"Note: {line.result.reason}.",) if line.result.reason else ())
 
 
 def grade_markdown(
@@ -127,13 +142,13 @@ def _reviewed(line: Line, grade: Grade) -> frozenset[str]:
 
 
 def _without_grade(line: Line) -> tuple[str, ...]:
-    reason = line.result.reason if line.result.status == "refused" else ""
+    reason = f"Reason: {line.result.reason}." if line.result.status == "refused" and line.result.reason else ""
     return tuple(text for text in (f"{line.label}: {_STATUS[line.result.status]}", reason) if text)
 
 
-def _page_without_grade(line: Line) -> str:
-    folder = Path(__file__).parent
-    return html.environment(folder).get_template("feedback.html.jinja").render(texts=_without_grade(line))
+def _page_without_grade(line: Line, title: str) -> str:
+    template = html.environment(Path(__file__).parent).get_template("feedback.html.jinja")
+    return template.render(title=title, texts=_without_grade(line))
 
 
 def _table(grade: Grade) -> Iterator[str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from pathlib import Path
 
+from grader import rubric
 from grader.exports.feedback import grade_markdown
 from grader.grade import Grade
 
@@ -19,7 +19,6 @@ WORKFLOW = Path(".github/workflows/classroom.yml")
 """Where GitHub Classroom looks for it."""
 
 _TEMPLATE = Path(__file__).parent / "scripts" / "classroom.yml"
-_LABS = re.compile(r"\d+(,\d+)*", re.ASCII)
 
 
 class WorkflowError(ValueError):
@@ -33,10 +32,14 @@ def workflow(*, lab: str | None = None) -> str:
         lab: only these labs, for example `1,3`.
 
     Raises:
-        WorkflowError: `lab` is no list of numbers.
+        WorkflowError: `lab` names no labs.
     """
-    if lab is not None and not _LABS.fullmatch(lab):
-        raise WorkflowError(f"--lab {lab!r} is no list of numbers like 1,3")
+    if lab is not None:
+        try:
+            labs = rubric.load().named(lab)
+        except ValueError as error:
+            raise WorkflowError(str(error)) from None
+        lab = ",".join(str(one.number) for one in labs)
     text = _TEMPLATE.read_text(encoding="utf-8")
     return text.replace("make grade", "make grade" if lab is None else f"make grade LAB={lab}")
 

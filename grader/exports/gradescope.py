@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from grader.exports import feedback
 from grader.exports.view import Line
 from grader.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from grader.report.document import duration, points
@@ -69,7 +70,7 @@ def not_graded(reason: str) -> dict[str, Any]:
     """Results of a submission that could not be graded: no points, and why."""
     return {
         "score": 0.0,
-        "output": f"The submission could not be graded: {reason}",
+        "output": f"The submission could not be graded: {reason.removeprefix('could not grade: ')}",
         "output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
@@ -82,8 +83,10 @@ def student_results(line: Line) -> dict[str, Any]:
     if line.grade is None:
         return not_graded(line.result.reason or line.result.status.replace("_", " "))
     late = line.result.late
-    remarks = () if late is None else (f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.",)
-    return results(line.grade, score=line.result.score, remarks=remarks)
+    told = feedback.remarks(line)
+    if late is not None:
+        told += (f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.",)
+    return results(line.grade, score=line.result.score, remarks=told)
 
 
 def to_json(document: dict[str, Any]) -> str:

@@ -8,19 +8,18 @@ and what it imports, and neither solutions nor tests.
 from __future__ import annotations
 
 import io
-import re
 import shlex
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from grader import devices, rubric
 from grader.configuration import ROOT
 
 _PACKAGES = ("grader", "labkit", "vgpu")
 _FILES = ("pyproject.toml", "README.md", "LICENSE")
 _SCRIPTS = Path(__file__).parent / "scripts"
 _SKIPPED = {"__pycache__", ".mypy_cache", ".ruff_cache"}
-_PLAIN = re.compile(r"[\w:,.-]*", re.ASCII)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The first time a zip can hold: the same course gives the same file."""
 
@@ -39,15 +38,19 @@ def build(*, lab: str | None = None, device: str = "auto", seed: int | None = No
         root: the checkout of the course.
 
     Raises:
-        AutograderError: `root` is no checkout, or an option has characters that it cannot have.
+        AutograderError: `root` is no checkout, or there is no such lab or device.
     """
     missing = [name for name in (*_PACKAGES, *_FILES) if not (root / name).exists()]
     if missing:
         raise AutograderError(f"{root} lacks {missing[0]}: make the autograder from a checkout of the course")
-    settings = {"LAB": lab or "", "DEVICE": device, "SEED": "" if seed is None else str(seed)}
-    for name, value in settings.items():
-        if not _PLAIN.fullmatch(value):
-            raise AutograderError(f"--{name.lower()} {value!r} has characters that it cannot have")
+    try:
+        labs = () if lab is None else rubric.load().named(lab)
+        if device not in ("auto", "cuda"):  # whether there is a GPU is seen where it runs
+            devices.parse(device)
+    except (ValueError, devices.DeviceError) as error:
+        raise AutograderError(str(error)) from None
+    numbers = ",".join(str(one.number) for one in labs)
+    settings = {"LAB": numbers, "DEVICE": device, "SEED": "" if seed is None else str(seed)}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("setup.sh", "run_autograder"):

@@ -9,12 +9,13 @@ The worksheet (assignment, Download grading worksheet, then Upload it) must keep
 skips a grade above the assignment's maximum, and a student whose grade changed in Moodle since the download.
 
 Moodle takes comments for HTML, so they are. Who has no score yet keeps what Moodle has: no row in the first file, the
-old cells in the second.
+old cells in the second. Who is not in the roster is in neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from grader.exports.cells import to_csv
 from grader.exports.feedback import summary_html
@@ -34,11 +35,10 @@ def grade_import(view: View) -> str:
     who = [*(name for name in _NAMES if name in found), *(keys or ["ID number"])]
     title = view.result.title
     rows = []
-    for line in view.lines:
-        if line.result.score is not None:
-            cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.student}
-            named = [cells.get(name, "") for name in who]
-            rows.append([*named, points(line.result.score), summary_html(line)])
+    for line in view.for_platforms:
+        cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.student}
+        named = [cells.get(name, "") for name in who]
+        rows.append([*named, points(line.result.score or Decimal(0)), summary_html(line)])
     return to_csv([*who, title, f"{title} (feedback)"], rows)
 
 

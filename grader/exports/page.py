@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from grader.exports.reviews import ELSEWHERE, Item
+from grader.exports.reviews import ELSEWHERE, HANDING_IN, Item
 from grader.exports.statistics import EVERYBODY, FEWEST, CheckStatistics
 from grader.exports.view import Line, View, share
 from grader.grade import Outcome
@@ -78,9 +78,9 @@ class ReviewGroup:
     criterion: str
     items: tuple[Item, ...]
     accept: str
+    """A command, as are the others; None where there is nothing to grade."""
     override: str | None
-    """Commands."""
-    rerun: str
+    rerun: str | None
 
 
 def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, feedback: str | None) -> str:
@@ -109,6 +109,7 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         most_failed=most_failed(statistics),
         reviews=list(review_groups(view, command)),
         late=[line for line in view.lines if line.result.late is not None],
+        cut_off=[line for line in view.graded if line.result.reason],
         without=[line for line in view.lines if line.grade is None],
         feedback=feedback,
         fewest=FEWEST,
@@ -217,7 +218,7 @@ def review_groups(view: View, command: str) -> Iterator[ReviewGroup]:
                 items=tuple(found),
                 accept=f"{command} --accept {student} {criterion}",
                 override=None
-                if criterion == ELSEWHERE
+                if criterion in (ELSEWHERE, HANDING_IN)
                 else f"{command} --override {student} {criterion} POINTS 'REASON'",
-                rerun=f"{command} --rerun {student}",
+                rerun=None if criterion == HANDING_IN else f"{command} --rerun {student}",
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from grader.exports.page import ReviewGroup, review_groups
 from grader.exports.view import View
@@ -13,21 +15,27 @@ _WIDTH = 110
 _LONGEST = 600
 
 
-def text(view: View, command: str) -> str:
+def text(view: View, folder: Path) -> str:
     """All of it.
 
     Args:
         view: the class.
-        command: how `gpulabs review` is called for this class.
+        folder: where it is.
     """
+    command = f"gpulabs review {shlex.quote(str(folder))}"
     groups = list(review_groups(view, command))
-    if not groups:
-        return "nothing is open"
     blocks = ["\n".join(_group(group)) for group in groups]
+    if count := len(view.waiting):
+        blocks.append(
+            f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with gpulabs class --out "
+            f"{shlex.quote(str(folder))}"
+        )
+    if not groups:
+        return "\n\n".join(blocks) or "nothing is open"
     students = len({group.line.student for group in groups})
     blocks.append(
         f"{len(view.open)} open things of {students} student{'' if students == 1 else 's'}. Checks that need review "
-        "score 0 for now; notes never cost points by themselves."
+        "score 0 for now; notes never cost points by themselves; who was refused has 0 and should hear of it."
     )
     return "\n\n".join(blocks)
 
@@ -37,7 +45,7 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     name = f" ({line.label})" if line.label != line.student else ""
     yield printable(f"{line.student}{name}  {group.criterion}")
     for item in group.items:
-        kind = "needs review" if item.kind == "check" else f"note {item.title}"
+        kind = {"check": "needs review", "note": f"note {item.title}", "refused": "refused"}[item.kind]
         where = f" at {item.where}" if item.where else ""
         about = f"{item.check}: " if item.kind == "check" else ""
         during = f" [during {item.check}]" if item.kind == "note" and item.check else ""
@@ -51,7 +59,8 @@ def _group(group: ReviewGroup) -> Iterator[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    yield f"  → {printable(group.rerun)}"
+    if group.rerun is not None:
+        yield f"  → {printable(group.rerun)}"
     yield f"  → {printable(group.accept)}"
     if group.override is not None:
         yield f"  → {printable(group.override)}"

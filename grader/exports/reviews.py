@@ -1,6 +1,7 @@
 """What an instructor has to look at, and what was looked at already.
 
-Two kinds of things wait for a person: checks that *need review*, and notes of the sandbox. Accepting them is remembered
+Three kinds of things wait for a person: checks that *need review*, notes of the sandbox, and submissions that were
+refused, whose student should hear of it. Accepting them is remembered
 in `reviews.toml` beside the gradebook, by student, content and criterion: it survives every regrade of the same files,
 and is void as soon as the student's files change or something new turns up. Not for changing points: that is an
 override (`grader/overrides.py`), and it settles its criterion too.
@@ -22,6 +23,8 @@ from grader.grade import Grade
 FILE = "reviews.toml"
 ELSEWHERE = "elsewhere"
 """Stands for the criterion of a note that no check was running for."""
+HANDING_IN = "handing-in"
+"""Stands for the criterion of a submission that was refused."""
 
 _HEAD = """# What was looked at and accepted, as `gpulabs review` writes it. An entry removed by hand is open again.
 # Points are changed in the file of overrides, not here.
@@ -46,14 +49,14 @@ class Item:
     student: str
     submission_sha256: str
     criterion: str
-    kind: Literal["check", "note"]
+    kind: Literal["check", "note", "refused"]
     key: str
     """The same for the same thing in another grading of the same content."""
     title: str
     detail: str
     where: str = ""
     """File and line of the submission, where that is known."""
-    check: str
+    check: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,19 @@ def items(student: str, grade: Grade) -> Iterator[Item]:
                 where=note.where,
                 check=note.check,
             )
+
+
+def refusal(student: str, reason: str) -> Item:
+    """A submission that could not be taken in; another reason is another thing to look at."""
+    return Item(
+        student=student,
+        submission_sha256="",
+        criterion=HANDING_IN,
+        kind="refused",
+        key=reason,
+        title="refused",
+        detail=reason,
+    )
 
 
 def still_open(found: Iterable[Item], accepted: Sequence[Accepted]) -> tuple[Item, ...]:

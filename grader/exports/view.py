@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -60,6 +60,23 @@ class View:
         return tuple(line for line in self.lines if not line.decided)
 
     @property
+    def waiting(self) -> tuple[Line, ...]:
+        """Those whose grading was interrupted before it began or ended."""
+        return tuple(line for line in self.lines if line.result.status == "waiting")
+
+    @property
+    def strangers(self) -> tuple[Line, ...]:
+        """Those who handed in and are not in the roster, where there is one."""
+        if not any(line.result.columns for line in self.lines):
+            return ()
+        return tuple(line for line in self.lines if not line.result.columns)
+
+    @property
+    def for_platforms(self) -> tuple[Line, ...]:
+        """Those whom a learning platform can know and who have a score."""
+        return tuple(line for line in self.lines if line.decided and line not in self.strangers)
+
+    @property
     def open(self) -> tuple[reviews.Item, ...]:
         return tuple(item for line in self.lines for item in line.open)
 
@@ -89,7 +106,9 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
     lines = []
     for student in result.students:
         grade = None if student.grade is None else from_document(student.grade)
-        found = () if grade is None else reviews.items(student.student, grade)
+        found: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
+        if student.status == "refused":
+            found = (reviews.refusal(student.student, student.reason),)
         lines.append(
             Line(
                 result=student,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -25,6 +26,7 @@ Without git: copy the files named below from the new release, except those that 
 only the functions that are named.
 """
 _TASK = re.compile(r"Task (\d+\.\d+) is open|TODO\(task (\d+\.\d+)\)")
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ELSEWHERE = {
     "grader": "The grader",
     "labkit": "labkit, what every lab is given",
@@ -83,11 +85,36 @@ def _what(before: bytes | None, now: bytes | None, name: str) -> str:
     old, new = _parts(before.decode("utf-8", "replace")), _parts(now.decode("utf-8", "replace"))
     touched = sorted(part for part in {*old, *new} if old.get(part) != new.get(part))
     tasks = sorted({task for part in touched for task in _tasks(old.get(part, "") + new.get(part, ""))})
-    functions = [f"`{part}`" for part in touched if part]
+    functions = [f"`{part}`{_kind(old.get(part), new.get(part))}" for part in touched if part]
     where = ", ".join(functions) if functions else "outside of the functions"
     if functions and "" in touched:
         where += " and outside of the functions"
     return f"{where} (task {', '.join(tasks)})" if tasks else where
+
+
+def _kind(before: str | None, now: str | None) -> str:
+    """What of a function changed: what it takes and returns, or what is said of it, which may be a requirement, too."""
+    if before is None:
+        return ", new"
+    if now is None:
+        return ", no longer needed"
+    old, new = (ast.parse(textwrap.dedent(source)).body[0] for source in (before, now))
+    assert isinstance(old, _FUNCTION)
+    assert isinstance(new, _FUNCTION)
+    if _signature(old) != _signature(new):
+        return ", its parameters or result"
+    if ast.dump(_body(old)) == ast.dump(_body(new)):
+        return ", its description or steps; read them again"
+    return ""
+
+
+def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return f"{ast.unparse(function.args)} -> {ast.unparse(function.returns) if function.returns else ''}"
+
+
+def _body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Module:
+    """Its statements without the docstring; comments are none."""
+    return ast.Module(function.body[1:] if ast.get_docstring(function) else function.body, [])
 
 
 def _parts(source: str) -> dict[str, str]:

@@ -23,7 +23,9 @@ _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", O
 def render(
     grade: Grade,
     *,
+    title: str = "",
     student: str = "",
+    remarks: Collection[str] = (),
     late: LatePenalty | None = None,
     reviewed: Collection[str] = (),
     notes: bool = True,
@@ -34,6 +36,8 @@ def render(
 
     Args:
         grade: the grade; a penalty for handing in late is not yet deducted in it.
+        title: of the assignment, where the page should say it.
+        remarks: what should be known of what was graded, a sentence each.
         student: whose page this is, by a name for people, in place of the folder that was graded.
         late: the penalty to deduct and to explain.
         reviewed: checks that needed review, and that an instructor has accepted as they are.
@@ -47,7 +51,9 @@ def render(
         .get_template("grade.html.jinja")
         .render(
             grade=grade,
+            title=title,
             student=student,
+            remarks=remarks,
             late=late,
             notes=notes,
             progress=progress,

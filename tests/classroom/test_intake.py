@@ -99,7 +99,9 @@ def test_labs_in_two_places_are_refused(take: Take, source: Path) -> None:
 def test_a_folder_without_labs_is_refused(take: Take, source: Path) -> None:
     (source / "ada").mkdir()
     (source / "ada" / "benchmark.py").touch()
-    assert take()["ada"].reason.startswith("holds no lab: hand in the folder that holds lab1_gpu_basics")
+    (source / "bob").mkdir()
+    assert take()["ada"].reason.startswith("holds no lab, only 'benchmark.py': hand in the lab's folder")
+    assert take()["bob"].reason.startswith("holds no lab, nothing at all: hand in the lab's folder")
 
 
 def test_an_archive_in_a_folder_is_unpacked(take: Take, source: Path) -> None:

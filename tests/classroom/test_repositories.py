@@ -75,6 +75,17 @@ def test_the_last_commit_before_the_deadline_is_graded(repository: Repository, t
     assert take(tmp_path, Settings(deadline=DEADLINE)).commit == in_time
 
 
+def test_what_came_after_the_deadline_is_said(repository: Repository, tmp_path: Path) -> None:
+    in_time = repository.commit("in time", day=1)
+    assert take(tmp_path, Settings(deadline=DEADLINE)).reason == ""
+    repository.commit("late", day=2)
+    repository.commit("later", day=3)
+    reason = take(tmp_path, Settings(deadline=DEADLINE)).reason
+    assert reason == (
+        f"commit {in_time[:10]} was the last in time; 2 later ones came after the deadline and were not graded"
+    )
+
+
 def test_an_extension_moves_the_deadline(repository: Repository, tmp_path: Path) -> None:
     repository.commit("in time", 1)
     late = repository.commit("late", 2)

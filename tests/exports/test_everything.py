@@ -116,7 +116,7 @@ def test_a_wrong_decision_is_one_line(book: Path) -> None:
         (("--override", "ada", "lab1.memory", "6", "x"), "gives 0 to 5"),
         (("--rerun", "zoe"), "there is no student 'zoe'"),
     ]:
-        text = gpulabs("review", book, *arguments, code=1)
+        text = gpulabs("review", book, *arguments, code=2)
         assert words in text
         assert len(text.splitlines()) == 1
 
@@ -129,8 +129,8 @@ def test_exports_are_written_anew_on_request(book: Path) -> None:
 
 
 def test_a_folder_without_a_gradebook_is_refused(tmp_path: Path) -> None:
-    for command in (("review", tmp_path), ("export", "class", tmp_path)):
-        assert "there is no gradebook" in gpulabs(*command, code=1)
+    for command, code in ((("review", tmp_path), 2), (("export", "class", tmp_path), 1)):
+        assert "there is no gradebook" in gpulabs(*command, code=code)
 
 
 @pytest.mark.parametrize(
@@ -168,3 +168,15 @@ def test_the_workflow_is_written_where_classroom_looks(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     gpulabs("export", "github-classroom", "--lab", "1")
     assert "make grade LAB=1" in (tmp_path / ".github" / "workflows" / "classroom.yml").read_text()
+
+
+def test_a_workflow_that_somebody_edited_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gpulabs("export", "github-classroom")
+    gpulabs("export", "github-classroom")
+    file = tmp_path / ".github" / "workflows" / "classroom.yml"
+    file.write_text(file.read_text() + "# mine\n")
+    assert "replace it with --force" in gpulabs("export", "github-classroom", code=1)
+    assert file.read_text().endswith("# mine\n")
+    gpulabs("export", "github-classroom", "--force")
+    assert not file.read_text().endswith("# mine\n")

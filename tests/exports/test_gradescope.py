@@ -100,6 +100,15 @@ def test_options_cannot_smuggle_in_a_command() -> None:
         gradescope_autograder.build(device="vgpu; rm -rf /")
 
 
+def test_labs_and_devices_that_there_are_not_are_refused() -> None:
+    # Otherwise every student's results would say that their submission could not be graded.
+    with pytest.raises(AutograderError, match="there is no lab 9"):
+        gradescope_autograder.build(lab="9")
+    with pytest.raises(AutograderError, match="T5"):
+        gradescope_autograder.build(device="vgpu:T5")
+    assert gradescope_autograder.build(device="cuda")
+
+
 def test_a_folder_without_the_course_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AutograderError, match="make the autograder from a checkout"):
         gradescope_autograder.build(root=tmp_path)
@@ -156,7 +165,7 @@ def test_the_autograder_says_why_it_cannot_grade(tmp_path: Path) -> None:
     made = run(root)
     assert made["score"] == 0
     assert "could not be graded" in str(made["output"])
-    assert "the submission holds no lab: hand in the folder" in str(made["output"])
+    assert "the submission holds no lab, only 'essay.txt': hand in the lab's folder" in str(made["output"])
 
 
 def test_the_scripts_are_valid_bash() -> None:

@@ -167,15 +167,34 @@ def test_a_file_that_cannot_be_edited_safely_is_left_alone(tmp_path: Path) -> No
 
 
 def test_the_list_says_where_to_look_and_what_to_do() -> None:
-    text = review_list.text(view.of(some_class(PEAK, notes=(NOTE, NOTE))), "gpulabs review DIR")
+    text = review_list.text(view.of(some_class(PEAK, notes=(NOTE, NOTE))), Path("DIR"))
     assert f"needs review: {PEAK}: cannot tell" in text
     assert text.count("note open: /etc/passwd at benchmark.py:3") == 1
     assert "gpulabs review DIR --accept ada lab1.memory" in text
     assert "gpulabs review DIR --rerun ada" in text
 
 
+def test_a_refused_submission_waits_for_a_person_until_it_is_accepted(tmp_path: Path) -> None:
+    refused = student("eve", None, status="refused", reason="holds no lab", score=Decimal(0))
+    result = a_class([student("ada", document({})), refused])
+    text = review_list.text(seen(result, tmp_path), tmp_path)
+    assert "refused: holds no lab" in text
+    assert "--rerun eve" not in text
+    assert "--override eve" not in text
+    decisions.accept(seen(result, tmp_path), tmp_path, "eve", decisions.ALL)
+    assert seen(result, tmp_path).open == ()
+    again = a_class([student("eve", None, status="refused", reason="holds a link", score=Decimal(0))])
+    assert [item.detail for item in seen(again, tmp_path).open] == ["holds a link"]
+
+
+def test_nothing_is_open_is_not_said_of_what_was_not_graded() -> None:
+    waiting = a_class([student("ada", document({})), student("eve", None, status="waiting")])
+    text = review_list.text(view.of(waiting), Path("DIR"))
+    assert text == "1 submission is not graded yet: go on with gpulabs class --out DIR"
+
+
 def test_the_list_cannot_move_the_cursor() -> None:
     note = IntegrityNote("open", "\x1b[2J\x9b31m/etc/passwd", "", WARM)
-    text = review_list.text(view.of(some_class(notes=(note,))), "gpulabs review DIR")
+    text = review_list.text(view.of(some_class(notes=(note,))), Path("DIR"))
     assert "\x1b" not in text
     assert "\x9b" not in text

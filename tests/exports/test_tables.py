@@ -34,8 +34,8 @@ def read(text: str) -> list[dict[str, str]]:
 def some_class(**more: str) -> view.View:
     rows = [
         student("ada", document(FAILED), columns={**CANVAS, **more}, late=LATE),
-        student("bob", None, status="waiting", score=None),
-        student("eve", None, status="missing", score=Decimal(0)),
+        student("bob", None, status="waiting", score=None, columns={**CANVAS, "SIS Login ID": "bob"}),
+        student("eve", None, status="missing", score=Decimal(0), columns={**CANVAS, "SIS Login ID": "eve"}),
     ]
     return view.of(a_class(rows))
 
@@ -81,6 +81,26 @@ def test_canvas_keeps_scores_of_students_without_one() -> None:
     rows = read(canvas.gradebook(some_class(), assignment_id=42))
     assert [row["SIS Login ID"] for row in rows[1:]] == ["ada", "eve"]
     assert all(row["GPU labs (42)"] for row in rows)
+
+
+def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
+    # Canvas would offer to create them, and Moodle would find no key in their row.
+    rows = [
+        student("ada", document({}), columns={**CANVAS, **WORKSHEET}),
+        student("stranger", document({})),
+    ]
+    seen = view.of(a_class(rows))
+    assert [line.student for line in seen.strangers] == ["stranger"]
+    for text in (canvas.gradebook(seen), moodle.grade_import(seen), moodle.worksheet(seen)):
+        assert text is not None
+        assert "stranger" not in text
+    assert "stranger" in tables.grades(seen)
+
+
+def test_without_a_roster_everybody_is_in_the_files() -> None:
+    seen = view.of(a_class([student("ada", document({})), student("bob", document({}))]))
+    assert seen.strangers == ()
+    assert [row["SIS Login ID"] for row in read(canvas.gradebook(seen))[1:]] == ["ada", "bob"]
 
 
 def test_canvas_column_is_that_of_its_own_export() -> None:
