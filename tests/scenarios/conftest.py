@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +15,20 @@ from tests.scenarios.grading import Bench, Graded
 
 # Submissions are graded, never collected: some bring a conftest.py of their own.
 collect_ignore = ["exploits", "lab1", "lab2", "lab3", "lab4", "lab5"]
+
+
+_HALVED = ("test_a_correct_solution_keeps_every_point_in_any_style", "test_a_trick_gains_no_point_and_is_noted")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With GPULABS_SCENARIOS=half, deselect another half of the correct styles and exploits in each run."""
+    if os.environ.get("GPULABS_SCENARIOS") != "half":
+        return
+    # All workers of a run must collect the same tests; pytest-xdist gives the run a name of its own.
+    run = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex()).encode())
+    left_out = [item for item in items if item.name.partition("[")[0] in _HALVED][run % 2 :: 2]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
