@@ -45,7 +45,7 @@ $(DEPLOY_READY): pyproject.toml $(READY)
 	@VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --editable ".[dev,deploy,docs,notebooks]" && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 
-# Of correct styles and exploits each run takes half, another one each time; `pytest tests/scenarios` takes all.
+# Of planted bugs, correct styles and exploits each run takes half, another one each time; `pytest tests/scenarios` all.
 test: $(READY) $(DEPLOY_READY) lint ## run the project's own tests
 	@GPULABS_SCENARIOS=half $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 

@@ -17,11 +17,15 @@ from tests.scenarios.grading import Bench, Graded
 collect_ignore = ["exploits", "lab1", "lab2", "lab3", "lab4", "lab5"]
 
 
-_HALVED = ("test_a_correct_solution_keeps_every_point_in_any_style", "test_a_trick_gains_no_point_and_is_noted")
+_HALVED = (
+    "test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other",
+    "test_a_correct_solution_keeps_every_point_in_any_style",
+    "test_a_trick_gains_no_point_and_is_noted",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With GPULABS_SCENARIOS=half, deselect another half of the correct styles and exploits in each run."""
+    """With GPULABS_SCENARIOS=half, deselect half of the planted bugs, styles and exploits, another in each run."""
     if os.environ.get("GPULABS_SCENARIOS") != "half":
         return
     # All workers of a run must collect the same tests; pytest-xdist gives the run a name of its own.
