@@ -47,6 +47,7 @@ $(DEPLOY_READY): pyproject.toml $(READY)
 
 # Of planted bugs, correct styles and exploits each run takes half, another one each time; `pytest tests/scenarios` all.
 test: $(READY) $(DEPLOY_READY) lint ## run the project's own tests
+	@echo "of planted bugs, correct styles and exploits this run takes half, drawn by chance; all: $(BIN)/python -m pytest tests/scenarios"
 	@GPULABS_SCENARIOS=half $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/

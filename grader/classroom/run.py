@@ -94,8 +94,7 @@ def _check_room(out: Path, submissions: Path) -> None:
             raise GradebookError(f"{submissions} lies where --out {out} keeps its own files; name another folder")
         if (folder / name).exists() and not (folder / FILE).exists():
             raise GradebookError(
-                f"--out {out} has no gradebook, but a {name!r} of its own, which would be written over; name another "
-                "folder"
+                f"--out {out} has no gradebook, but holds {name!r}, which would be written over; name another folder"
             )
 
 

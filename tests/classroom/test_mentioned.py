@@ -122,7 +122,7 @@ def test_somebody_elses_exports_are_not_written_over(small_class: SmallClass) ->
     mine = small_class.out / "exports" / "feedback" / "ada.html"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    with pytest.raises(GradebookError, match="has no gradebook, but a 'exports' of its own"):
+    with pytest.raises(GradebookError, match="has no gradebook, but holds 'exports', which would be written over"):
         small_class.grade()
     assert mine.read_text() == "mine"
 
