@@ -1,8 +1,13 @@
 """The preloaded server: imports torch once, then forks a supervisor for every request. Single-threaded throughout.
 
-Started by the judge as a new interpreter. It is two processes: a small *guard*, which stays behind to clean up whatever
-happens, and the *server* proper, which (where namespaces are allowed) is process 1 of a pid namespace, so that nothing
-it ever starts can outlive it. Neither runs a tensor operation, initialises CUDA, or executes code of a submission.
+Started by the judge as a new interpreter. It is a small *guard*, which stays behind to clean up whatever happens; where
+namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below can outlive it; and the *server*
+proper. None of them runs a tensor operation, initialises CUDA, or executes code of a submission.
+
+Many libraries notice that they were forked by comparing process ids, so no process may have the number of one above
+it, although every pid namespace counts from 1: the supervisor is process 1 of its own, hence the server is not of
+its. (torch imports filelock: a supervisor with the server's number took itself for the server in the middle of a fork,
+and filelock forbade it to fork.)
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from grader.sandbox import codec, linux, machine, processes, supervisor, wire
 MAX_REQUEST_BYTES = 2**30
 _BACKSTOP_SECONDS = 15.0
 """How long after a run's own deadline the server stops trusting its supervisor."""
+_PIDS_BELOW = 600
+"""Numbers that are left to ranks, and to what they start, between those of the processes above them."""
 
 
 def main(channel: int, lifeline: int) -> NoReturn:
@@ -39,45 +46,68 @@ def main(channel: int, lifeline: int) -> NoReturn:
         linux.adopt_orphans()
     if site.namespaces:
         machine.enter_outer()
-    server = os.fork()
-    if server == 0:
+    guard = os.getpid()
+    below = os.fork()
+    if below == 0:
         if linux.AVAILABLE:
             linux.die_with_parent(signal.SIGKILL)
         os.close(lifeline)
+        if site.namespaces:
+            _init(channel, above=guard)
         try:
-            _Server(config, site, channel).serve()
+            _Server(config, site, channel, above=guard).serve()
         except wire.Closed:
             os._exit(0)
     os.close(channel)
-    _guard(server, lifeline)
+    _guard(below, lifeline)
     if not os.read(lifeline, 1):
         shutil.rmtree(config.home, ignore_errors=True)
     os._exit(0)
 
 
-def _guard(server: int, lifeline: int) -> None:
-    """Wait until the server ends or the judge wants it to, then end what is left.
+def _init(channel: int, *, above: int) -> None:
+    """Fork the server and return in it only: process 1 stays, reaps what is orphaned, and ends when the server does."""
+    linux.skip_pids(_PIDS_BELOW + _small(above))
+    server = os.fork()
+    if server == 0:
+        linux.die_with_parent(signal.SIGKILL)
+        return
+    os.close(channel)
+    while os.waitpid(-1, 0)[0] != server:
+        pass
+    os._exit(0)
+
+
+def _small(pid: int) -> int:
+    """`pid` where a rank might come to the same number, else 0: the judge may be process 1 of a container."""
+    return pid if pid < _PIDS_BELOW else 0
+
+
+def _guard(below: int, lifeline: int) -> None:
+    """Wait until the process `below` ends or the judge wants it to, then end what is left.
 
     On the lifeline, a byte means "stop, but leave the folder", and its end means that the judge is gone.
     """
     poller = select.poll()
     poller.register(lifeline, select.POLLIN)
-    watched = os.pidfd_open(server) if hasattr(os, "pidfd_open") else None
+    watched = os.pidfd_open(below) if hasattr(os, "pidfd_open") else None
     if watched is not None:
         poller.register(watched, select.POLLIN)
     while not poller.poll(None if watched is not None else 500.0):
-        if os.waitid(os.P_PID, server, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        if os.waitid(os.P_PID, below, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
-    processes.send([server], signal.SIGKILL)
+    processes.send([below], signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(server, 0)
+        os.waitpid(below, 0)
     processes.end_descendants()
 
 
 class _Server:
     """Serves one judge, one request at a time, until it is gone."""
 
-    def __init__(self, config: machine.Config, site: machine.Machine, channel: int) -> None:
+    def __init__(self, config: machine.Config, site: machine.Machine, channel: int, *, above: int) -> None:
+        """`above` is the guard's number, where the guard lives."""
+        self._above = above
         self._config = config
         self._site = site
         self._channel = channel
@@ -157,6 +187,7 @@ class _Server:
             mount_point=f"{self._config.home}/root",
             submission=request.get("submission"),
             out=writer,
+            skip_pids=_small(self._above),
         )
         if namespaces:
             linux.unshare(linux.CLONE_NEWPID)  # for our next child only, see below

@@ -43,6 +43,8 @@ class Run:
     """Folder of the copy outside; None in a truth run."""
     out: int
     """Where the reply's frame goes."""
+    skip_pids: int = 0
+    """Numbers that no rank may get, up to this one, because a process above it has one of them."""
 
 
 class _Rank:
@@ -180,6 +182,7 @@ def main(run: Run) -> NoReturn:
             linux.come_first()
         if run.namespaces:
             enter(run.view, run.mount_point, run.submission, run.task)
+            linux.skip_pids(run.skip_pids)
         if linux.AVAILABLE:
             # Workers of the same user must not trace us; those of root's have another uid anyway.
             linux.set_dumpable(False)

@@ -40,10 +40,10 @@ def _first_closed_folder(path: str) -> str | None:
 
 def main(submission: str, probes: str) -> None:
     from grader.sandbox import Limits, Request, Sandbox, SandboxError
+    from tests.sandbox import sandbox_runs
 
     limits = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)
-    preload = ("numpy", "torch", "torch.distributed", "safetensors.numpy")
-    with Sandbox(Path(submission), preload=preload, probe_paths=[probes], limits=limits) as sandbox:
+    with Sandbox(Path(submission), preload=sandbox_runs.PRELOAD, probe_paths=[probes], limits=limits) as sandbox:
         print(json.dumps({**asdict(sandbox.isolation), "uid": os.getuid()}), flush=True)
         for line in sys.stdin:
             fields = json.loads(line)

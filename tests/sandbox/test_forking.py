@@ -1,0 +1,42 @@
+"""No process of a run has the number of one above it, and what its libraries know of forks stays true."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from grader.sandbox import Request, linux
+from tests.sandbox.sandbox_runs import Runner
+
+
+@pytest.fixture(params=["namespaces", "ordinary_user", "process_limits"])
+def anywhere(request: pytest.FixtureRequest) -> Runner:
+    """Every way to isolate: as root (or whoever runs the tests), as an ordinary user, and with limits only."""
+    runner: Runner = request.getfixturevalue(request.param)
+    return runner
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_library_that_compares_process_ids_notices_every_fork(anywhere: Runner, ranks: int) -> None:
+    """The server, its supervisor, the rank, and what the rank forks; an audit hook forbids what it takes for unsafe."""
+    reply = anywhere.run(Request("drive.forks", ranks=ranks))
+    assert reply.kind == "ok", reply.first.traceback or reply.message
+    for rank in reply.ranks:
+        numbers = rank.value["numbers"]
+        assert len(numbers) == 4, "the server, its supervisor, the rank, and what it forked"
+        assert numbers[2] == rank.value["own"]
+        assert len(set(numbers)) == 4, numbers
+
+
+@pytest.mark.skipif(not linux.AVAILABLE, reason="process ids are skipped on Linux only")
+def test_numbers_are_skipped_without_calling_at_fork_handlers() -> None:
+    called: list[int] = []
+    os.register_at_fork(before=lambda: called.append(os.getpid()))
+    linux.skip_pids(3)
+    assert called == []
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert called == [os.getpid()]
