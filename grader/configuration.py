@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def own_rootdir() -> Path:
-    """The checkout that this package lies in; the current folder where the package is installed without one."""
+    """The checkout that this package lies in; the current folder, which is then a private one, where there is none."""
     return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 
 
@@ -25,13 +25,19 @@ def own_inifile() -> Path:
 
 
 def own_configuration() -> list[str]:
-    """The options that make pytest read nothing of a submission."""
-    return ["-c", str(own_inifile()), "--rootdir", str(own_rootdir()), "-p", "grader.plugin"]
+    """The options that make pytest read nothing of a submission, nor of the folder it is started in."""
+    return ["-c", str(own_inifile()), "--rootdir", str(own_rootdir()), "--noconftest", "-p", "grader.plugin"]
 
 
-def own_command() -> str:
-    """How a shell calls `gpulabs` here: by its name where it finds it, else by its path."""
+def own_command(folder: Path | None = None) -> str:
+    """How a shell in `folder` (the current one) calls `gpulabs`: by its name where it finds it, else by its path."""
+    folder = folder or Path.cwd()
     beside = Path(sys.executable).with_name("gpulabs")
     if shutil.which("gpulabs") is not None or not beside.is_file():
         return "gpulabs"
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    return as_seen_from(folder, beside)
+
+
+def as_seen_from(folder: Path, path: Path) -> str:
+    """`path` as one would type it in `folder`: relative where it lies below."""
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

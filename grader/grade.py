@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 from grader.overrides import Override
 from grader.rubric import Criterion, Lab, Rubric
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 
 class Outcome(StrEnum):
@@ -120,6 +120,8 @@ class Grade:
     passed: bool
     integrity: tuple[IntegrityNote, ...]
     labs: tuple[LabResult, ...]
+    incomplete: str = ""
+    """Why the grading ended before it was over; empty when it did not."""
 
     @property
     def needs_review(self) -> tuple[CheckResult, ...]:
@@ -134,7 +136,7 @@ class Grade:
 
     @property
     def exit_code(self) -> ExitCode:
-        if self.max_score == 0:
+        if self.max_score == 0 or self.incomplete:
             return ExitCode.COULD_NOT_GRADE
         if self.needs_review:
             return ExitCode.NEEDS_REVIEW
@@ -155,6 +157,7 @@ class Circumstances:
     integrity: tuple[IntegrityNote, ...] = ()
     overrides: tuple[Override, ...] = ()
     """Those of this student."""
+    incomplete: str = ""
 
 
 PASSED_IN_DOUBT = (
@@ -199,6 +202,7 @@ def grade(
         passed=max_score > 0 and score >= pass_score,
         integrity=_in_order(rubric, circumstances.integrity),
         labs=results,
+        incomplete=circumstances.incomplete,
     )
 
 

@@ -6,7 +6,9 @@ Only hooks and their order live here. Scoring is `grade.py`, running students' c
 
 from __future__ import annotations
 
-import os
+import argparse
+import contextlib
+import io
 import sys
 import time
 from collections.abc import Iterator
@@ -15,18 +17,20 @@ from typing import Any
 
 import pytest
 
-from grader import extensions, hooks, overrides
+from grader import extensions, hooks, launch, overrides
 from grader import rubric as rubrics
-from grader.configuration import ROOT, own_configuration, own_inifile, own_rootdir
+from grader.configuration import ROOT, own_inifile, own_rootdir
 from grader.devices import DeviceError
 from grader.devices import parse as parse_device
 from grader.fresh import Fresh, new_seed
 from grader.grade import ExitCode
-from grader.session import COULD_NOT_GRADE, GradingError, GradingSession
+from grader.session import COULD_NOT_GRADE, TIME_LIMIT_SECONDS, GradingError, GradingSession
 from grader.submission import Submission
 
 CHECKS = Path(__file__).with_name("checks")
-_RESTARTED = "GPULABS_GRADE_RESTARTED"
+
+ended_with: int | None = None
+"""The exit code of this process's last grading, as `launch.judge` reads it; None when none came to its end."""
 
 _session = pytest.StashKey[GradingSession]()
 
@@ -63,33 +67,56 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--overrides",
         metavar="FILE",
         default=None,
-        help=f"points that an instructor gave by hand (default: {overrides.DEFAULT_FILE} here, if there is one)",
+        help=f"points that an instructor gave by hand (default: {overrides.DEFAULT_FILE} of the course's checkout)",
     )
     group.addoption(
         "--student", metavar="NAME", default=None, help="whose overrides apply (default: the folder's name)"
     )
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help=f"for the whole grading (default: {TIME_LIMIT_SECONDS:g} on the virtual GPU, none on a real one)",
+    )
+    group.addoption("--grade-from", metavar="DIR", default=None, help=argparse.SUPPRESS)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Start over with our own configuration when pytest has found another one, such as a submission's `pytest.ini`."""
-    if not early_config.known_args_namespace.grade:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Grade in a judge of its own, unless this is one: pytest here has found files of the folder it was started in."""
+    option = early_config.known_args_namespace
+    if not option.grade:
         return
-    if early_config.inipath == own_inifile() and early_config.rootpath == own_rootdir():
+    own = early_config.inipath == own_inifile() and early_config.rootpath == own_rootdir() and option.noconftest
+    if own:
         return
-    if _RESTARTED in os.environ:
-        raise pytest.UsageError("--grade needs the course's own configuration: leave out -c and --rootdir")
-    invocation = [str(argument) for argument in early_config.invocation_params.args]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_inherited_path()]), _RESTARTED: "1"}
     capturing = early_config.pluginmanager.getplugin("capturemanager")
-    if capturing is not None:  # it has turned standard output into a file, which the new process would inherit
-        capturing.stop_global_capturing()
+    if capturing is not None:  # it has turned standard output into a file, which the judge would inherit
+        capturing.suspend_global_capture(in_=True)
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "pytest", *own_configuration(), *invocation], environment)
+    raise SystemExit(_start_over(early_config))
 
 
-def _inherited_path() -> list[str]:
-    return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+def _start_over(early_config: pytest.Config) -> int:
+    """Let `launch` grade with the arguments of this run; the exit code."""
+    option, origin = early_config.known_args_namespace, Path(early_config.invocation_params.dir)
+    if option.grade_from is not None:
+        return launch.refuse("--grade needs the course's own configuration: leave out -c and --rootdir")
+    submission = origin / option.submission
+    found = early_config.inipath
+    if found is not None and found.resolve().is_relative_to(submission.resolve()):
+        return launch.refuse(
+            f"pytest has read {found}, which belongs to the submission; write --submission={option.submission}, "
+            "with an equals sign, or grade with gpulabs"
+        )
+    if (file := launch.loaded_from(origin, submission)) is not None:
+        return launch.refuse(
+            f"Python has executed {file}, which belongs to the submission or lies beside it, before the grader began; "
+            "start in another folder, or grade with gpulabs"
+        )
+    arguments = [str(argument) for argument in early_config.invocation_params.args]
+    return launch.run(arguments, submission=submission, report=origin / option.grade_report)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,9 +129,21 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         config.add_cleanup(session.close)
         session.start()
     except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:  # an OverrideError is a ValueError
-        print(f"could not grade: {error}", file=sys.stderr)
-        return int(ExitCode.COULD_NOT_GRADE)
+        return launch.refuse(str(error))
+    _make_absolute(config, _origin(config))
     return None
+
+
+def _origin(config: pytest.Config) -> Path:
+    """The folder that whoever asks for the grade is in; the judge's own is another one."""
+    return Path(config.option.grade_from or config.invocation_params.dir)
+
+
+def _make_absolute(config: pytest.Config, origin: Path) -> None:
+    """What pytest itself writes is meant to be where the caller is."""
+    for name in ("xmlpath", "log_file", "basetemp"):
+        if value := getattr(config.option, name, None):
+            setattr(config.option, name, str(origin / value))
 
 
 def _open_session(config: pytest.Config) -> GradingSession:
@@ -117,10 +156,10 @@ def _open_session(config: pytest.Config) -> GradingSession:
         raise GradingError("grading runs in one process; leave out -n")
     if option.grade_seed is not None and option.grade_seed < 0:
         raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
+    if option.time_limit is not None and not option.time_limit > 0:
+        raise GradingError(f"--time-limit {option.time_limit:g}: expected seconds, more than 0")
     rubric = rubrics.load(_course(config)[0])
-    folder = Path(option.submission)
-    if not folder.is_absolute():
-        folder = Path(config.invocation_params.dir, folder)
+    folder = _origin(config) / option.submission
     return GradingSession.open(
         name=str(option.submission),
         rubric=rubric,
@@ -128,9 +167,11 @@ def _open_session(config: pytest.Config) -> GradingSession:
         folder=folder,
         device=parse_device(option.device),
         seed=option.grade_seed if option.grade_seed is not None else new_seed(),
-        report_folder=Path(config.invocation_params.dir, option.grade_report),
+        report_folder=_origin(config) / option.grade_report,
         kept=config.hook.pytest_grade_sandbox(folder=folder),
         overrides=_overrides_for(config, folder, rubric),
+        time_limit_seconds=option.time_limit,
+        caller_folder=_origin(config),
     )
 
 
@@ -142,15 +183,18 @@ def _course(config: pytest.Config) -> tuple[Path, Path]:
 
 
 def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) -> tuple[overrides.Override, ...]:
-    file, student = config.option.overrides, config.option.student or folder.resolve().name
-    path = Path(config.invocation_params.dir, file or overrides.DEFAULT_FILE)
-    theirs = path.resolve().is_relative_to(folder.resolve())
-    if file is None and (theirs or not path.is_file()):
-        return ()
-    if theirs:
-        raise overrides.OverrideError(
-            f"{path} lies in the submission: overrides are the instructor's, keep them outside"
-        )
+    student = config.option.student or folder.resolve().name
+    if (file := config.option.overrides) is not None:
+        path = _origin(config) / file
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise overrides.OverrideError(
+                f"{path} lies in the submission: overrides are the instructor's, keep them outside"
+            )
+    else:
+        # Not the one of the folder somebody happens to be in: that may be the submission's, or beside it.
+        path = ROOT / overrides.DEFAULT_FILE
+        if not path.is_file() or path.resolve().is_relative_to(folder.resolve()):
+            return ()
     return tuple(override for override in overrides.load(path, rubric) if override.student == student)
 
 
@@ -211,13 +255,12 @@ class _Grading:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        try:
+        with _ends_the_run():
             self.session.arrange(items)
-        except GradingError as error:
-            pytest.exit(f"could not grade: {error}", returncode=int(ExitCode.COULD_NOT_GRADE))
+            self.session.try_the_machine()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.session.progress.starting(self.session.ids[nodeid])
+        self.session.bar.starting(self.session.ids[nodeid])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -225,10 +268,11 @@ class _Grading:
         started = time.monotonic()
         try:
             self.session.stop_if_blocked(item)
-            self.session.submission.begin(check_id)
+            self.session.begin(check_id)
             yield
         except BaseException as error:
-            self.session.record_problem(check_id, error, time.monotonic() - started)
+            with _ends_the_run():
+                self.session.record_problem(check_id, error, time.monotonic() - started)
             raise
         self.session.record_pass(check_id, time.monotonic() - started)
 
@@ -237,7 +281,22 @@ class _Grading:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        global ended_with
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.session.abandon()
+            # What pytest would add are lines of our own source, to somebody who asked for a grade.
+            session.config.get_terminal_writer()._file = io.StringIO()
         if exitstatus in COULD_NOT_GRADE:
-            session.exitstatus = int(ExitCode.COULD_NOT_GRADE)
+            session.exitstatus = ended_with = int(ExitCode.COULD_NOT_GRADE)
             return
-        session.exitstatus = int(self.session.finish())
+        session.exitstatus = ended_with = int(self.session.finish())
+
+
+@contextlib.contextmanager
+def _ends_the_run() -> Iterator[None]:
+    """Nothing more can be graded: one line, and exit code 2."""
+    try:
+        yield
+    except GradingError as error:
+        launch.refuse(str(error))
+        pytest.exit("nothing more can be graded", returncode=int(ExitCode.COULD_NOT_GRADE))

@@ -5,6 +5,7 @@ Knows pytest only as the items it is handed; the hooks are in `plugin.py`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Self
 
 import pytest
 
-from grader import hints, report
+from grader import hints, report, trial
 from grader.devices import GradingDevice
 from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
@@ -23,7 +24,7 @@ from grader.report import progress
 from grader.report.terminal import Progress
 from grader.rubric import Lab, Rubric
 from grader.sandbox import TAMPERING, Sandbox, SandboxError
-from grader.submission import Submission
+from grader.submission import ProbeFailed, Submission
 from grader.texts import printable
 
 COULD_NOT_GRADE = (
@@ -32,6 +33,12 @@ COULD_NOT_GRADE = (
     pytest.ExitCode.USAGE_ERROR,
     pytest.ExitCode.NO_TESTS_COLLECTED,
 )
+
+
+TIME_LIMIT_SECONDS = 600.0
+"""For a whole grading on the virtual GPU: ten times what the reference takes. On a real GPU only who asks has one."""
+_SAVE_SECONDS = 1.0
+"""How often what was graded so far is written down, for the case that this process is killed."""
 
 
 class GradingError(Exception):
@@ -58,6 +65,7 @@ class GradingSession:
         report_folder: Path,
         owns_sandbox: bool,
         overrides: tuple[Override, ...] = (),
+        caller_folder: Path | None = None,
     ) -> None:
         self.name = name
         self.rubric = rubric
@@ -67,12 +75,17 @@ class GradingSession:
         self.seed = seed
         self.report_folder = report_folder
         self.ids: dict[str, str] = {}
-        self.progress = Progress()
+        self.bar = Progress()
         self._sandbox = sandbox
         self._owns_sandbox = owns_sandbox
+        self._caller_folder = caller_folder
         self._overrides = overrides
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
+        self._saved = self._started
+        self._earlier: progress.Earlier | None = None
+        self._broken = ""
+        """Why nothing more can be graded on this machine."""
 
     @classmethod
     def open(
@@ -87,10 +100,14 @@ class GradingSession:
         report_folder: Path,
         kept: Sandbox | None = None,
         overrides: tuple[Override, ...] = (),
+        time_limit_seconds: float | None = None,
+        caller_folder: Path | None = None,
     ) -> Self:
         """Take up the submission in `folder`, called `name` in reports; `overrides` are those of its student.
 
-        `kept` is an entered sandbox over the folder that outlives this grading.
+        `kept` is an entered sandbox that outlives this grading; it turns to the folder. Without `time_limit_seconds`
+        it is `TIME_LIMIT_SECONDS` on a virtual GPU, and none on a real one. `caller_folder` is the one that whoever
+        asks is in, the current one without it.
 
         Raises:
             GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks.
@@ -101,30 +118,53 @@ class GradingSession:
             numbers = ", ".join(str(lab.number) for lab in labs)
             raise GradingError(f"lab {numbers} is not available yet: its checks are not written")
         try:
+            if kept is not None:
+                kept.turn_to(folder)
             sandbox = kept or Sandbox(folder)
         except SandboxError as error:
             raise GradingError(str(error)) from None
+        limit = time_limit_seconds or (TIME_LIMIT_SECONDS if device.simulated else None)
         return cls(
             name=name,
             rubric=rubric,
             labs=labs,
-            submission=Submission(device, sandbox),
+            submission=Submission(device, sandbox, time_limit_seconds=limit),
             sandbox=sandbox,
             device=device,
             seed=seed,
             report_folder=report_folder,
             owns_sandbox=kept is None,
             overrides=overrides,
+            caller_folder=caller_folder,
         )
 
     def start(self) -> None:
         """Let the sandbox's server begin to import PyTorch, which takes seconds, while pytest collects the checks."""
         if self._owns_sandbox:
-            self._sandbox.__enter__()
+            try:
+                self._sandbox.__enter__()
+            except SandboxError as error:
+                raise GradingError(str(error)) from None
+
+    def try_the_machine(self) -> None:
+        """Ask a probe of our own first, on each kind of device that checks use.
+
+        Raises:
+            GradingError: it does not give what it must, so nothing that a submission does could be seen.
+        """
+        devices = (self.device.name, "cpu") if "torch" in self._sandbox.preloads else ("cpu",)
+        for device in dict.fromkeys(devices):
+            if problem := trial.problem(self._sandbox, device):
+                self._broken = problem
+                raise GradingError(problem)
+
+    def begin(self, check: str) -> None:
+        """Take up the next check."""
+        self.submission.begin(check)
 
     def close(self) -> None:
         """End everything that was started."""
-        self.progress.close()
+        self.bar.close()
         if self._owns_sandbox:
             self._sandbox.close()
 
@@ -157,7 +197,7 @@ class GradingSession:
         order = [check for check in expected if check in wanted]
         items[:] = [found[check] for check in order]
         self.ids = {item.nodeid: check for check, item in found.items()}
-        self.progress.open(len(order))
+        self.bar.open(len(order))
 
     def stop_if_blocked(self, item: pytest.Item) -> None:
         """Raise `Blocked` when a check that `item` builds on has not passed."""
@@ -172,7 +212,11 @@ class GradingSession:
         self._record(check, CheckReport(Outcome.PASSED, seconds=seconds))
 
     def record_problem(self, check: str, error: BaseException, seconds: float) -> None:
-        """Turn what a check raised into its outcome."""
+        """Turn what a check raised into its outcome.
+
+        Raises:
+            GradingError: the machine is to blame, and not the submission.
+        """
         match error:
             case CheckFailed():
                 report = CheckReport(Outcome.FAILED, error.message, error.hint, seconds)
@@ -187,6 +231,9 @@ class GradingSession:
             case _:
                 text = f"the check itself failed: {type(error).__name__}: {error}"
                 report = CheckReport(Outcome.NEEDS_REVIEW, text, "report this to the course staff", seconds)
+        if isinstance(error, SandboxError | ProbeFailed):
+            trial.forget(self._sandbox)
+            self.try_the_machine()  # it worked at the start, and the fault may be this check's alone
         self._record(check, report)
 
     def _record(self, check: str, report: CheckReport) -> None:
@@ -195,7 +242,8 @@ class GradingSession:
             hint = f"for a hint: gpulabs next --check {check} --hints 1"
         report = replace(report, message=printable(report.message), hint=printable(hint))
         self._reports[check] = report
-        self.progress.finished(report)
+        self.bar.finished(report)
+        self._save_so_far()
 
     def _in_doubt(self) -> dict[str, CheckReport]:
         """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
@@ -210,8 +258,8 @@ class GradingSession:
             for check, report in self._reports.items()
         }
 
-    def result(self) -> Grade:
-        """The grade of what has been reported so far."""
+    def result(self, incomplete: str = "") -> Grade:
+        """The grade of what has been reported so far; `incomplete` says why that is not all."""
         circumstances = Circumstances(
             submission=self.name,
             submission_sha256=self._sandbox.submission_sha256,
@@ -222,21 +270,50 @@ class GradingSession:
             seconds=round(time.monotonic() - self._started, 2),
             integrity=self.submission.integrity + self.submission.source_notes(self.labs),
             overrides=self._overrides,
+            incomplete=incomplete,
         )
         return grade(self.rubric, self.labs, self._in_doubt(), circumstances)
 
-    def finish(self) -> ExitCode:
+    def finish(self, incomplete: str = "") -> ExitCode:
         """Write and show the grade; returns the exit code that tells it to the shell."""
-        result = self.result()
-        earlier = progress.read(self.report_folder, result)
+        result = self.result(incomplete)
+        earlier = self._what_was_before(result)
         partial = any(lab not in self.rubric.labs for lab in self.labs)
+        code = result.exit_code
         try:
             paths: Sequence[Path] = report.write(result, self.report_folder, earlier, partial=partial)
         except OSError as error:
-            print(f"could not write the report to {self.report_folder}: {error.strerror}", file=sys.stderr)
-            paths = ()
-        report.show(result, self._sandbox.isolation.lines, paths, earlier, partial=partial)
-        return result.exit_code
+            print(
+                f"could not grade: the report cannot be written to {self.report_folder} ({error.strerror}); "
+                "free space there or name another folder: --grade-report=DIR",
+                file=sys.stderr,
+            )
+            paths, code = (), ExitCode.COULD_NOT_GRADE
+        report.show(result, self._sandbox.isolation.lines, paths, earlier, partial=partial, folder=self._caller_folder)
+        return code
+
+    def abandon(self) -> None:
+        """Write down what was graded before the grading was interrupted or the machine failed, if anything was."""
+        if self._reports:
+            self.finish(self._broken or "it was interrupted")
+        elif not self._broken:
+            print("could not grade: it was interrupted before the first check", file=sys.stderr)
+
+    def _save_so_far(self) -> None:
+        """For the case that this process is killed; not in a class, which grades such a submission again."""
+        if not self._owns_sandbox or time.monotonic() - self._saved < _SAVE_SECONDS:
+            return
+        self._saved = time.monotonic()
+        result = self.result("the grader was ended before the grading was over")
+        self._what_was_before(result)
+        with contextlib.suppress(OSError):  # said at the end, when it matters
+            report.save(result, self.report_folder)
+
+    def _what_was_before(self, result: Grade) -> progress.Earlier:
+        """What gradings before this one left in the folder, read before anything is written there."""
+        if self._earlier is None:
+            self._earlier = progress.read(self.report_folder, result)
+        return self._earlier
 
 
 def check_id_of(item: pytest.Item) -> str:

@@ -7,8 +7,10 @@ Runs probes in the sandbox and turns every way a student's code can end into a c
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,11 @@ _BUSY_SHARE = 0.6
 
 MACHINE_WAS_BUSY = "the machine was busy"
 """In the message of a check that needs review for that reason: it is worth a second look."""
+
+_IMPORT_TIMEOUTS = 2
+"""So many imports without an end, and nothing of that lab is asked again: each costs a minute."""
+_MIN_SECONDS = 1.0
+"""With less time left than this, nothing more is asked."""
 
 _SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
 _SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
@@ -50,6 +57,10 @@ _MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstri
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
 
+class ProbeFailed(NeedsReview):
+    """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
+
+
 class Seen:
     """What a probe observed: JSON values and arrays, read as attributes or items."""
 
@@ -68,20 +79,31 @@ class Seen:
 class Submission:
     """One student's folder, run probe by probe."""
 
-    def __init__(self, device: GradingDevice, sandbox: Sandbox) -> None:
+    def __init__(self, device: GradingDevice, sandbox: Sandbox, *, time_limit_seconds: float | None = None) -> None:
+        """Nothing is asked any more when `time_limit_seconds` from now have passed."""
         self.device = device
         self._sandbox = sandbox
         self._replies: dict[str, Reply] = {}
         self._notes: list[IntegrityNote] = []
         self._check = ""
+        self._time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
+        self._deadline = time.monotonic() + self._time_limit
+        self._endless: dict[str, list[str]] = {}
+        """Where imports did not end, by lab."""
 
     @property
     def integrity(self) -> tuple[IntegrityNote, ...]:
         return tuple(self._notes)
 
     def begin(self, check_id: str) -> None:
-        """Name the check that runs now: notes are filed under it."""
+        """Name the check that runs now: notes are filed under it.
+
+        Raises:
+            NeedsReview: the time limit of the whole grading has been reached.
+        """
         self._check = check_id
+        if time.monotonic() > self._deadline - _MIN_SECONDS:
+            raise self._left_out()
 
     def probe(
         self,
@@ -159,17 +181,48 @@ class Submission:
     def _run(self, request: Request) -> Reply:
         key = key_of(request)
         if key not in self._replies:
-            reply = self._sandbox.run(request)
-            if any(map(_timed_out, reply.ranks)) and _machine_is_busy():
-                reply = self._sandbox.run(request)
+            self._stop_if_endless()
+            limits = request.limits or self._sandbox.limits
+            left = self._deadline - time.monotonic()
+            if left < _MIN_SECONDS:
+                raise self._left_out()
+            cut = left < limits.wall_seconds
+            timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
+            reply = self._sandbox.run(timed)
+            if any(map(_timed_out, reply.ranks)):
+                if cut:
+                    raise self._left_out()
+                if _machine_is_busy():
+                    reply = self._sandbox.run(timed)
             self._replies[key] = reply
             self._note(request, reply)
         return self._replies[key]
+
+    def _stop_if_endless(self) -> None:
+        """Raise when the imports of this lab have not ended so often that the next one will not either."""
+        places = self._endless.get(self._lab, [])
+        if len(places) >= _IMPORT_TIMEOUTS:
+            raise CheckFailed(
+                f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
+                "code outside of functions runs at every import: leave there nothing that takes long",
+            )
+
+    def _left_out(self) -> NeedsReview:
+        return NeedsReview(
+            f"left out: the time limit of {self._time_limit:g} s for the whole grading was reached",
+            "grade this lab alone with --lab, or all of them with a longer --time-limit",
+        )
+
+    @property
+    def _lab(self) -> str:
+        return self._check.partition(".")[0]
 
     def _note(self, request: Request, reply: Reply) -> None:
         """File what the sandbox noticed, and ends that a trick would have, under the check that runs now."""
         for note in reply.notes:
             self._add_note(note.kind, note.detail, note.where)
+        if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
+            self._endless.setdefault(self._lab, []).append(endless.where or "a place that is not known")
         for answer in reply.ranks:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
                 detail = f"{request.probe} ended as {answer.kind}: {answer.message}"
@@ -219,7 +272,7 @@ class Submission:
                 return NeedsReview(
                     f"the {self.device.label} cannot run this: {text}{where}", "grade it on a real GPU, or by hand"
                 )
-        return NeedsReview(
+        return ProbeFailed(
             f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
         )
 

@@ -16,7 +16,10 @@ import pytest
 from grader.classroom.memory import PeakMemory
 from grader.classroom.tasks import Grading, Task
 from grader.configuration import own_configuration
-from grader.sandbox import Sandbox, SandboxError
+from grader.sandbox import Sandbox
+
+_COULD_NOT = "could not grade: "
+_SHARE_OF_TIME = 0.95
 
 
 class SandboxJudge:
@@ -53,12 +56,10 @@ class SandboxJudge:
 
     def _document(self, task: Task) -> tuple[dict[str, Any] | None, str]:
         shutil.rmtree(self._report, ignore_errors=True)
-        try:
-            self._sandbox.turn_to(task.folder)
-        except SandboxError as error:
-            return None, str(error)
         arguments = [*own_configuration(), "-p", "no:cacheprovider", "--grade", f"--submission={task.folder}"]
         arguments += [f"--device={task.device}", f"--grade-seed={task.seed}", f"--grade-report={self._report}"]
+        # Its own end, with a report, comes before that of the pool.
+        arguments += [f"--time-limit={_SHARE_OF_TIME * task.seconds}"]
         arguments += [f"--lab={','.join(map(str, task.labs))}"] if task.whole else []
         arguments += [] if task.whole else [f"--criterion={','.join(task.criteria)}"]
         printed = io.StringIO()
@@ -68,8 +69,9 @@ class SandboxJudge:
             document: dict[str, Any] = json.loads((self._report / "grade.json").read_text(encoding="utf-8"))
         except OSError:
             said = [line for line in printed.getvalue().splitlines() if line.strip()]
-            told = next((line for line in said if line.startswith("could not grade")), said[-1] if said else "")
-            return None, f"the grading ended without a result: {told or 'it printed nothing'}"
+            if told := next((line for line in said if line.startswith(_COULD_NOT)), ""):
+                return None, told.removeprefix(_COULD_NOT)
+            return None, f"the grading ended without a result: {said[-1] if said else 'it printed nothing'}"
         if document["submission_sha256"] != task.content:
             return None, "the copy of the submission was changed while it was graded; run gpulabs class again"
         return document, ""

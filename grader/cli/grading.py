@@ -1,13 +1,11 @@
 """`gpulabs grade`: one submission, as `pytest --grade` does it."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grader.configuration import own_configuration
+from grader import launch
 
 
 def grade_submission(
@@ -18,24 +16,22 @@ def grade_submission(
     seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
     report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),
     overrides: Annotated[
-        Path | None, typer.Option(help="Points given by hand (default: overrides.toml here, if there is one).")
+        Path | None, typer.Option(help="Points given by hand (default: overrides.toml of the course's checkout).")
     ] = None,
     student: Annotated[str | None, typer.Option(help="Whose overrides apply (default: the folder's name).")] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for the whole grading (default: 600 on the virtual GPU).")
+    ] = None,
 ) -> None:
-    """Grade a submission, as `pytest --grade` does; never reads pytest configuration of the submission.
+    """Grade a submission, as `pytest --grade` does; executes nothing of the folder it is started in.
 
     Exit codes: 0 passed, 1 not passed, 2 could not grade, 3 needs review.
     """
-    command = [sys.executable, "-P", "-m", "pytest", *own_configuration(), "--grade", f"--submission={submission}"]
-    command += [f"--device={device}", f"--grade-report={report}"]
-    command += [f"--lab={lab}"] if lab is not None else []
-    command += [f"--criterion={criterion}"] if criterion is not None else []
-    command += [f"--grade-seed={seed}"] if seed is not None else []
-    command += [f"--overrides={overrides}"] if overrides is not None else []
-    command += [f"--student={student}"] if student is not None else []
-    process = subprocess.Popen(command)
-    while True:
-        try:
-            raise typer.Exit(process.wait())
-        except KeyboardInterrupt:
-            continue  # the terminal has interrupted pytest too; it ends the sandbox and then itself
+    arguments = ["--grade", f"--submission={submission}", f"--device={device}", f"--grade-report={report}"]
+    arguments += [f"--lab={lab}"] if lab is not None else []
+    arguments += [f"--criterion={criterion}"] if criterion is not None else []
+    arguments += [f"--grade-seed={seed}"] if seed is not None else []
+    arguments += [f"--overrides={overrides}"] if overrides is not None else []
+    arguments += [f"--student={student}"] if student is not None else []
+    arguments += [f"--time-limit={time_limit}"] if time_limit is not None else []
+    raise typer.Exit(launch.run(arguments, submission=submission, report=report))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grader import hints as all_hints
-from grader import rubric
-from grader.configuration import own_command, own_configuration
+from grader import launch, rubric
+from grader.configuration import own_command
 from grader.grade import ExitCode
 from grader.guide import text
 from grader.guide.advice import advise
@@ -86,10 +84,9 @@ def _asked(name: str, steps: int, command: str) -> list[str]:
 
 
 def _grade(submission: Path, lab: str | None, device: str, report: Path) -> None:
-    command = [sys.executable, "-P", "-m", "pytest", *own_configuration(), "--grade", f"--submission={submission}"]
-    command += [f"--device={device}", f"--grade-report={report}"]
-    command += [f"--lab={lab}"] if lab is not None else []
-    if subprocess.run(command, check=False).returncode == ExitCode.COULD_NOT_GRADE:
+    arguments = ["--grade", f"--submission={submission}", f"--device={device}", f"--grade-report={report}"]
+    arguments += [f"--lab={lab}"] if lab is not None else []
+    if launch.run(arguments, submission=submission, report=report) == ExitCode.COULD_NOT_GRADE:
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
     typer.echo("")
 

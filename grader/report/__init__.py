@@ -15,7 +15,8 @@ def write(grade: Grade, folder: Path, earlier: Earlier | None = None, *, partial
     """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths.
 
     `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
-    grading can. A `partial` grade is of some criteria of a lab, and says nothing about passing it.
+    grading can (an incomplete one is not remembered). A `partial` grade is of some criteria of a lab, and says nothing
+    about passing it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = earlier or Earlier()
@@ -23,8 +24,16 @@ def write(grade: Grade, folder: Path, earlier: Earlier | None = None, *, partial
         _replace(folder / "grade.json", to_json(grade)),
         _replace(folder / "grade.html", html.render(grade, progress=progress.since(earlier, grade), partial=partial)),
     ]
-    _replace(folder / progress.FILE, progress.to_json(earlier, grade))
+    if not grade.incomplete:
+        _replace(folder / progress.FILE, progress.to_json(earlier, grade))
     return paths
+
+
+def save(grade: Grade, folder: Path) -> None:
+    """Write `grade.json` alone, of a grading that goes on; an earlier page, which it does not belong to, is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "grade.json", to_json(grade))
+    (folder / "grade.html").unlink(missing_ok=True)
 
 
 def show(
@@ -34,10 +43,11 @@ def show(
     earlier: Earlier | None = None,
     *,
     partial: bool = False,
+    folder: Path | None = None,
 ) -> None:
-    """Print the grade for people; see `write`."""
+    """Print the grade for people who are in `folder` (the current one); see `write`."""
     changed = None if earlier is None else progress.since(earlier, grade)
-    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial)
+    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial, folder=folder)
 
 
 def _replace(path: Path, text: str) -> Path:

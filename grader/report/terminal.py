@@ -15,7 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from grader.configuration import own_command
+from grader.configuration import as_seen_from, own_command
 from grader.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from grader.report.document import points
 
@@ -69,13 +69,20 @@ class Progress:
 
 
 def show(
-    grade: Grade, isolation: Sequence[str], paths: Sequence[Path], progress: str = "", *, partial: bool = False
+    grade: Grade,
+    isolation: Sequence[str],
+    paths: Sequence[Path],
+    progress: str = "",
+    *,
+    partial: bool = False,
+    folder: Path | None = None,
 ) -> None:
     """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
 
     `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
-    criteria of a lab.
+    criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it.
     """
+    folder = folder or Path.cwd()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, highlight=False, width=_WIDTH)
@@ -90,21 +97,21 @@ def show(
     if progress:
         console.print(escape(progress), soft_wrap=True)
     for path in paths:
-        console.print(f"[dim]report[/] {escape(str(path))}", soft_wrap=True)
+        console.print(f"[dim]report[/] {escape(as_seen_from(folder, path))}", soft_wrap=True)
     console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
     if partial or grade.score < grade.max_score:
-        console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths))}", soft_wrap=True)
+        console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths, folder))}", soft_wrap=True)
 
 
-def _next(grade: Grade, paths: Sequence[Path]) -> str:
+def _next(grade: Grade, paths: Sequence[Path], folder: Path) -> str:
     """The command that says what to do next, with what differs from its defaults."""
-    words = [own_command(), "next"]
+    words = [own_command(folder), "next"]
     if grade.submission != "labs":
         words.append(shlex.quote(grade.submission))
     if len(grade.labs) == 1 and grade.labs[0].id != "container":  # else it would begin with the first lab
         words += ["--lab", grade.labs[0].id.removeprefix("lab")]
-    if paths and paths[0].parent.resolve() != Path("grade-report").resolve():
-        words += ["--report", shlex.quote(str(paths[0].parent))]
+    if paths and paths[0].parent.resolve() != (folder / "grade-report").resolve():
+        words += ["--report", shlex.quote(as_seen_from(folder, paths[0].parent))]
     return " ".join(words)
 
 
@@ -178,10 +185,14 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
 def _show_result(console: Console, grade: Grade, partial: bool) -> None:
     verdict, style = ("passed", "bold green") if grade.passed else ("not passed", "bold red")
     end = f"[{style}]{verdict}[/]  [dim](pass at {points(grade.pass_score)})[/]"
-    if partial:
+    if grade.incomplete:
+        end = "[bold red]incomplete[/]"
+    elif partial:
         end = "[dim]of the criteria that were asked for; labs are passed as a whole[/]"
     console.print(f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  {end}")
-    if grade.needs_review:
+    if grade.incomplete:
+        console.print(_indented(f"This grading is not over: {grade.incomplete}. Its points are no result.", _WIDTH, 0))
+    elif grade.needs_review:
         count = len(grade.needs_review)
         console.print(
             f"[magenta]{count} of the checks could not be decided and earn{'s' if count == 1 else ''} 0 for now: "

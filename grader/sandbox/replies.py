@@ -54,21 +54,28 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
 def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str]) -> RankReply:
     common = {name: side[name] for name in ("stdout", "stderr", "cpu_seconds")}
     if side["kind"] != "result":
-        where = _where(side["trace"], submissions)
-        return RankReply(side["kind"], message=side["message"], where=where, traceback=side["trace"], **common)
+        where, importing = _where(side["trace"], submissions)
+        return RankReply(
+            side["kind"],
+            message=side["message"],
+            where=where,
+            traceback=side["trace"],
+            importing=importing,
+            **common,
+        )
     try:
         return _parse(payload, common)
     except codec.CodecError as error:
         return RankReply("crashed", message=f"the result is malformed: {error}", **common)
 
 
-def _where(trace: str, submissions: Sequence[str]) -> str | None:
-    """The innermost line of the submission in what faulthandler wrote."""
+def _where(trace: str, submissions: Sequence[str]) -> tuple[str | None, bool]:
+    """The innermost line of the submission in what faulthandler wrote, and whether a module was being imported."""
     prefixes = tuple(f"{folder}/labs/" for folder in submissions)
-    for path, line, function in _TRACE_LINE.findall(trace):
-        if path.startswith(prefixes):
-            return failures.place(path, int(line), function)
-    return None
+    places = [(path, int(line), name) for path, line, name in _TRACE_LINE.findall(trace) if path.startswith(prefixes)]
+    if not places:
+        return None, False
+    return failures.place(*places[0]), any(function == "<module>" for _, _, function in places)
 
 
 def _parse(payload: bytes, common: dict[str, Any]) -> RankReply:

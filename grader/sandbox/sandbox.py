@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import IO, Literal, Self
 
 from grader.sandbox import codec, copying, replies, wire
 from grader.sandbox.root import SUBMISSION
@@ -91,9 +91,17 @@ class Sandbox:
         self._lifeline = -1
         self._isolation: Isolation | None = None
         self._greeted = False
+        self.tried: set[str] = set()
+        """Devices that `grader.trial` has found to work here."""
 
     def __enter__(self) -> Self:
-        self._refresh()
+        """Copy the submission and start the server.
+
+        Raises:
+            SubmissionError: the folder cannot be read.
+            SandboxError: there is no room for the copy.
+        """
+        self._keep()
         self._start()
         return self
 
@@ -111,10 +119,19 @@ class Sandbox:
         return self._isolation
 
     @property
+    def preloads(self) -> tuple[str, ...]:
+        """What the server imports before it forks."""
+        return self._preload
+
+    @property
+    def limits(self) -> Limits:
+        """For requests that bring none of their own."""
+        return self._limits
+
+    @property
     def submission_sha256(self) -> str:
         """Digest of the copied files, names included; the same wherever the folder lies."""
-        if not self._sha256:
-            self._refresh()
+        self._keep()
         return self._sha256
 
     def read_text(self, path: str) -> str | None:
@@ -122,7 +139,7 @@ class Sandbox:
 
         Links were resolved when the copy was made, so nothing outside the submission can be read this way.
         """
-        self._refresh()
+        self._keep()
         try:
             return Path(self._copy, "labs", path).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -130,7 +147,7 @@ class Sandbox:
 
     def python_files(self) -> dict[str, bytes]:
         """The Python files of the copy, by their path in our layout; read, never run."""
-        self._refresh()
+        self._keep()
         names = [entry.target for entry in self._entries if entry.target.endswith(".py")]
         return {name: Path(self._copy, "labs", name).read_bytes() for name in names}
 
@@ -141,10 +158,9 @@ class Sandbox:
 
         Raises:
             SandboxError: the sandbox could not do its work.
-            SubmissionError: the folder changed and can no longer be graded.
         """
         started = time.monotonic()
-        self._refresh()
+        self._keep()
         notes: list[Note] = []
         try:
             while True:
@@ -165,10 +181,11 @@ class Sandbox:
         return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
 
     def turn_to(self, submission: Path | str) -> None:
-        """Take up another submission; the preloaded server, of which no child is left, goes on to serve it.
+        """Take up another submission, or the same folder as it is now; the preloaded server goes on to serve it.
 
         Raises:
             SubmissionError: the folder cannot be graded as it is; the sandbox still holds the one before.
+            SandboxError: there is no room for the copy.
         """
         entries = copying.scan(Path(submission))
         self._folder = Path(submission)
@@ -177,6 +194,7 @@ class Sandbox:
         if self._copy:
             shutil.rmtree(self._copy, ignore_errors=True)
             self._copy = ""
+        self._keep()
 
     def close(self) -> None:
         """End the server and everything it started, and remove the temporary folder."""
@@ -188,21 +206,23 @@ class Sandbox:
 
     # --- the copy of the submission ---------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        """Copy the submission where it has not been copied as it is now."""
-        entries = copying.scan(self._folder)
-        if self._copy and entries == self._entries:
+    def _keep(self) -> None:
+        """Copy the submission, once: whoever edits the folder meanwhile does not get a grade of two versions."""
+        if self._copy:
             return
-        if self._home is None:
-            self._home = os.path.realpath(tempfile.mkdtemp(prefix="gpulabs-"))
-            os.chmod(self._home, 0o755)  # children of root run as somebody else
-        old = self._copy
-        self._copies += 1
-        self._copy = f"{self._home}/submission-{self._copies}"
-        self._entries = entries
-        self._sha256 = copying.copy(entries, Path(self._copy))
-        if old:
-            shutil.rmtree(old, ignore_errors=True)
+        try:
+            if self._home is None:
+                self._home = os.path.realpath(tempfile.mkdtemp(prefix="gpulabs-"))
+                os.chmod(self._home, 0o755)  # children of root run as somebody else
+            self._copies += 1
+            copy = f"{self._home}/submission-{self._copies}"
+            self._sha256 = copying.copy(self._entries, Path(copy))
+        except OSError as error:
+            raise SandboxError(
+                f"there is no room for a copy of the submission in {self._home or 'the folder for temporary files'} "
+                f"({error.strerror or error}); free space, or name a folder that has some: TMPDIR=/path"
+            ) from None
+        self._copy = copy
 
     # --- the server -------------------------------------------------------------------------------------------------
 
@@ -218,7 +238,7 @@ class Sandbox:
         )
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
         environment |= {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
-        with open(f"{self._home}/server.log", "wb") as log:
+        with self._new_log() as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", program],
                 stdin=subprocess.DEVNULL,
@@ -229,6 +249,7 @@ class Sandbox:
                 pass_fds=(there.fileno(), lifeline),
                 start_new_session=True,  # Ctrl-C is for the judge, which then ends the server in order
             )
+        self.tried.clear()
         there.close()
         os.close(lifeline)
         self._channel = here
@@ -244,10 +265,16 @@ class Sandbox:
         with contextlib.suppress(wire.Closed):  # noticed, with the log, when the greeting is read
             wire.send(here.fileno(), codec.dump_json(config))
 
+    def _new_log(self) -> IO[bytes]:
+        try:
+            return open(f"{self._home}/server.log", "wb")
+        except OSError as error:
+            raise SandboxError(f"the sandbox server's log cannot be written: {error.strerror}") from None
+
     def _greet(self) -> None:
         """Wait for a started server to be ready, starting one when there is none."""
         if self._channel is None:
-            self._refresh()
+            self._keep()
             self._start()
         if self._greeted:
             return

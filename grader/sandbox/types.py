@@ -133,6 +133,8 @@ class RankReply:
     """The source line at `where`, stripped."""
     traceback: str = ""
     """Full traceback text, for probe errors and instructors; empty when there is none."""
+    importing: bool = False
+    """Whether it was ended from outside while a module of the submission was being imported."""
     stdout: str = ""
     stderr: str = ""
     cpu_seconds: float = 0.0

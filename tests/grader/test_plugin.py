@@ -1,13 +1,10 @@
 """`pytest --grade` from the shell: what it refuses, what it says, and what a submission cannot make it do."""
 
-import importlib.metadata
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +101,16 @@ def test_one_criterion_is_graded_after_what_it_builds_on_and_scored_alone(tmp_pa
     assert message.startswith("blocked by lab1.benchmark.returns_result: "), message
 
 
-def _plugin_is_installed() -> bool:
-    return any(entry.value == "grader.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
-
-
 HOSTILE = """\
 import pathlib
 pathlib.Path({marker!r}).write_text("ran in the judge")
 """
 
 
-@pytest.mark.parametrize("form", ["--submission={}", "--submission {}"])
 @pytest.mark.parametrize("inside", [True, False], ids=["inside the repository", "outside the repository"])
 def test_a_submissions_conftest_and_configuration_are_never_executed(
-    form: str, inside: bool, tmp_path: Path, request: pytest.FixtureRequest
+    inside: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if " " in form and not _plugin_is_installed():
-        pytest.skip("pytest learns of the option in time only where the package is installed: see docs/threat-model.md")
     folder = tmp_path / "hostile"
     if inside:
         folder = ROOT / "build" / f"hostile-{os.getpid()}"
@@ -130,52 +120,12 @@ def test_a_submissions_conftest_and_configuration_are_never_executed(
     for name in ("conftest.py", "sitecustomize.py", "usercustomize.py", "torch.py", "numpy.py", "test_lab1.py"):
         (folder / name).write_text(HOSTILE.format(marker=str(marker)))
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\naddopts = --maxfail=1\npython_files = *.py\n")
-    done = grade("--lab=1", *form.format(folder).split(" "), report=tmp_path / "report")
+    done = grade("--lab=1", f"--submission={folder}", report=tmp_path / "report")
     assert not marker.exists()
     assert done.returncode == 1, done.stdout + done.stderr
     result = document(tmp_path / "report")
     assert result["score"] == 0
     assert set(outcomes(result).values()) <= {"failed", "blocked"}
-
-
-def test_an_interrupted_grading_ends_everything_it_started(tmp_path: Path) -> None:
-    folder = tmp_path / "endless" / "lab1_gpu_basics"
-    folder.mkdir(parents=True)
-    (folder / "environment.py").write_text("while True: pass\n")
-    command = [sys.executable, "-m", "pytest", "--grade", "--device=vgpu", f"--submission={folder.parent}"]
-    command.append(f"--grade-report={tmp_path / 'report'}")
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deadline = time.monotonic() + 120
-    # The guard, the server, its supervisor and the worker: a check is being carried out.
-    while len(descendants(process.pid)) < 4 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    running = descendants(process.pid)
-    assert len(running) >= 4, "no check was ever carried out"
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 2, output
-    assert not (tmp_path / "report").exists()
-    while any(Path(f"/proc/{pid}").exists() for pid in running) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [pid for pid in running if Path(f"/proc/{pid}").exists()] == []
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, by /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    return _all_below(children, pid)
-
-
-def _all_below(children: dict[int, list[int]], pid: int) -> list[int]:
-    below = children.get(pid, [])
-    return [*below, *(deeper for child in below for deeper in _all_below(children, child))]
 
 
 def test_overrides_named_with_a_space_still_show_the_grade(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from grader.devices import GradingDevice
 from grader.judge import CheckFailed, NeedsReview
-from grader.sandbox import RankReply, Reply, Request
+from grader.sandbox import Limits, RankReply, Reply, Request
 from grader.submission import Submission
 
 
 class Answers:
     """A sandbox that gives these answers."""
+
+    limits = Limits()
 
     def __init__(self, *ranks: RankReply) -> None:
         self.ranks = ranks

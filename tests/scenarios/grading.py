@@ -79,10 +79,10 @@ class Impatient:
     """The sandbox with other limits."""
 
     def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
-        self._sandbox, self._limits = sandbox, limits
+        self._sandbox, self.limits = sandbox, limits
 
     def run(self, request: Request) -> Reply:
-        return self._sandbox.run(replace(request, limits=request.limits or self._limits))
+        return self._sandbox.run(replace(request, limits=request.limits or self.limits))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
@@ -123,10 +123,14 @@ class Reusing:
 
     def _of_the_reference(self, request: Request) -> Reply:
         if request.probe not in self.answers:
-            _rebuild(load(SCENARIOS / "exploits" / "honest_right"), self._folder)
+            self._turn_to(load(SCENARIOS / "exploits" / "honest_right"))
             self.answers[request.probe] = self._sandbox.run(request)
-            _rebuild(self._scenario, self._folder)
+            self._turn_to(self._scenario)
         return self.answers[request.probe]
+
+    def _turn_to(self, scenario: Scenario) -> None:
+        _rebuild(scenario, self._folder)
+        self._sandbox.turn_to(self._folder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
