@@ -17,7 +17,7 @@ from grader import devices, rubric
 from grader.configuration import ROOT
 
 _PACKAGES = ("grader", "labkit", "vgpu")
-_FILES = ("pyproject.toml", "README.md", "LICENSE")
+_FILES = ("pyproject.toml", "constraints.txt", "install.sh", "README.md", "LICENSE")
 _SCRIPTS = Path(__file__).parent / "scripts"
 _SKIPPED = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -13,7 +13,7 @@ from grader.release.folder import MANIFEST, render_all, solve_all
 from grader.release.stubs import ReleaseError
 
 _FOLDERS = ("labkit", "vgpu", "grader", "examples", "notebooks", "docs/labs", "docs/images")
-_FILES = ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")
+_FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md")
 _TEMPLATES = Path(__file__).with_name("templates")
 _LABS = "labs"

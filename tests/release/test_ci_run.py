@@ -12,12 +12,13 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
 BRINGS = {
-    "dataset-fashion-mnist": "/usr/share/datasets/fashion-mnist",
-    "prometheus": "/usr/bin/promtool",
-    "chromium": "/usr/bin/chromium",
-    "gcc": "/usr/bin/gcc",
+    package: brings
+    for package, _, brings in (
+        line.split() for line in SCRIPT.read_text().partition("<<'END'\n")[2].partition("END\n")[0].splitlines()
+    )
 }
 """What the script installs, and by what it sees that it need not."""
+TESTS = ["make test", "make pythons"]
 INSTALL, UPDATE = "install", "update"
 
 RECORD = 'echo "$(basename "$0") $*" >>"$CALLS"\n'
@@ -69,8 +70,8 @@ def test_what_the_tests_need_is_installed_then_they_run(ci) -> None:
     done = ci(apt=WORKS)
     assert (done.exit_code, done.errors) == (0, "")
     assert done.apt == [INSTALL] * len(BRINGS)
-    assert [call.split()[-1] for call in done.calls[:-1]] == list(BRINGS)
-    assert done.calls[-1] == "make test"
+    assert [call.split()[-1] for call in done.calls[:-2]] == list(BRINGS)
+    assert done.calls[-2:] == TESTS
 
 
 def test_lists_of_packages_are_fetched_once_and_only_when_they_are_missing(ci) -> None:
@@ -81,7 +82,7 @@ def test_lists_of_packages_are_fetched_once_and_only_when_they_are_missing(ci) -
 
 def test_without_a_network_the_tests_run_and_a_note_says_what_is_missing(ci) -> None:
     done = ci(apt=FAILS)
-    assert (done.exit_code, done.apt, done.calls[-1]) == (0, [INSTALL, UPDATE], "make test")
+    assert (done.exit_code, done.apt, done.calls[-2:]) == (0, [INSTALL, UPDATE], TESTS)
     assert "E: no network" in done.errors
     for package in BRINGS:
         assert f"{package} is not here" in done.errors
@@ -89,22 +90,29 @@ def test_without_a_network_the_tests_run_and_a_note_says_what_is_missing(ci) -> 
 
 def test_a_package_that_there_is_none_of_does_not_stop_the_others(ci) -> None:
     done = ci(apt=NO_CHROMIUM)
-    assert done.apt == [INSTALL, INSTALL, INSTALL, UPDATE, INSTALL, INSTALL]
-    assert (done.exit_code, done.calls[-1]) == (0, "make test")
+    before = list(BRINGS).index("chromium")
+    assert done.apt == [*[INSTALL] * (before + 1), UPDATE, *[INSTALL] * (len(BRINGS) - before)]
+    assert (done.exit_code, done.calls[-2:]) == (0, TESTS)
     assert done.errors.count("is not here") == 1
     assert "chromium is not here" in done.errors
 
 
 def test_an_ordinary_user_installs_nothing(ci) -> None:
     done = ci(apt=WORKS, user=1000)
-    assert (done.exit_code, done.calls) == (0, ["make test"])
+    assert (done.exit_code, done.calls) == (0, TESTS)
     assert done.errors.count("the tests that need it are skipped") == len(BRINGS)
 
 
 def test_what_is_there_is_not_installed_again(ci) -> None:
     done = ci(apt=WORKS, there=list(BRINGS))
-    assert (done.exit_code, done.errors, done.calls) == (0, "", ["make test"])
+    assert (done.exit_code, done.errors, done.calls) == (0, "", TESTS)
 
 
-def test_failing_tests_fail_the_run(ci) -> None:
-    assert ci(apt=FAILS, make=RECORD + "exit 2\n").exit_code == 2
+def test_all_packages_of_the_script_are_known_here() -> None:
+    assert len(BRINGS) >= 9
+    assert all(brings.startswith("/") for brings in BRINGS.values())
+
+
+@pytest.mark.parametrize("target", ["test", "pythons"])
+def test_failing_tests_fail_the_run(ci, target: str) -> None:
+    assert ci(apt=FAILS, make=RECORD + f'[ "$1" != {target} ] || exit 2\n').exit_code == 2

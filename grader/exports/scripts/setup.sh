@@ -16,7 +16,7 @@ if ! python3 -m venv "$root/uv" 2>/dev/null; then
 fi
 "$root/uv/bin/pip" install --quiet --disable-pip-version-check uv
 "$root/uv/bin/uv" venv --quiet --python ">=3.11,<3.14" .venv
-VIRTUAL_ENV="$PWD/.venv" "$root/uv/bin/uv" pip install --quiet --editable .
+sh install.sh "$root/uv/bin/uv" .venv/bin/python
 rm -rf "$root/uv-cache"
 chmod -R a+rX "$root/source"
 if [ -d "$root/python" ]; then chmod -R a+rX "$root/python"; fi
