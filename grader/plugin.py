@@ -24,6 +24,7 @@ from grader.fresh import Fresh, new_seed
 from grader.grade import ExitCode
 from grader.session import COULD_NOT_GRADE, GradingError, GradingSession
 from grader.submission import Submission
+from grader.texts import printable
 
 CHECKS = Path(__file__).with_name("checks")
 _RESTARTED = "GPULABS_GRADE_RESTARTED"
@@ -102,7 +103,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         config.add_cleanup(session.close)
         session.start()
     except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:  # an OverrideError is a ValueError
-        print(f"could not grade: {error}", file=sys.stderr)
+        print(printable(f"could not grade: {error}"), file=sys.stderr)
         return int(ExitCode.COULD_NOT_GRADE)
     return None
 
@@ -207,14 +208,14 @@ class _Grading:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            print(f"could not grade: the checks do not load\n{report.longreprtext}", file=sys.stderr)
+            print(printable(f"could not grade: the checks do not load\n{report.longreprtext}"), file=sys.stderr)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         try:
             self.session.arrange(items)
         except GradingError as error:
-            pytest.exit(f"could not grade: {error}", returncode=int(ExitCode.COULD_NOT_GRADE))
+            pytest.exit(printable(f"could not grade: {error}"), returncode=int(ExitCode.COULD_NOT_GRADE))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.session.progress.starting(self.session.ids[nodeid])

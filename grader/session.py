@@ -233,7 +233,7 @@ class GradingSession:
         try:
             paths: Sequence[Path] = report.write(result, self.report_folder, earlier, partial=partial)
         except OSError as error:
-            print(f"could not write the report to {self.report_folder}: {error.strerror}", file=sys.stderr)
+            print(printable(f"could not write the report to {self.report_folder}: {error.strerror}"), file=sys.stderr)
             paths = ()
         report.show(result, self._sandbox.isolation.lines, paths, earlier, partial=partial)
         return result.exit_code

@@ -11,6 +11,7 @@ import typer
 
 from grader import hints as all_hints
 from grader import rubric
+from grader.cli.echo import echo
 from grader.configuration import own_command, own_configuration
 from grader.grade import ExitCode
 from grader.guide import text
@@ -42,7 +43,7 @@ def show_next(
     command = own_command()
     if check is not None:
         for row in _asked(check, hints or 1, command):
-            typer.echo(row)
+            echo(row)
         return
     if not submission.is_dir():
         raise _fail(f"there is no folder {submission}; run this in the folder of the course, or name your labs")
@@ -55,7 +56,7 @@ def show_next(
         folder = submission
     advice = advise(folder, labs, known, read(submission, report))
     for row in text.lines(advice, known, steps=hints, command=command, options=options):
-        typer.echo(row)
+        echo(row)
 
 
 def _labs(course: rubric.Rubric, option: str | None) -> tuple[rubric.Lab, ...]:
@@ -91,9 +92,9 @@ def _grade(submission: Path, lab: str | None, device: str, report: Path) -> None
     command += [f"--lab={lab}"] if lab is not None else []
     if subprocess.run(command, check=False).returncode == ExitCode.COULD_NOT_GRADE:
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
-    typer.echo("")
+    echo()
 
 
 def _fail(message: str) -> typer.Exit:
-    typer.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
     return typer.Exit(int(ExitCode.COULD_NOT_GRADE))
