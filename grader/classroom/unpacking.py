@@ -114,7 +114,7 @@ def _read(answer: IO[bytes]) -> Any:
     answer.seek(0)
     try:
         return json.loads(answer.read(_ANSWER_BYTES))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
