@@ -58,11 +58,11 @@ test: $(READY) $(TESTS_READY) lint ## run the project's own tests
 test-all: $(READY) $(TESTS_READY) lint ## everything: all scenarios, all Pythons, and once more with the machine's programs hidden
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 	@$(BIN)/python -m tests.bare -m pytest -n 2 --dist worksteal --ignore=tests/scenarios -rs
-	@$(PYTHON) .ci/pythons --all
-	@$(PYTHON) .ci/pythons --all --tested
+	@$(PYTHON) .ci/pythons.py --all
+	@$(PYTHON) .ci/pythons.py --all --tested
 
 pythons: ## grade the reference and the stubs on the oldest and the newest Python here (ARGS="--all --tested")
-	@$(PYTHON) .ci/pythons $(ARGS)
+	@$(PYTHON) .ci/pythons.py $(ARGS)
 
 constraints: $(READY) ## constraints.txt anew: the newest of everything, once the tests have passed with it
 	@.ci/constraints

@@ -21,6 +21,7 @@ from types import FrameType
 
 from grader.configuration import ROOT, own_configuration
 from grader.grade import ExitCode
+from grader.texts import printable
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
@@ -80,7 +81,7 @@ def judge(arguments: list[str]) -> int:
 
 def refuse(reason: str) -> int:
     """Say in one line why there is no grade; the exit code for that."""
-    print(f"could not grade: {reason}", file=sys.stderr)
+    print(printable(f"could not grade: {reason}"), file=sys.stderr)
     return int(ExitCode.COULD_NOT_GRADE)
 
 

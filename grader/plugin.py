@@ -26,6 +26,7 @@ from grader.fresh import Fresh, new_seed
 from grader.grade import ExitCode
 from grader.session import COULD_NOT_GRADE, TIME_LIMIT_SECONDS, GradingError, GradingSession
 from grader.submission import Submission
+from grader.texts import printable
 
 CHECKS = Path(__file__).with_name("checks")
 
@@ -251,7 +252,7 @@ class _Grading:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            print(f"could not grade: the checks do not load\n{report.longreprtext}", file=sys.stderr)
+            print(printable(f"could not grade: the checks do not load\n{report.longreprtext}"), file=sys.stderr)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

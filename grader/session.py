@@ -6,7 +6,6 @@ Knows pytest only as the items it is handed; the hooks are in `plugin.py`.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from grader import hints, report, trial
+from grader import hints, launch, report, trial
 from grader.devices import GradingDevice
 from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from grader.judge import CheckFailed, NeedsReview
@@ -283,10 +282,9 @@ class GradingSession:
         try:
             paths: Sequence[Path] = report.write(result, self.report_folder, earlier, partial=partial)
         except OSError as error:
-            print(
-                f"could not grade: the report cannot be written to {self.report_folder} ({error.strerror}); "
-                "free space there or name another folder: --grade-report=DIR",
-                file=sys.stderr,
+            launch.refuse(
+                f"the report cannot be written to {self.report_folder} ({error.strerror}); "
+                "free space there or name another folder: --grade-report=DIR"
             )
             paths, code = (), ExitCode.COULD_NOT_GRADE
         report.show(result, self._sandbox.isolation.lines, paths, earlier, partial=partial, folder=self._caller_folder)
@@ -297,7 +295,7 @@ class GradingSession:
         if self._reports:
             self.finish(self._broken or "it was interrupted")
         elif not self._broken:
-            print("could not grade: it was interrupted before the first check", file=sys.stderr)
+            launch.refuse("it was interrupted before the first check")
 
     def _save_so_far(self) -> None:
         """For the case that this process is killed; not in a class, which grades such a submission again."""

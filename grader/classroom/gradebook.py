@@ -23,6 +23,7 @@ from grader.classroom.intake import Student
 from grader.classroom.results import GradebookError
 from grader.classroom.tasks import Grading, Task
 from grader.classroom.versions import grader_digest
+from grader.texts import printable
 
 FILE = "gradebook.sqlite"
 SCHEMA_VERSION = 1
@@ -209,7 +210,7 @@ class Gradebook:
             task.seed, task.device, document["isolation"] if document else "",
             grading.started.isoformat(), grading.ended.isoformat(),
             round((grading.ended - grading.started).total_seconds(), 3), grading.peak_bytes,
-            "graded" if document else "could_not_grade", grading.problem, int(task.retry),
+            "graded" if document else "could_not_grade", printable(grading.problem), int(task.retry),
             json.dumps(document, ensure_ascii=False) if document else None,
         )  # fmt: skip
         with self._transaction():

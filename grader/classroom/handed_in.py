@@ -6,6 +6,8 @@
 | `adalovelace_123_456_labs.zip` (Canvas; `_LATE` may follow the name) | adalovelace_123 | 123, Canvas's ID |
 | `Ada Lovelace_123_assignsubmission_file_labs.zip` (Moodle; also folders) | Ada Lovelace_123 | 123, the name |
 
+A student chooses what stands behind these marks, so the first mark in a name counts and later ones are the student's.
+
 A list is a CSV file with the columns `student` and `repository` (an address or a path), and perhaps `commit`; or a TOML
 file with `[[submission]]` tables of the same keys.
 """
@@ -23,9 +25,10 @@ from typing import Any, Literal
 from grader.classroom import archives
 from grader.classroom.repositories import is_repository
 from grader.sandbox import copying
+from grader.texts import printable
 
-_MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?")
-_CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_(?P<id>\d+)_\d+_.+")
+_MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>[0-9]+)_assignsubmission_(?:file|onlinetext)(?:_.*)?", re.DOTALL)
+_CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_(?P<id>[0-9]+)_[0-9]+_.+", re.DOTALL)
 _FIELDS = ("student", "repository", "commit")
 
 
@@ -71,25 +74,27 @@ def _at(path: Path) -> HandedIn | None:
     if path.name.startswith((".", "__MACOSX")) or path.is_symlink():
         return None
     name = archives.stem(path.name)
-    by_name = _whose(path.name) or _whose(name)
+    by_name = whose(path.name) or whose(name)
     if path.is_dir():
         kind: Literal["folder", "archive", "repository"] = "repository" if is_repository(path) else "folder"
         name = path.name.removesuffix(".git")
-        by_name = _whose(path.name)
+        by_name = whose(path.name)
     elif archives.has_suffix(path.name) or by_name is not None:
         kind = "archive"
     else:
         return None
     key, handles = by_name or (name, (name,))
-    return HandedIn(key=key, handles=handles, label=path.name, kind=kind, path=path)
+    # From here on these are words for people and for the gradebook, which takes no lone surrogates.
+    key, label = printable(key, lines=False), printable(path.name, lines=False)
+    return HandedIn(key=key, handles=handles, label=label, kind=kind, path=path)
 
 
-def _whose(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Key and handles by the name that a learning platform gives."""
+def whose(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Key and handles by the name that a learning platform gives; None where none did."""
+    if found := _CANVAS.fullmatch(name):  # its mark stands at the very beginning, so Moodle's would be a later one
+        return f"{found['name']}_{found['id']}", (found["id"],)
     if found := _MOODLE.fullmatch(name):
         return f"{found['name']}_{found['id']}", (found["id"], found["name"])
-    if found := _CANVAS.fullmatch(name):
-        return f"{found['name']}_{found['id']}", (found["id"],)
     return None
 
 

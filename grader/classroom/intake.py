@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from grader.classroom import archives, handed_in
+from grader.classroom import archives, handed_in, unpacking
 from grader.classroom.handed_in import HandedIn, IntakeError
 from grader.classroom.names import Names, Refused
 from grader.classroom.repositories import Commit, Repository
 from grader.classroom.roster import Roster
 from grader.classroom.settings import IntakeLimits, Settings
 from grader.sandbox import SubmissionError, copying
+from grader.texts import printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class Intake:
                 raise Refused(f"handed in more than once: {names}; keep one of them")
             return self._taken(student, ones[0])
         except Refused as refusal:
-            return replace(student, reason=str(refusal))
+            return replace(student, reason=printable(str(refusal), lines=False))
         except archives.CannotStore as error:
             raise IntakeError(str(error)) from None
         except OSError as error:
@@ -159,7 +160,7 @@ class Intake:
                 top, submitted_at = one.path, self._time(one.path)
                 packed = one.path if one.kind == "archive" else _only_archive(one.path)
                 if packed is not None:
-                    archives.unpack(packed, work, files=limits.files, limit_bytes=limits.bytes)
+                    unpacking.unpack(packed, work, files=limits.files, limit_bytes=limits.bytes)
                     top, submitted_at = work, self._time(packed)
             content = self._store.keep(find_labs(top), limits)
         return replace(
@@ -197,11 +198,19 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="class-", dir=self._room) as temporary:
             try:
-                archives.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30)
+                unpacking.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30)
             except Refused as refusal:
-                raise IntakeError(f"{source} {refusal}") from None
+                raise IntakeError(f"{source} {refusal}; or unpack it yourself, and name the folder") from None
+            except archives.CannotStore as error:
+                raise IntakeError(str(error)) from None
             items = list(Path(temporary).iterdir())
-            is_wrapped = len(items) == 1 and items[0].is_dir() and _labs_at(items[0]) is None
+            # One student's folder is no wrapper: the names in it are the student's to choose.
+            is_wrapped = (
+                len(items) == 1
+                and items[0].is_dir()
+                and handed_in.whose(items[0].name) is None
+                and _labs_at(items[0]) is None
+            )
             yield items[0] if is_wrapped else Path(temporary)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 
-from grader.sandbox.copying import LEFT_BEHIND
+from grader.texts import is_printable
 
-_MAX_PATH = 1000
+_MAX_PATH_BYTES = 1024
+"""A quarter of what Linux takes, because the path of the folder above comes in front of it."""
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 32
 _ENTRIES_PER_FILE = 50
 """So many entries may be left behind (caches, environments) for each file that is accepted."""
+_FOLDERS_PER_FILE = 4
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -22,10 +25,16 @@ class Refused(Exception):
 class Names:
     """The paths of one tree, checked as they come."""
 
-    def __init__(self, files: int) -> None:
-        """At most so many `files`."""
+    def __init__(self, files: int, left_behind: Collection[str] | None = None) -> None:
+        """At most so many `files`; `left_behind` are names that no lab needs, by default those of `copying`."""
+        if left_behind is None:
+            from grader.sandbox.copying import LEFT_BEHIND  # imports NumPy, which who unpacks does without
+
+            left_behind = LEFT_BEHIND
+        self._left_behind = frozenset(left_behind)
         self._limit = files
         self._files = 0
+        self._folders = 0
         self._entries = 0
         self._seen: dict[str, tuple[str, bool]] = {}
         """By the name that a machine would see which ignores case: the path as written, and whether it is a file."""
@@ -64,13 +73,17 @@ class Names:
         if self._entries > _ENTRIES_PER_FILE * self._limit:
             raise Refused(f"holds more than {_ENTRIES_PER_FILE * self._limit} entries; hand in the labs only")
         parts = _parts(path)
-        left_behind = any(part in LEFT_BEHIND or part == "__MACOSX" or part.startswith("._") for part in parts)
+        left_behind = any(part in self._left_behind or part == "__MACOSX" or part.startswith("._") for part in parts)
         return () if left_behind else parts
 
     def _enter(self, parts: tuple[str, ...]) -> None:
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
-            known, is_file = self._seen.setdefault(_folded(path), (path, False))
+            if (folded := _folded(path)) not in self._seen:
+                self._folders += 1
+                if self._folders > _FOLDERS_PER_FILE * self._limit + _MAX_DEPTH:
+                    raise Refused(f"holds more than {_FOLDERS_PER_FILE * self._limit} folders; hand in the labs only")
+            known, is_file = self._seen.setdefault(folded, (path, False))
             if is_file:
                 raise Refused(f"holds {_shown(path)} as a file and as a folder; keep one of them")
             if known != path:
@@ -82,6 +95,9 @@ class Names:
 def _parts(path: str) -> tuple[str, ...]:
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in path):
         raise Refused(f"holds a name with control characters or none of UTF-8, {_shown(path)}; rename it")
+    # Characters for private use show as boxes, no worse: some file systems write ":" and "?" so.
+    if not is_printable("".join(character for character in path if unicodedata.category(character) != "Co")):
+        raise Refused(f"holds a name with invisible characters, {_shown(path)}; rename it")
     path = path.replace("\\", "/")  # some programs of Windows write it so
     if path.startswith("/") or _DRIVE.match(path):
         raise Refused(f"holds the absolute path {_shown(path)}; pack the folder by its name")
@@ -90,7 +106,8 @@ def _parts(path: str) -> tuple[str, ...]:
         raise Refused(
             f"holds {_shown(path)}, which leads out of the archive; pack the lab folders without .. or / in front"
         )
-    if len(path) > _MAX_PATH or len(parts) > _MAX_DEPTH or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
+    too_long = len(path.encode()) > _MAX_PATH_BYTES or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
+    if too_long or len(parts) > _MAX_DEPTH:
         raise Refused(f"holds a path that is too long or too deep, {_shown(path)}; shorten it")
     return parts
 

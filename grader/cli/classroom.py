@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from grader.classroom.pool import LocalPool
 from grader.classroom.results import ClassResult
 from grader.classroom.run import OpenEngine, Order, grade_class
 from grader.classroom.settings import parse_moment
 from grader.classroom.tasks import EngineError
+from grader.cli.echo import echo
 from grader.devices import DeviceError
 from grader.exports import reviews, view
 from grader.grade import ExitCode
+from grader.report.console import Console
 from grader.rubric import RubricError
 
 _INTERRUPTED = 130
@@ -74,11 +75,11 @@ def grade_submissions(
         )
         result = grade_class(order, _engines(engine), console)
     except (ValueError, RubricError, DeviceError, EngineError) as error:
-        typer.echo(f"could not grade: {error}", err=True)
+        echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
     except KeyboardInterrupt:
         again = shlex.join(_without_regrade(sys.argv[1:]))
-        typer.echo(f"stopped; what was graded is kept in {out}. Go on with: gpulabs {again}", err=True)
+        echo(f"stopped; what was graded is kept in {out}. Go on with: gpulabs {again}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(_show(result, out))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from grader.cli.echo import echo
 from grader.grade import Grade
 
 export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
@@ -16,7 +17,7 @@ _Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of 
 
 
 def _fail(error: object, code: int = 1) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
+    echo(f"error: {error}", err=True)
     return typer.Exit(code)
 
 
@@ -38,7 +39,7 @@ def _put(content: str | bytes, out: Path | None) -> None:
         sys.stdout.write(content if isinstance(content, str) else content.decode())
         return
     try:
-        typer.echo(f"wrote {write(out, content)}", err=True)
+        echo(f"wrote {write(out, content)}", err=True)
     except OSError as error:
         raise _fail(f"{out} cannot be written: {error.strerror}") from None
 
@@ -59,9 +60,9 @@ def export_class(
         notices = book.notices()
     except (ValueError, OSError) as error:
         raise _fail(error) from None
-    typer.echo(f"wrote {len(written)} files; begin with {written[0]}")
+    echo(f"wrote {len(written)} files; begin with {written[0]}")
     for text in notices:
-        typer.echo(f"note: {text}")
+        echo(f"note: {text}")
 
 
 @export_app.command("gradescope-autograder")
@@ -91,7 +92,6 @@ def export_gradescope_results(
 ) -> None:
     """Turn a grade.json into Gradescope's results.json."""
     from grader.exports import gradescope
-    from grader.texts import printable
 
     if (grade is None) == (failed is None):
         raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
@@ -100,7 +100,7 @@ def export_gradescope_results(
     else:
         assert failed is not None
         lines = [line for line in failed.read_text("utf-8", "replace").splitlines() if line.strip()]
-        results = gradescope.not_graded(printable(lines[-1].strip()) if lines else "the grader ended without a word")
+        results = gradescope.not_graded(lines[-1].strip() if lines else "the grader ended without a word")
     _put(gradescope.to_json(results), out)
 
 
@@ -127,7 +127,7 @@ def export_github_result(grade: _GradeFile) -> None:
     """Print a grade as GitHub Classroom's reporter takes it: one line of base64."""
     from grader.exports import github
 
-    typer.echo(github.reporter_result(_read_grade(grade)))
+    echo(github.reporter_result(_read_grade(grade)))
 
 
 @export_app.command("markdown")
@@ -170,15 +170,15 @@ def review_class(
     try:
         book = Book.open(folder)
         if accept is None and override is None and rerun is None:
-            typer.echo(review_list.text(book.view, folder))
+            echo(review_list.text(book.view, folder))
             raise typer.Exit(3 if book.view.open or book.view.waiting else 0)
         if rerun is not None:
-            typer.echo(book.rerun(rerun))
+            echo(book.rerun(rerun))
             return
         if accept is not None:
-            typer.echo(book.accept(*accept))
+            echo(book.accept(*accept))
         elif override is not None:
-            typer.echo(book.override(*override))
+            echo(book.override(*override))
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise _fail(error, 2) from None

@@ -13,6 +13,7 @@ from grader.classroom.handed_in import IntakeError
 from grader.classroom.intake import STORE, Intake, Store, Student
 from grader.classroom.results import GradebookError
 from grader.classroom.settings import Settings
+from grader.cli.echo import echo
 from grader.configuration import ROOT
 from grader.integrity import report, similarity
 
@@ -48,10 +49,10 @@ def report_similarity(
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}")
     for student in refused:
-        typer.echo(f"not compared: {student.student}: {student.reason}")
-    typer.echo(f"{len(folders)} submissions, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
+        echo(f"not compared: {student.student}: {student.reason}")
+    echo(f"{len(folders)} submissions, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
     for path in paths:
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student]]:
@@ -68,5 +69,5 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
     raise typer.Exit(2)

@@ -9,6 +9,7 @@ import typer
 
 from grader import hints as all_hints
 from grader import launch, rubric
+from grader.cli.echo import echo
 from grader.configuration import own_command
 from grader.grade import ExitCode
 from grader.guide import text
@@ -40,7 +41,7 @@ def show_next(
     command = own_command()
     if check is not None:
         for row in _asked(check, hints or 1, command):
-            typer.echo(row)
+            echo(row)
         return
     if not submission.is_dir():
         raise _fail(f"there is no folder {submission}; run this in the folder of the course, or name your labs")
@@ -53,7 +54,7 @@ def show_next(
         folder = submission
     advice = advise(folder, labs, known, read(submission, report))
     for row in text.lines(advice, known, steps=hints, command=command, options=options):
-        typer.echo(row)
+        echo(row)
 
 
 def _labs(course: rubric.Rubric, option: str | None) -> tuple[rubric.Lab, ...]:
@@ -88,9 +89,9 @@ def _grade(submission: Path, lab: str | None, device: str, report: Path) -> None
     arguments += [f"--lab={lab}"] if lab is not None else []
     if launch.run(arguments, submission=submission, report=report) == ExitCode.COULD_NOT_GRADE:
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
-    typer.echo("")
+    echo()
 
 
 def _fail(message: str) -> typer.Exit:
-    typer.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
     return typer.Exit(int(ExitCode.COULD_NOT_GRADE))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from grader.cli.echo import echo
 from grader.notebooks.export import Change, ExportError, plan
 
 notebook_app = typer.Typer(no_args_is_help=True, help="Work in notebooks.")
@@ -34,22 +35,22 @@ def export_cells(
             _ask(change, labs)
         for path in planned.write():
             names = ", ".join(change.name for change in planned.changes if labs / change.path == path)
-            typer.echo(f"wrote {path}: {names}")
+            echo(f"wrote {path}: {names}")
     except (ExportError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if planned.unchanged:
-        typer.echo(f"{planned.unchanged} definitions were up to date")
+        echo(f"{planned.unchanged} definitions were up to date")
 
 
 def _ask(change: Change, labs: Path) -> None:
     """Show what would be lost; goes on only if somebody agrees."""
     place = labs / change.path
-    typer.echo(f"{place}: {change.name} was changed there since the last export (or was never exported)")
+    echo(f"{place}: {change.name} was changed there since the last export (or was never exported)")
     lines = difflib.unified_diff(
         change.before.splitlines(), change.after.splitlines(), f"{place} now", "the notebook", lineterm=""
     )
-    typer.echo("\n".join(f"    {line}" for line in lines))
+    echo("\n".join(f"    {line}" for line in lines))
     if not sys.stdin.isatty():
         raise ExportError(
             f"{change.name} in {place} would be replaced, and there is no terminal to ask at: nothing was written. "

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from grader import release
+from grader.cli.echo import echo
 from grader.configuration import ROOT
 from grader.release import course
 
@@ -38,7 +39,7 @@ def release_labs(
         else:
             _to_folder(solutions, labs, check=check, force=force)
     except release.ReleaseError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -46,39 +47,39 @@ def _to_folder(solutions: Path, labs: Path, *, check: bool, force: bool) -> None
     if check:
         drift = release.check(solutions, labs)
         for message in drift:
-            typer.echo(message)
+            echo(message)
         if drift:
-            typer.echo(f"{len(drift)} files in {labs} do not match {solutions}: run gpulabs release", err=True)
+            echo(f"{len(drift)} files in {labs} do not match {solutions}: run gpulabs release", err=True)
             raise typer.Exit(1)
-        typer.echo(f"{labs} matches {solutions}")
+        echo(f"{labs} matches {solutions}")
         return
     released = release.make_labs(solutions, labs, force=force)
     for name in released.written:
-        typer.echo(f"wrote {labs / name}")
+        echo(f"wrote {labs / name}")
     for name in released.removed:
-        typer.echo(f"removed {labs / name}")
-    typer.echo(f"{released.unchanged} files were up to date")
+        echo(f"removed {labs / name}")
+    echo(f"{released.unchanged} files were up to date")
 
 
 def _to_repository(folder: Path, hold: str | None, address: str | None, *, check: bool, force: bool) -> None:
     if check:
         drift = course.drift(ROOT, folder)
         for message in drift:
-            typer.echo(message)
+            echo(message)
         if drift:
-            typer.echo(f"{len(drift)} files in {folder} are not what a release would make of the course", err=True)
+            echo(f"{len(drift)} files in {folder} are not what a release would make of the course", err=True)
             raise typer.Exit(1)
-        typer.echo(f"{folder} matches the course")
+        echo(f"{folder} matches the course")
         return
     outcome = course.release(
         ROOT, folder, now=datetime.now().astimezone(), hold_until=_moment(hold), address=address, force=force
     )
     said = "committed" if outcome.is_new else "up to date"
-    typer.echo(f"branch {course.STUDENTS}: release {outcome.release} {said} ({outcome.commit[:10]})")
-    typer.echo(f"branch {course.SOLUTIONS}: {outcome.solutions}")
+    echo(f"branch {course.STUDENTS}: release {outcome.release} {said} ({outcome.commit[:10]})")
+    echo(f"branch {course.SOLUTIONS}: {outcome.solutions}")
     if outcome.address is None:
-        typer.echo("notebooks: on Colab they do not know where to clone the course from; say it with --address URL")
-    typer.echo(f"nothing was pushed: git -C {folder} push origin {course.STUDENTS}")
+        echo("notebooks: on Colab they do not know where to clone the course from; say it with --address URL")
+    echo(f"nothing was pushed: git -C {folder} push origin {course.STUDENTS}")
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from rich.console import Console
-
 from grader import rubric
 from grader.classroom import standing
 from grader.classroom.gradebook import Gradebook
@@ -16,6 +14,7 @@ from grader.classroom.results import ClassResult
 from grader.classroom.run import Order, grade_class
 from grader.classroom.settings import Settings
 from grader.exports import decisions, everything, reviews, view
+from grader.report.console import Console
 from grader.report.document import points
 from grader.rubric import Rubric
 

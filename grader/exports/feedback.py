@@ -16,6 +16,7 @@ from grader.exports.view import Line
 from grader.grade import CheckResult, CriterionResult, Grade, Outcome
 from grader.report import html
 from grader.report.document import duration, points
+from grader.texts import printable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&$])")
 _BACKTICKS = re.compile(r"`+")
@@ -46,7 +47,7 @@ def page(line: Line, title: str, *, notes: bool = False) -> str:
 def markdown(line: Line, title: str) -> str:
     """One student's feedback as Markdown."""
     if line.grade is None:
-        return "\n\n".join([f"# {escaped(title)}", *map(escaped, _without_grade(line))]) + "\n"
+        return printable("\n\n".join([f"# {escaped(title)}", *map(escaped, _without_grade(line))]) + "\n")
     late = line.result.late
     score = line.grade.score if line.result.score is None else line.result.score
     head = [f"Student: {escaped(line.label)}"] if line.label else []
@@ -105,7 +106,7 @@ def grade_markdown(
     for lab in grade.labs:
         for criterion in lab.criteria:
             blocks += _problems(criterion, reviewed)
-    return "\n\n".join(blocks) + "\n"
+    return printable("\n\n".join(blocks) + "\n")
 
 
 def summary(line: Line) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from grader import rubric
 from grader.exports.feedback import grade_markdown
 from grader.grade import Grade
+from grader.texts import printable_document
 
 WORKFLOW = Path(".github/workflows/classroom.yml")
 """Where GitHub Classroom looks for it."""
@@ -69,4 +70,4 @@ def reporter_result(grade: Grade) -> str:
         "max_score": float(grade.max_score),
         "tests": tests,
     }
-    return base64.b64encode(json.dumps(document).encode()).decode("ascii")
+    return base64.b64encode(json.dumps(printable_document(document)).encode()).decode("ascii")

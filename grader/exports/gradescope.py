@@ -16,6 +16,7 @@ from grader.exports import feedback
 from grader.exports.view import Line
 from grader.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from grader.report.document import duration, points
+from grader.texts import printable_document
 
 SCHEMA_FILE = Path(__file__).with_name("gradescope.schema.json")
 
@@ -90,7 +91,7 @@ def student_results(line: Line) -> dict[str, Any]:
 
 
 def to_json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(printable_document(document), indent=2, ensure_ascii=False) + "\n"
 
 
 def _tests(grade: Grade) -> Iterator[dict[str, Any]]:

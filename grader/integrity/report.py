@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-import jinja2
-
 from grader.exports import cells
 from grader.integrity.similarity import Pair
-from grader.texts import printable
+from grader.report import html
 
 _HEADER = ("module", "student", "other student", "share", "other share", "median of the module", "identical")
 
@@ -29,16 +27,10 @@ def write(
         )
         for pair in pairs
     ]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["printable"] = printable
-    page = environment.get_template("similarity.html.jinja").render(
-        pairs=pairs[:shown], total=len(pairs), compared=compared, threshold=threshold, now=now
+    page = (
+        html.environment(Path(__file__).parent)
+        .get_template("similarity.html.jinja")
+        .render(pairs=pairs[:shown], total=len(pairs), compared=compared, threshold=threshold, now=now)
     )
     return [
         cells.write(folder / "similarity.html", page),

@@ -19,6 +19,7 @@ from grader.grade import (
     Outcome,
     OverrideResult,
 )
+from grader.texts import printable_document
 
 SCHEMA_FILE = Path(__file__).with_name("grade.schema.json")
 
@@ -28,8 +29,8 @@ _PLAIN_FIELDS = frozenset(field.name for field in fields(Grade)) - {
 
 
 def to_document(grade: Grade) -> dict[str, Any]:
-    """The grade as plain JSON values."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(grade), default=_plain))
+    """The grade as plain JSON values, with printable texts."""
+    document: dict[str, Any] = printable_document(json.loads(json.dumps(asdict(grade), default=_plain)))
     document["exit_code"] = int(grade.exit_code)
     return document
 
@@ -48,7 +49,7 @@ def from_document(document: Mapping[str, Any]) -> Grade:
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise ValueError(f"this is no grade.json that can be read: its schema_version is {version}")
     try:
-        return _grade(document)
+        return _grade(printable_document(document))
     except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"this is no grade.json: {type(error).__name__} {error}") from None
 

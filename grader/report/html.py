@@ -6,13 +6,15 @@ from collections.abc import Collection
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
+from markupsafe import Markup
 
 from grader.grade import Grade, Outcome
 from grader.report.document import duration, points
 from grader.report.progress import Progress
+from grader.texts import printable
 
 if TYPE_CHECKING:
     from grader.classroom.results import LatePenalty
@@ -76,15 +78,21 @@ def _waiting(grade: Grade) -> dict[str, str]:
     return {name: cause for name, cause in causes.items() if cause in shown}
 
 
+def _finalized(value: Any) -> Any:
+    """Every value on its way into a page; what a macro made of such values is markup, and was here before."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 @cache
 def environment(folder: Path) -> jinja2.Environment:
-    """Templates of `folder` that escape everything, refuse unknown names, and know `points` and `mark`."""
+    """Templates of `folder` that escape everything, show only what is printable, and know `points` and `mark`."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_finalized,
     )
     made.filters["points"] = points
     made.filters["signed"] = lambda value: f"{'+' if value > 0 else '-'}{points(abs(value))}"

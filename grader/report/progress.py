@@ -16,6 +16,7 @@ from typing import Any
 
 from grader.grade import CheckResult, Grade, Outcome
 from grader.report.document import from_document, points
+from grader.texts import printable_document
 
 FILE = "progress.json"
 _VERSION = 2
@@ -121,7 +122,7 @@ def to_json(earlier: Earlier, grade: Grade) -> str:
         "criteria": criteria,
         "messages": {check: text for check, text in messages.items() if text},
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(printable_document(document), indent=1, ensure_ascii=False) + "\n"
 
 
 def line(progress: Progress | None) -> str:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from grader.configuration import as_seen_from, own_command
 from grader.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from grader.report.console import Console
 from grader.report.document import points
 
 _MARK = {

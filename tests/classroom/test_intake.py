@@ -127,6 +127,11 @@ def test_a_name_with_control_characters_is_refused_in_a_folder_too(take: Take, s
         ("lovelaceada_17_4711_labs.zip", "lovelaceada_17"),
         ("lovelaceada_LATE_17_4711_labs-1.zip", "lovelaceada_17"),
         ("Ada Lovelace_17_assignsubmission_file_my_labs.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_x_7_assignsubmission_file_y.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_x_7_8_y.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_\n.zip", "Ada Lovelace_17"),
+        ("lovelaceada_17_4711_x_7_assignsubmission_file_y.zip", "lovelaceada_17"),
+        ("lovelaceada_17_4711_\n.zip", "lovelaceada_17"),
         ("student_17.zip", "student_17"),
     ],
 )
@@ -160,6 +165,33 @@ def test_a_roster_says_whose_submission_it_is(take: Take, source: Path, name: st
     students = take(roster)
     assert list(students) == ["ada"]
     assert students["ada"].status == "taken"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ada Lovelace_17_assignsubmission_file_Bob_7_assignsubmission_file_labs",
+        "lovelaceada_17_4711_Bob_7_assignsubmission_file_labs",
+    ],
+    ids=["Moodle", "Canvas"],
+)
+def test_what_a_student_calls_a_file_makes_it_nobody_elses(take: Take, source: Path, name: str) -> None:
+    packed(lab(source / name))
+    students = take("ID,student\n17,ada\n7,bob\n")
+    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+
+
+def test_the_only_folder_of_a_class_is_a_student_and_no_wrapper(take: Take, source: Path) -> None:
+    inner = source / "Ada Lovelace_17_assignsubmission_file_" / "Bob_7_assignsubmission_file_labs"
+    packed(lab(inner))
+    students = take("ID,student\n17,ada\n7,bob\n", where=packed(source))
+    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+
+
+def test_a_name_for_people_is_printable_and_utf_8(source: Path) -> None:
+    (source / "M\udcfcller_17_assignsubmission_file_.zip").touch()
+    (source / "a\x1b[2J\nbob: 20 points\u202e.zip").touch()
+    assert sorted(one.key for one in find(source)) == ["M\\udcfcller_17", "a\\x1b[2J\\nbob: 20 points\\u202e"]
 
 
 def test_handing_in_twice_is_refused(take: Take, source: Path) -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Grades the reference and the stubs on each CPython from 3.11 on that this machine has: 100 and 0, or exit code 1.
 
-    .ci/pythons [--all] [--tested] [--out FILE]
+    .ci/pythons.py [--all] [--tested] [--out FILE]
 
-Looks on PATH, among pyenv's and uv's; takes the oldest and the newest version, or `--all`. Each gets an environment under
-build/pythons/ with the newest of everything, or with `--tested` what constraints.txt names. Needs the standard library
-only.
+Looks on PATH, among pyenv's and uv's; takes the oldest and the newest version, or `--all`. Each gets an environment
+under build/pythons/ with the newest of everything, or with `--tested` what constraints.txt names. Needs nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -63,13 +63,17 @@ def candidates() -> Iterator[Path]:
     yield from (Path.home() / ".local/share/uv/python").glob("*/bin/python3")
 
 
+def told(python: Path, program: str) -> str:
+    """What an interpreter prints."""
+    return subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def found() -> list[Python]:
     """One interpreter of each minor version, the newest of them, in their order."""
     by_minor: dict[tuple[int, int], Python] = {}
     for path in candidates():
         try:
-            said = subprocess.run([path, "-I", "-c", ASK], capture_output=True, text=True, timeout=30, check=True).stdout
-            name, major, minor, micro, level = said.split()
+            name, major, minor, micro, level = told(path, ASK).split()
         except (OSError, ValueError, subprocess.SubprocessError):
             continue
         version = (int(major), int(minor), int(micro))
@@ -86,7 +90,7 @@ def environment(python: Python, tested: bool) -> Path:
     if not own.exists():
         subprocess.run([python.path, "-m", "venv", folder], check=True)
     subprocess.run([own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"], check=True)
-    environ = {name: value for name, value in os.environ.items() if name != "NEWEST"} | ({} if tested else {"NEWEST": "1"})
+    environ = os.environ | {"NEWEST": "" if tested else "1"}
     subprocess.run(["sh", ROOT / "install.sh", folder / "bin" / "uv", own], env=environ, check=True)
     return own
 
@@ -116,9 +120,7 @@ def graded(own: Path, submission: str) -> tuple[bool, str, float, str]:
 
 def row(python: Python, tested: bool) -> Row:
     own = environment(python, tested)
-    torch = subprocess.run(
-        [own, "-c", "import importlib.metadata as m; print(m.version('torch'))"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    torch = told(own, "import importlib.metadata as m; print(m.version('torch'))").strip()
     right, solutions, seconds, isolation = graded(own, "solutions")
     stubs_right, labs, labs_seconds, _ = graded(own, "labs")
     return Row(
@@ -135,6 +137,10 @@ def row(python: Python, tested: bool) -> Row:
     )
 
 
+def _names(pythons: list[Python]) -> str:
+    return ", ".join(python.name for python in pythons)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="every version that is here, not the oldest and newest only")
@@ -146,7 +152,7 @@ def main() -> int:
         print("no CPython from 3.11 on, with venv and ensurepip, was found", file=sys.stderr)
         return 1
     chosen = pythons if options.all else list(dict.fromkeys((pythons[0], pythons[-1])))
-    print(f"found {', '.join(python.name for python in pythons)}; grading on {', '.join(p.name for p in chosen)}", flush=True)
+    print(f"found {_names(pythons)}; grading on {_names(chosen)}", flush=True)
     print(f"{'Python':9}{'torch':9}{'versions':10}{'user':10}{'isolation':12}{'solutions':>18}{'labs':>14}")
     rows = []
     for python in chosen:

@@ -1,0 +1,10 @@
+"""Lines that a command prints: what they quote of a submission is made printable here, and nowhere else."""
+
+import typer
+
+from grader.texts import printable
+
+
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print a line to standard output or, with `err`, to standard error."""
+    typer.echo(printable(str(text)), err=err)
