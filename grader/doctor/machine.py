@@ -24,13 +24,22 @@ MONITOR_PORT, TORCHRUN_PORT = 9400, 29500
 _MOVED = "export TMPDIR=$HOME/tmp && mkdir -p $TMPDIR"
 _TRIED_BYTES = 1 << 20
 _SANDBOX_SECONDS = 60.0
-_TRY_SANDBOX = """
+_LOOK_AT_SANDBOX = """
 import tempfile
 from grader.sandbox.machine import Config, explore
 with tempfile.TemporaryDirectory() as home:
     found = explore(Config(home, (), (), "auto", (), ()))
 print("namespaces" if found.namespaces else found.reason)
 """
+_TRY_SANDBOX = """
+import tempfile
+from grader import trial
+from grader.sandbox import Sandbox
+with tempfile.TemporaryDirectory() as empty, Sandbox(empty) as sandbox:
+    print(trial.problem(sandbox, "vgpu:T4") or trial.problem(sandbox, "cpu"))
+    print("namespaces" if sandbox.isolation.mode == "namespaces" else sandbox.isolation.reason)
+"""
+"""As a grading begins: first what is wrong, an empty line where nothing is."""
 
 
 def examine(*, torch_is_there: bool) -> list[Fact]:
@@ -41,7 +50,7 @@ def examine(*, torch_is_there: bool) -> list[Fact]:
         _memory(),
         _cores(),
         _ports(),
-        _sandbox(),
+        _sandbox(torch_is_there),
     ]
 
 
@@ -187,20 +196,22 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _sandbox() -> Fact:
+def _sandbox(torch_is_there: bool) -> Fact:
     name = "sandbox"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY_SANDBOX],
+            [sys.executable, "-c", _TRY_SANDBOX if torch_is_there else _LOOK_AT_SANDBOX],
             cwd=str(ROOT),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_SANDBOX_SECONDS,
             check=False,
         )
-        said = done.stdout.decode("utf-8", "replace").strip().splitlines()
+        said = done.stdout.decode("utf-8", "replace").splitlines()
     except subprocess.TimeoutExpired:
         said = []
+    if len(said) > 1 and said[0]:
+        return wrong(name, said[0][:400], "make clean grade")
     if said and said[-1] == "namespaces":
         return ok(name, "full isolation (Linux namespaces)")
     if not said:

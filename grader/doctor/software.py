@@ -12,6 +12,8 @@ from pathlib import Path
 from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, to_do, wrong
 
 OLDEST = (3, 11)
+TESTED = ("3.11", "3.12", "3.13")
+"""Versions on which the reference has been graded (`make pythons`)."""
 _SET_UP = "make grade LAB=1"
 NEEDED = {
     "numpy": "numpy",
@@ -41,8 +43,11 @@ def examine() -> list[Fact]:
 
 def _python() -> Fact:
     version = platform.python_version()
+    tested = f"tested: {', '.join(TESTED)}"
+    if sys.version_info >= OLDEST and ".".join(version.split(".")[:2]) not in TESTED:
+        return note("Python", f"{version} ({sys.executable}); {tested}, so this one may surprise us both")
     if sys.version_info >= OLDEST:
-        return ok("Python", f"{version} ({sys.executable})")
+        return ok("Python", f"{version} ({sys.executable}); {tested}")
     for minor in (13, 12, 11, 14):
         if shutil.which(f"python3.{minor}"):
             mend = f"make PYTHON=python3.{minor} grade LAB=1"
@@ -72,11 +77,42 @@ def _environment() -> Fact:
 
 def _libraries() -> Fact:
     missing = [name for module, name in NEEDED.items() if not is_here(module)]
+    if not missing and (others := _not_as_tested()):
+        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        text = f"all there; not the versions that were tested (constraints.txt): {shown}"
+        return note("libraries", text, *_as_tested())
     if not missing:
         return ok("libraries", f"all {len(NEEDED)} that the course needs beside PyTorch")
     if not_set_up():
         return to_do("libraries", "not installed yet", set_up())
     return wrong("libraries", f"missing: {', '.join(missing)}", set_up())
+
+
+def _not_as_tested() -> list[str]:
+    """Libraries of the course whose version is not that of constraints.txt, as `torch 2.16.0 (2.15.0)`."""
+    from importlib import metadata  # an old Python, which has none, does not come here
+
+    file = ROOT / "constraints.txt"
+    if not file.is_file():
+        return []
+    tested: dict[str, set[str]] = {}
+    for line in file.read_text().splitlines():
+        name, _, version = line.partition(";")[0].strip().partition("==")
+        tested.setdefault(name, set()).add(version)
+    found = []
+    for name in ("torch", "torchvision", *NEEDED.values()):
+        try:
+            here = metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+        if here not in tested.get(name, {here}):
+            found.append(f"{name} {here} ({', '.join(sorted(tested[name]))})")
+    return found
+
+
+def _as_tested() -> tuple[str, ...]:
+    """The command that installs the tested versions, where `make` is how the course was installed."""
+    return ("make clean grade LAB=1",) if sys.prefix == str(ROOT / ".venv") else ()
 
 
 def not_set_up() -> bool:

@@ -71,8 +71,9 @@ class Secrets:
         for path in sorted(solutions.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 self._read(solutions, path)
-        for line in _ALLOWED.read_text(encoding="utf-8").splitlines():
-            self._visible.add(_words(line))
+        pins = solutions.parent / "constraints.txt"  # the version of a package is no solution
+        for file in (_ALLOWED, *([pins] if pins.is_file() else [])):
+            self._visible.update(map(_words, _text(file)))
         for line in self._visible:
             self._places.pop(line, None)
 

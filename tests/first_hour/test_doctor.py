@@ -74,6 +74,57 @@ sys.meta_path.insert(0, Broken())
 """
 
 
+ANOTHER_NUMPY = """
+import importlib.metadata
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: "1.2.3" if name == "numpy" else real(name)
+"""
+
+
+def test_versions_that_were_not_tested_are_named(doctor: Doctor) -> None:
+    said = doctor(NO_TORCH + ANOTHER_NUMPY)
+    assert said.fact("libraries").startswith("note")
+    assert "not the versions that were tested (constraints.txt): numpy 1.2.3 (" in said.fact("libraries")
+
+
+def test_a_python_that_was_not_tested_is_named(doctor: Doctor) -> None:
+    said = doctor(NO_TORCH + "import platform\nplatform.python_version = lambda: '3.99.1'\n")
+    assert said.fact("Python").startswith("note")
+    assert "tested: 3.11, 3.12, 3.13" in said.fact("Python")
+
+
+def test_a_sandbox_that_cannot_run_checks_is_wrong(doctor: Doctor) -> None:
+    said = doctor(CANNOT_FORK)
+    assert said.code == 1
+    assert said.fact("sandbox").startswith("wrong")
+    assert "this machine cannot run checks: the sandbox could not run trial.product" in said.fact("sandbox")
+    assert "os.fork is unsafe" in said.fact("sandbox")
+
+
+CANNOT_FORK = """
+import importlib.abc, importlib.machinery, sys
+
+class Fails(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "grader.trial":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            class Sandbox:
+                tried = set()
+                def run(self, request):
+                    raise module.SandboxError(f"the sandbox could not run {request.probe}: os.fork is unsafe")
+            real = module.problem
+            module.problem = lambda sandbox, device: real(Sandbox(), device)
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Fails())
+"""
+
+
 def test_only_python_is_needed_to_ask(doctor: Doctor) -> None:
     said = doctor(NO_LIBRARIES)
     assert said.code == 1

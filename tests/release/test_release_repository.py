@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
         "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
         "grader/judge.py": "print('judge')\n",
         "benchmarks/secret.py": "print('not for students')\n",
-        **{name: f"{name}\n" for name in ("LICENSE", "conftest.py", "pyproject.toml", ".gitignore")},
+        **{name: f"{name}\n" for name in contents._FILES},
         **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "instructor")},
     }
     for name, text in files.items():
