@@ -163,8 +163,13 @@ class Repository:
             nowhere = _NOWHERE.search(error.said) is not None
             told = f"no repository at {_shown(address)} that we may read" if nowhere else "could not be fetched"
             raise CouldNotFetch(f"{told}: {error}", nowhere=nowhere) from None
+        environment = {**environment, "GIT_DIR": str(store)}
+        if not _git(["for-each-ref", "--count=1"], environment):
+            # Git takes the page of a network that wants a login for a repository without branches.
+            what = "nothing was ever pushed there, or something else answered in its place"
+            raise CouldNotFetch(f"no branch at {_shown(address)}: {what}", nowhere=True)
         found = re.match(rb"ref: refs/heads/(\S+)\tHEAD", listed)
-        return cls(store, {**environment, "GIT_DIR": str(store)}, os.fsdecode(found[1]) if found else None)
+        return cls(store, environment, os.fsdecode(found[1]) if found else None)
 
     @staticmethod
     def _fetch(address: str, store: Path, environment: Mapping[str, str], *more: str) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,27 @@ class _Run:
             self._progress.close()
         if unknown := [one.student for one in students if file and not one.columns]:
             self._progress.say(f"not in {file}: {', '.join(unknown)}")
-        return students
+        known = {student.student: student for student in self._gradebook.students()}
+        return [self._or_kept(student, known.get(student.student)) for student in students]
+
+    def _or_kept(self, student: Student, earlier: Student | None) -> Student:
+        """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
+        if student.status not in ("could_not_fetch", "no_repository"):
+            return student
+        self._progress.say(f"{student.student}: {student.reason}")
+        if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
+            return student
+        when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""
+        commit = f" (commit {earlier.commit[:10]})" if earlier.commit else ""
+        return replace(
+            student,
+            status="kept",
+            reason=f"{student.reason}; what was taken in{when or ' before'}{commit} counts",
+            submitted_at=student.submitted_at or earlier.submitted_at,
+            commit=earlier.commit,
+            content=earlier.content,
+            taken_at=earlier.taken_at,
+        )
 
     # --- what is open -----------------------------------------------------------------------------------------------
 
