@@ -73,6 +73,9 @@ class Tree:
         self._root = root
         self._named: dict[Path, frozenset[Path]] = {}
         self._digests: dict[Path, str] = {}
+        self._modules = {
+            _module_of(path.relative_to(root)): path for one in _PACKAGES for path in (root / one).rglob("*.py")
+        }
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
         checks = sorted((root / "grader" / "checks").glob("test_*.py"))
@@ -136,8 +139,8 @@ class Tree:
             return
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
-            place = self._root.joinpath(*parts[:count])
-            yield from (path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file())
+            if (path := self._modules.get(".".join(parts[:count]))) is not None:
+                yield path
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,10 @@ def _dump(node: object, into: list[str]) -> None:
         into.append("]")
     else:
         into.append(repr(node))
+
+
+def _module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 def _below(place: Path) -> list[Path]:
