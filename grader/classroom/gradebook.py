@@ -167,6 +167,8 @@ class Gradebook:
             self._database.execute("INSERT OR REPLACE INTO meta VALUES ('plan', ?)", (json.dumps(vars(plan)),))
             row = (plan.rubric_digest, plan.rubric_version, rubric_text)
             self._database.execute("INSERT OR IGNORE INTO rubrics VALUES (?, ?, ?)", row)
+            taken = {student.student: student.taken_at.isoformat() for student in students if student.taken_at}
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('taken', ?)", (json.dumps(taken),))
             self._database.execute("DELETE FROM students")
             self._database.executemany(
                 "INSERT INTO students VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [_row(student) for student in students]
@@ -174,12 +176,14 @@ class Gradebook:
 
     def students(self) -> list[Student]:
         """Everybody, by key."""
+        taken = json.loads(self._meta("taken") or "{}")
         rows = self._database.execute("SELECT * FROM students ORDER BY student")
         return [
             Student(
                 student=key, name=name, columns=json.loads(columns), status=status, reason=reason,
                 submitted_at=datetime.fromisoformat(submitted_at) if submitted_at else None,
                 commit=commit, content=content,
+                taken_at=datetime.fromisoformat(taken[key]) if key in taken else None,
             )
             for key, name, columns, status, reason, submitted_at, commit, content in rows
         ]  # fmt: skip

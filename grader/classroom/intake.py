@@ -17,7 +17,7 @@ from typing import Literal
 from grader.classroom import archives, handed_in, unpacking
 from grader.classroom.handed_in import HandedIn, IntakeError
 from grader.classroom.names import Names, Refused
-from grader.classroom.repositories import Commit, Repository
+from grader.classroom.repositories import Commit, CouldNotFetch, Repository
 from grader.classroom.roster import Roster
 from grader.classroom.settings import IntakeLimits, Settings
 from grader.sandbox import SubmissionError, copying
@@ -31,13 +31,16 @@ class Student:
     student: str
     name: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
-    status: Literal["taken", "missing", "refused"]
+    status: Literal["taken", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
+    """`kept`: what an earlier run took in, because nothing could be fetched now."""
     reason: str = ""
-    """Why it was refused; of what was taken, what the student should know of that."""
+    """Why there is nothing to grade; of what was taken, what the student should know of that."""
     submitted_at: datetime | None = None
     commit: str | None = None
     content: str | None = None
     """SHA-256 of the submission, by which its copy is found."""
+    taken_at: datetime | None = None
+    """When we took it in."""
 
 
 STORE = "submissions"
@@ -135,6 +138,10 @@ class Intake:
             return self._taken(student, ones[0])
         except Refused as refusal:
             return replace(student, reason=printable(str(refusal), lines=False))
+        except CouldNotFetch as failure:
+            status: Literal["no_repository", "could_not_fetch"]
+            status = "no_repository" if failure.nowhere else "could_not_fetch"
+            return replace(student, status=status, reason=printable(str(failure), lines=False))
         except archives.CannotStore as error:
             raise IntakeError(str(error)) from None
         except OSError as error:
@@ -170,6 +177,7 @@ class Intake:
             reason=_later(commit),
             commit=commit.id if commit else None,
             content=content,
+            taken_at=datetime.now(UTC).replace(microsecond=0),
         )
 
     def _repository(self, one: HandedIn) -> Repository:

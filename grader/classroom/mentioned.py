@@ -47,7 +47,12 @@ def notices(
 
 def _without_effect(given: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:
     status = {student.student: student.status for student in students}
-    said = {"missing": "handed in nothing", "refused": "was refused"}
+    said = {
+        "missing": "handed in nothing",
+        "refused": "was refused",
+        "could_not_fetch": "could not be fetched",
+        "no_repository": "has no repository that can be fetched",
+    }
     texts = []
     for override in given:
         about = f"the override of {override.criterion} for {override.student} has no effect"
@@ -62,7 +67,9 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
     if not settings.late.deducts or (settings.deadline is None and not settings.extensions):
         return None
     unknown = sum(
-        student.status == "taken" and student.submitted_at is None and settings.deadline_of(student.student) is not None
+        student.content is not None
+        and student.submitted_at is None
+        and settings.deadline_of(student.student) is not None
         for student in students
     )
     if not unknown:

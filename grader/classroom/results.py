@@ -8,7 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade"]
+Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository"]
+"""`could_not_fetch`: the way to the repository failed; `no_repository`: where the class looks there is none for us."""
 
 
 class GradebookError(ValueError):
@@ -39,7 +40,7 @@ class StudentResult:
     """The roster's row as it was read."""
     status: Status
     reason: str = ""
-    """Why it was refused or could not be graded, or what does not count of a graded one: one line."""
+    """Why there is no grade, or what does not count of a graded submission: one line."""
     submitted_at: datetime | None = None
     """With a time zone; None where it is not known."""
     commit: str | None = None
@@ -48,6 +49,10 @@ class StudentResult:
     """A `grade.json` document with overrides applied, without the penalty; only of a graded submission."""
     score: Decimal | None = None
     """The grade's score less the penalty, at least 0. Missing and refused submissions have 0, open ones None."""
+    withheld: bool = False
+    """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
+    outdated: bool = False
+    """Whether older work counts, because nothing could be fetched in the last run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ Whoever stops it, at any moment, loses only what was being graded; the same comm
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,14 @@ class _Run:
         """The class's settings and how to find them again; what the order says goes before what the file says."""
         order = self._order
         if order.submissions is None:
-            stored = self._gradebook.plan()
-            return standing.stored_settings(stored), dict(stored.settings)
-        text, file = "", order.configuration or Path("class.toml")
-        if order.configuration is not None:
-            settings.load(file)
-            text = file.read_text(encoding="utf-8")
+            return self._described_anew(self._gradebook.plan())
+        file = order.configuration or Path("class.toml")
+        text = _text(file) if order.configuration else ""
+        if not text and self._gradebook.seed is not None and (before := self._gradebook.plan().settings)["text"]:
+            self._progress.say(
+                f"note: the last run was described by {before['file']}, this one by no file: its deadline, late rules "
+                "and roster no longer count. Name it with --config, if they should"
+            )
         found = settings.parse(text, file.resolve())
         found = replace(
             found,
@@ -176,21 +179,70 @@ class _Run:
             "file": str(file.resolve()),
             "deadline": order.deadline.isoformat() if order.deadline else "",
             "overrides": str(found.overrides.resolve()) if found.overrides else "",
+            "roster": str(found.roster.resolve()) if found.roster else "",
             "submissions": str(order.submissions.resolve()),
         }
         return found, description
 
+    def _described_anew(self, stored: Plan) -> tuple[Settings, dict[str, Any]]:
+        """The settings of the last run, with what this order changes of them: what does not need the submissions.
+
+        Raises:
+            GradebookError: it asks for what decides how submissions are taken in.
+        """
+        order, before, description = self._order, standing.stored_settings(stored), dict(stored.settings)
+        again = f"name the submissions too: gpulabs class {shlex.quote(description['submissions'])} --out ..."
+        for option, value in (("--roster", order.roster), ("--commit", order.commit)):
+            if value is not None:
+                raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")
+        if (file := order.configuration) is not None:
+            of_file = settings.parse(description["text"], Path(description["file"])).overrides
+            now = settings.parse(_text(file), file.resolve())
+            description |= {"text": _text(file), "file": str(file.resolve())}
+            if now.deadline is not None:
+                description["deadline"] = ""
+            if now.overrides is not None:
+                description["overrides"] = str(now.overrides.resolve())
+            elif of_file is not None and description["overrides"] == str(of_file.resolve()):
+                description["overrides"] = ""
+        if order.deadline is not None:
+            description["deadline"] = order.deadline.isoformat()
+        if order.overrides is not None:
+            description["overrides"] = str(order.overrides.resolve())
+        after = standing.stored_settings(replace(stored, settings=description))
+        if why := self._needs_submissions(before, after):
+            raise GradebookError(f"{why} decides how submissions are taken in, and none are: {again}")
+        return after, description
+
+    def _needs_submissions(self, before: Settings, after: Settings) -> str:
+        """Which change makes it necessary to take the submissions in once more; empty where none does."""
+        known = self._gradebook.plan().settings.get("roster") or (before.roster and str(before.roster.resolve()))
+        if after.roster is not None and str(after.roster.resolve()) != known:
+            return f"roster = {str(after.roster)!r}"
+        if after.times_of_files != before.times_of_files:
+            return "submitted"
+        if after.git != before.git:
+            return "[git]"
+        if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
+            return "files or mebibytes of [limits]"
+        for student in self._gradebook.students():
+            if student.commit and after.git.only_in_time and _in_time(before, student) != _in_time(after, student):
+                return f"another deadline for the repository of {student.student}"
+        return ""
+
     def _plan(self) -> Plan:
         order, points = self._order, self._rubric
         stored = self._gradebook.plan() if order.submissions is None else None
-        wanted = order.labs or (stored.labs if stored else self.settings.labs)
+        # What the command says goes before what its file says, and that before what the last run was told.
+        said = self.settings if order.configuration or stored is None else None
+        wanted = order.labs or (said and said.labs) or (stored.labs if stored else None)
         labs = points.select(wanted)
         if not any(one.available for lab in labs for one in lab.criteria):
             raise IntakeError(f"lab {', '.join(str(lab.number) for lab in labs)} is not available yet")
         seed = self._gradebook.seed
         if None not in (seed, order.seed) and seed != order.seed:
             raise GradebookError(f"this class is graded with seed {seed}; use another --out for seed {order.seed}")
-        device = order.device or (stored.device if stored else self.settings.device) or "auto"
+        device = order.device or (said and said.device) or (stored.device if stored else None) or "auto"
         self._overrides()  # a mistake in it should not wait until all is graded
         export_options(self.settings.exports)  # nor one here
         return Plan(
@@ -221,7 +273,29 @@ class _Run:
             self._progress.close()
         if unknown := [one.student for one in students if file and not one.columns]:
             self._progress.say(f"not in {file}: {', '.join(unknown)}")
-        return students
+        if self._order.commit and not any(one.commit for one in students):
+            self._progress.say(f"note: --commit {self._order.commit} has no effect: none of these is a repository")
+        known = {student.student: student for student in self._gradebook.students()}
+        return [self._or_kept(student, known.get(student.student)) for student in students]
+
+    def _or_kept(self, student: Student, earlier: Student | None) -> Student:
+        """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
+        if student.status not in ("could_not_fetch", "no_repository"):
+            return student
+        self._progress.say(f"{student.student}: {student.reason}")
+        if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
+            return student
+        when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""
+        commit = f" (commit {earlier.commit[:10]})" if earlier.commit else ""
+        return replace(
+            student,
+            status="kept",
+            reason=f"{student.reason}; what was taken in{when or ' before'}{commit} counts",
+            submitted_at=student.submitted_at or earlier.submitted_at,
+            commit=earlier.commit,
+            content=earlier.content,
+            taken_at=earlier.taken_at,
+        )
 
     # --- what is open -----------------------------------------------------------------------------------------------
 
@@ -283,6 +357,18 @@ class _Run:
 
     def _criteria(self, plan: Plan) -> list[str]:
         return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
+
+
+def _text(file: Path) -> str:
+    """A file of settings as text. Raises `SettingsError`."""
+    settings.load(file)
+    return file.read_text(encoding="utf-8")
+
+
+def _in_time(of: Settings, student: Student) -> datetime | None:
+    """Up to when a commit of this student is in time."""
+    deadline = of.deadline_of(student.student)
+    return None if deadline is None else deadline + of.late.grace
 
 
 def _was_busy(grading: Recorded, criterion: str) -> bool:

@@ -25,6 +25,9 @@ from grader.report.document import to_document
 from grader.rubric import Lab, Rubric
 from grader.sandbox import DESCENDANTS
 
+_NAMED = 5
+"""So many strangers are named where all of them would be too many."""
+
 
 def read(folder: Path) -> ClassResult:
     """The class as the gradebook in `folder` has it; overrides are read anew, from the file that the last run named.
@@ -48,6 +51,7 @@ def of(gradebook: Gradebook) -> ClassResult:
     except (overrides.OverrideError, class_settings.SettingsError) as error:
         raise GradebookError(str(error)) from None
     labs = points.select(plan.labs)
+    strangers = _strangers(students)
     return ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
@@ -57,7 +61,12 @@ def of(gradebook: Gradebook) -> ClassResult:
         device=plan.device,
         labs=plan.labs,
         max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
-        students=tuple(_result(student, gradebook, plan, settings, points, labs, given) for student in students),
+        students=tuple(
+            _missing(student, strangers)
+            if student.status == "missing"
+            else _result(student, gradebook, plan, settings, points, labs, given)
+            for student in students
+        ),
     )
 
 
@@ -112,6 +121,26 @@ def comparable(value: Any) -> Any:
     return value
 
 
+def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
+    """Those who handed in and match nobody in the roster, where there is one."""
+    if not any(student.columns for student in students):
+        return ()
+    return tuple(student.student for student in students if not student.columns)
+
+
+def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
+    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs."""
+    result = StudentResult(
+        student=student.student, name=student.name, columns=student.columns, status="missing", score=Decimal(0)
+    )
+    if not strangers:
+        return result
+    names = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
+    what = "matches nobody in the roster: it" if len(strangers) == 1 else "match nobody in the roster: one of them"
+    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
+    return replace(result, score=None, withheld=True, reason=reason)
+
+
 def _result(
     student: Student,
     gradebook: Gradebook,
@@ -130,8 +159,12 @@ def _result(
         submitted_at=student.submitted_at,
         commit=student.commit,
     )
-    if student.status == "missing":
-        return replace(nothing, status="missing", score=Decimal(0))
+    if student.status == "could_not_fetch":
+        return replace(nothing, status="could_not_fetch")
+    if student.status == "no_repository":
+        return replace(nothing, status="no_repository", withheld=True)
+    if student.status == "kept":
+        nothing = replace(nothing, outdated=True)
     if student.status == "refused" or student.content is None:
         return replace(nothing, status="refused", score=Decimal(0))
     counting = gradebook.counting(plan, student.content)

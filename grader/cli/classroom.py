@@ -128,13 +128,17 @@ def _show(result: ClassResult, out: Path) -> int:
     by_status = Counter(student.status for student in result.students)
     graded = [student for student in result.students if student.grade is not None]
     seen = view.of(result, reviews.load(out))
-    review = {item.student for item in seen.open if item.kind == "check"}
-    refused = {item.student for item in seen.open if item.kind == "refused"}
+    review, refused, not_theirs = (
+        {item.student for item in seen.open if item.kind in kinds}
+        for kinds in (("check",), ("refused",), ("withheld", "outdated", "unfetched"))
+    )
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{by_status['graded']} of {len(result.students)} students graded, with seed {result.seed}")
     for status, text in (
         ("missing", "handed in nothing"),
         ("refused", "refused"),
+        ("no_repository", "no repository"),
+        ("could_not_fetch", "could not fetch"),
         ("could_not_grade", "could not be graded; try again with --regrade"),
     ):
         for student in result.students:
@@ -144,12 +148,15 @@ def _show(result: ClassResult, out: Path) -> int:
     if late := sum(student.late is not None for student in graded):
         console.print(f"{late} late")
     if review:
-        console.print(f"{len(review)} with checks that need review: gpulabs review {out}")
+        console.print(f"{len(review)} with checks that need review: gpulabs review {out}", markup=False)
     if refused:
-        console.print(f"{len(refused)} refused, who have 0 and should hear of it: gpulabs review {out}")
+        console.print(f"{len(refused)} refused, who have 0 and should hear of it: gpulabs review {out}", markup=False)
+    if not_theirs:
+        text = "with older work or no score, perhaps through no fault of theirs, and in no export as 0"
+        console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
     for line in seen.graded:
         if line.result.reason:
             console.print(f"  {line.student}: {line.result.reason}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)
-    done = not review and not refused and not by_status["could_not_grade"]
+    done = not review and not refused and not not_theirs and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

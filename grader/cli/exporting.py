@@ -146,7 +146,10 @@ def review_class(
     folder: _Class,
     accept: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="STUDENT CRITERION", help="I have looked; the points stand. CRITERION may be 'all'."),
+        typer.Option(
+            metavar="STUDENT CRITERION",
+            help="I have looked; the points stand. CRITERION may be 'all'; 'all handing-in' is for every student.",
+        ),
     ] = None,
     override: Annotated[
         tuple[str, str, str, str] | None,

@@ -65,7 +65,7 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
         store = Store(room / STORE)
         students = Intake(Settings(), None, store, room / "room", None).take_all(source, lambda name: None)
     taken = {student.student: store.path(student.content) for student in students if student.content}
-    return taken, [student for student in students if student.status == "refused"]
+    return taken, [student for student in students if not student.content and student.status != "missing"]
 
 
 def _fail(message: str) -> NoReturn:

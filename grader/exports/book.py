@@ -56,6 +56,9 @@ class Book:
 
     def accept(self, student: str, criterion: str) -> str:
         """Accept what is open; says what was. Raises `ReviewError`."""
+        if student == decisions.ALL and self.view.line(student) is None:
+            entries = decisions.accept_everybody(self.view, self.folder, criterion)
+            return f"accepted {criterion} of {', '.join(entry.student for entry in entries)}"
         entries = decisions.accept(self.view, self.folder, student, criterion)
         count = sum(len(entry.items) for entry in entries)
         return f"accepted {count} things of {student} in {', '.join(entry.criterion for entry in entries)}"

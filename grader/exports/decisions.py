@@ -21,7 +21,7 @@ from grader.overrides import Override, OverrideError
 from grader.rubric import Rubric
 
 ALL = "all"
-"""Stands for every criterion of a student."""
+"""Stands for every criterion of a student, or for every student."""
 
 _HEADER = "[[override]]"
 _NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/instructor.md.\n"
@@ -48,7 +48,12 @@ def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[r
         ReviewError: there is no such student, or nothing is open there.
     """
     line = student_of(view, student)
-    found = [item for item in line.open if criterion in (ALL, item.criterion)]
+    found = [item for item in line.open if criterion in (ALL, item.criterion) and item.can_be_accepted]
+    if not found and any(item.kind == "unfetched" for item in line.open):
+        raise reviews.ReviewError(
+            f"{student} could not be fetched, and that is no result to accept: run gpulabs class again, mend the "
+            "address in the list, or take it out of the list"
+        )
     if not found:
         where = sorted({item.criterion for item in line.open})
         rest = f"; open is {', '.join(where)}" if where else ""
@@ -56,6 +61,24 @@ def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[r
     names = dict.fromkeys(item.criterion for item in found)
     now = datetime.now(UTC)
     return [reviews.accept(folder, [item for item in found if item.criterion == name], now) for name in names]
+
+
+def accept_everybody(view: View, folder: Path, criterion: str) -> Sequence[reviews.Accepted]:
+    """Accept for all students at once how their work came, or did not; only that, because checks want a look each.
+
+    Raises:
+        ReviewError: another criterion is named, or nothing is open there.
+    """
+    if criterion != reviews.HANDING_IN:
+        raise reviews.ReviewError(f"for all students at once only {reviews.HANDING_IN} can be accepted")
+    students = [line.student for line in view.lines if any(_settles(item) for item in line.open)]
+    if not students:
+        raise reviews.ReviewError(f"nothing is open in {reviews.HANDING_IN} that could be accepted")
+    return [entry for student in students for entry in accept(view, folder, student, criterion)]
+
+
+def _settles(item: reviews.Item) -> bool:
+    return item.criterion == reviews.HANDING_IN and item.can_be_accepted
 
 
 def override(file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str) -> Override:

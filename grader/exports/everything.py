@@ -82,7 +82,8 @@ def _files(seen: view.View, chosen: Options, command: str) -> Iterator[tuple[str
             feedback.page(line, seen.result.title, notes=chosen.notes_for_students),
         )
         yield f"{_FEEDBACK}/{line.file_name}.md", feedback.markdown(line, seen.result.title)
-        yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
+        if line.decided:  # the format has no way to say that there is no score yet: it would be a 0
+            yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
 
 
 def _remove_old(target: Path, written: list[Path]) -> None:
@@ -101,7 +102,7 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
     if seen.undecided:
         names = ", ".join(line.student for line in seen.undecided[:5])
         more = f" and {len(seen.undecided) - 5} more" if len(seen.undecided) > 5 else ""
-        texts.append(f"no score yet, so not in the files for Canvas and Moodle: {names}{more}")
+        texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
     if seen.strangers:
         names = ", ".join(line.student for line in seen.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")

@@ -26,6 +26,9 @@ _STATUS = {
     "missing": "No submission of yours was found.",
     "refused": "Your submission could not be accepted.",
     "could_not_grade": "Your submission could not be graded yet; the course staff knows.",
+    "could_not_fetch": "Your repository could not be fetched; the course staff knows, and this costs no points.",
+    "no_repository": "No repository of yours was found where the course looks for it; tell the course staff where it "
+    "is.",
 }
 
 

@@ -77,8 +77,8 @@ class ReviewGroup:
     line: Line
     criterion: str
     items: tuple[Item, ...]
-    accept: str
-    """A command, as are the others; None where there is nothing to grade."""
+    accept: str | None
+    """A command, as are the others; None where it makes no sense."""
     override: str | None
     rerun: str | None
 
@@ -216,7 +216,9 @@ def review_groups(view: View, command: str) -> Iterator[ReviewGroup]:
                 line=line,
                 criterion=criterion,
                 items=tuple(found),
-                accept=f"{command} --accept {student} {criterion}",
+                accept=f"{command} --accept {student} {criterion}"
+                if any(item.can_be_accepted for item in found)
+                else None,
                 override=None
                 if criterion in (ELSEWHERE, HANDING_IN)
                 else f"{command} --override {student} {criterion} POINTS 'REASON'",

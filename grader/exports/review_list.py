@@ -35,7 +35,8 @@ def text(view: View, folder: Path) -> str:
     students = len({group.line.student for group in groups})
     blocks.append(
         f"{len(view.open)} open things of {students} student{'' if students == 1 else 's'}. Checks that need review "
-        "score 0 for now; notes never cost points by themselves; who was refused has 0 and should hear of it."
+        "score 0 for now; notes never cost points by themselves; who was refused has 0 and should hear of it; what is "
+        "withheld or could not be fetched is in no export."
     )
     return "\n\n".join(blocks)
 
@@ -45,14 +46,13 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     name = f" ({line.label})" if line.label != line.student else ""
     yield printable(f"{line.student}{name}  {group.criterion}")
     for item in group.items:
-        kind = {"check": "needs review", "note": f"note {item.title}", "refused": "refused"}[item.kind]
         where = f" at {item.where}" if item.where else ""
         about = f"{item.check}: " if item.kind == "check" else ""
         during = f" [during {item.check}]" if item.kind == "note" and item.check else ""
         detail = " ".join(printable(item.detail).split())
         detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}..."
         yield textwrap.fill(
-            printable(f"{kind}: {about}{detail}{where}{during}"),
+            printable(f"{item.label}: {about}{detail}{where}{during}"),
             _WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",
@@ -61,6 +61,9 @@ def _group(group: ReviewGroup) -> Iterator[str]:
         )
     if group.rerun is not None:
         yield f"  → {printable(group.rerun)}"
-    yield f"  → {printable(group.accept)}"
+    if group.accept is not None:
+        yield f"  → {printable(group.accept)}"
+    else:
+        yield "  → run gpulabs class again; or mend the address in the list"
     if group.override is not None:
         yield f"  → {printable(group.override)}"

@@ -1,7 +1,8 @@
 """What an instructor has to look at, and what was looked at already.
 
-Three kinds of things wait for a person: checks that *need review*, notes of the sandbox, and submissions that were
-refused, whose student should hear of it. Accepting them is remembered
+What waits for a person: checks that *need review*, notes of the sandbox, and what became of handing in. That is
+submissions that were refused, whose student should hear of it; zeros that are withheld, because they may be our fault;
+and repositories that could not be fetched. Accepting them is remembered
 in `reviews.toml` beside the gradebook, by student, content and criterion: it survives every regrade of the same files,
 and is void as soon as the student's files change or something new turns up. Not for changing points: that is an
 override (`grader/overrides.py`), and it settles its criterion too.
@@ -17,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from grader.classroom.results import StudentResult
 from grader.exports.cells import write
 from grader.grade import Grade
 
@@ -24,7 +26,7 @@ FILE = "reviews.toml"
 ELSEWHERE = "elsewhere"
 """Stands for the criterion of a note that no check was running for."""
 HANDING_IN = "handing-in"
-"""Stands for the criterion of a submission that was refused."""
+"""Stands for the criterion of a submission that was refused, or is not there."""
 
 _HEAD = """# What was looked at and accepted, as `gpulabs review` writes it. An entry removed by hand is open again.
 # Points are changed in the file of overrides, not here.
@@ -49,7 +51,7 @@ class Item:
     student: str
     submission_sha256: str
     criterion: str
-    kind: Literal["check", "note", "refused"]
+    kind: Literal["check", "note", "refused", "withheld", "outdated", "unfetched"]
     key: str
     """The same for the same thing in another grading of the same content."""
     title: str
@@ -57,6 +59,23 @@ class Item:
     where: str = ""
     """File and line of the submission, where that is known."""
     check: str = ""
+
+    @property
+    def label(self) -> str:
+        """What it is, in a word or two."""
+        return {
+            "check": "needs review",
+            "note": f"note {self.title}",
+            "refused": "refused",
+            "withheld": "no score yet",
+            "outdated": "older work counts",
+            "unfetched": "could not be fetched",
+        }[self.kind]
+
+    @property
+    def can_be_accepted(self) -> bool:
+        """Whether somebody may say that it stands. What we failed to fetch is no result that could stand."""
+        return self.kind != "unfetched"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +119,28 @@ def items(student: str, grade: Grade) -> Iterator[Item]:
             )
 
 
-def refusal(student: str, reason: str) -> Item:
-    """A submission that could not be taken in; another reason is another thing to look at."""
+def handing_in(result: StudentResult) -> Item | None:
+    """What is to be looked at of how this student's work came, or did not; another reason is another thing."""
+    kind: Literal["refused", "withheld", "outdated", "unfetched"]
+    if result.outdated:
+        kind = "outdated"
+    elif result.withheld:
+        kind = "withheld"
+    elif result.status == "could_not_fetch":
+        kind = "unfetched"
+    elif result.status == "refused":
+        kind = "refused"
+    else:
+        return None
     return Item(
-        student=student,
-        submission_sha256="",
+        student=result.student,
+        submission_sha256=str(result.grade["submission_sha256"]) if result.grade else "",
         criterion=HANDING_IN,
-        kind="refused",
-        key=reason,
-        title="refused",
-        detail=reason,
+        kind=kind,
+        # The same content that counts once more is nothing new, in whatever words the network failed.
+        key=kind if kind == "outdated" else result.reason,
+        title=kind,
+        detail=result.reason,
     )
 
 

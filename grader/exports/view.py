@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from grader.classroom.results import ClassResult, StudentResult
@@ -35,7 +35,8 @@ class Line:
 
     @property
     def decided(self) -> bool:
-        """Whether there is a score to hand over; a submission that waits or could not be graded has none."""
+        """Whether there is a score to hand over. What waits, or was not fetched or graded, has none; nor has who is
+        missing but may have handed in under another name, until somebody says that the 0 stands."""
         return self.result.score is not None
 
     @property
@@ -107,16 +108,12 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
     for student in result.students:
         grade = None if student.grade is None else from_document(student.grade)
         found: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
-        if student.status == "refused":
-            found = (reviews.refusal(student.student, student.reason),)
-        lines.append(
-            Line(
-                result=student,
-                grade=grade,
-                file_name=names[student.student],
-                open=reviews.still_open(found, accepted),
-            )
-        )
+        if (handing_in := reviews.handing_in(student)) is not None:
+            found = (handing_in, *found)
+        still_open = reviews.still_open(found, accepted)
+        if student.withheld and not still_open:
+            student = replace(student, score=Decimal(0))
+        lines.append(Line(result=student, grade=grade, file_name=names[student.student], open=still_open))
     return View(result=result, lines=tuple(lines))
 
 

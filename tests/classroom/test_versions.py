@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from grader import rubric
 from grader.classroom import versions
 from grader.configuration import ROOT
+
+EVERYTHING = {criterion.id for lab in rubric.load().labs for criterion in lab.criteria if criterion.available}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +29,18 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def changed_by(checkout: Path, before: dict[str, str]) -> set[str]:
+    """The criteria that have to be graded again since `before`."""
+    after = versions.digests(rubric.load(), checkout)
+    return {name for name in after if after[name] != before[name]}
+
+
+def add(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as changed:
+        changed.write(text)
+
+
 @pytest.mark.parametrize(
     ("file", "criteria"),
     [
@@ -31,8 +48,31 @@ def checkout(tmp_path: Path) -> Path:
         # whose checks `lab1.measurements` builds on
         ("grader/checks/test_lab1_benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/checks/lab1_report.py", {"lab1.analysis"}),
+        ("grader/checks/timing.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/probes/lab3_launch.py", {"lab3.setup", "lab3.scaling"}),
+        ("grader/probes/fake_nvml.py", {"lab5.monitoring"}),
+        ("grader/probes/support.py", EVERYTHING),
+        ("grader/plugin.py", EVERYTHING),
+        ("grader/judge.py", EVERYTHING),
+        ("grader/integrity/source.py", EVERYTHING),
+        ("grader/sandbox/server.py", EVERYTHING),
+        ("vgpu/cost.py", EVERYTHING),
+        ("vgpu/operations/charges.py", EVERYTHING),
+        ("vgpu/calibrate/measure.py", set()),
+        ("labkit/results/__init__.py", EVERYTHING),
+        ("labkit/monitoring/page.html", EVERYTHING),
+        ("grader/hints/__init__.py", set()),
+        ("grader/hints/lab1.toml", set()),
+        ("grader/guide/text.py", set()),
+        ("grader/doctor/look.py", set()),
+        ("grader/notebooks/export.py", set()),
+        ("grader/integrity/similarity.py", set()),
+        ("grader/integrity/similarity.html.jinja", set()),
+        ("grader/extensions/container/rubric.toml", set()),
+        ("grader/release/leaks.py", set()),
         ("grader/report/html.py", set()),
+        ("grader/exports/canvas.py", set()),
+        ("grader/overrides.py", set()),
         ("grader/cli/grading.py", set()),
         ("grader/classroom/run.py", set()),
     ],
@@ -40,18 +80,78 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_changed_file_concerns_the_criteria_that_use_it(
     checkout: Path, before: dict[str, str], file: str, criteria: set[str]
 ) -> None:
-    with (checkout / file).open("a") as changed:
-        changed.write("# changed\n")
-    after = versions.digests(rubric.load(), checkout)
-    assert {name for name in after if after[name] != before[name]} == criteria
+    assert (checkout / file).is_file()
+    add(checkout / file, "\nCHANGED = 1\n")
+    assert changed_by(checkout, before) == criteria
 
 
-@pytest.mark.parametrize("file", ["grader/judge.py", "grader/sandbox/server.py", "vgpu/cost.py", "labkit/results.py"])
-def test_what_all_checks_share_concerns_every_criterion(checkout: Path, before: dict[str, str], file: str) -> None:
-    with (checkout / file).open("a") as changed:
-        changed.write("# changed\n")
-    after = versions.digests(rubric.load(), checkout)
-    assert all(after[name] != before[name] for name in after)
+def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: dict[str, str]) -> None:
+    files = [file for name in ("grader", "labkit", "vgpu") for file in (checkout / name).rglob("*.py")]
+    assert len(files) > 150
+    for file in files:
+        text = file.read_text()
+        text = text.replace('"""', '"""Said better: ', 1) if text.startswith('"""') else text
+        file.write_text(f"{text}\n\n# a typo, mended\n")
+    add(checkout / "vgpu" / "gpus.toml", "\n# from the data sheet\n")
+    assert changed_by(checkout, before) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("vgpu/gpus.toml", "memory_bytes = 15828320256", "memory_bytes = 15828320257"),
+        ("labkit/gpus/RTX-3090.toml", " = 2", " = 3"),
+        ("grader/judge.py", "_TOLD = 0.005", "_TOLD = 0.05"),
+        ("grader/judge.py", "if low <= observed <= high", "if low < observed <= high"),
+        ("grader/judge.py", "must be a finite number, but", "should be a finite number, but"),
+    ],
+)
+def test_the_smallest_real_change_concerns_everything(
+    checkout: Path, before: dict[str, str], file: str, old: str, new: str
+) -> None:
+    text = (checkout / file).read_text()
+    assert old in text
+    (checkout / file).write_text(text.replace(old, new, 1))
+    assert changed_by(checkout, before) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "from grader.truth import numbers",
+        "from grader.truth.numbers import ANSWER",
+        "import grader.truth.numbers",
+        "from ..truth import numbers",
+        "def late():\n    from grader.truth import numbers",
+        'import importlib\nimportlib.import_module("grader.truth.numbers")',
+    ],
+)
+def test_what_a_check_imports_in_whatever_way_counts(checkout: Path, how: str) -> None:
+    add(checkout / "grader" / "truth" / "__init__.py", "")
+    add(checkout / "grader" / "truth" / "numbers.py", "from grader.truth import deeper\nANSWER = deeper.ANSWER\n")
+    add(checkout / "grader" / "truth" / "deeper.py", "ANSWER = 42\n")
+    add(checkout / "grader" / "truth" / "table.json", "[42]\n")
+    add(checkout / "grader" / "checks" / "test_lab1_memory.py", f"\n{how}\n")
+    before = versions.digests(rubric.load(), checkout)
+    for file in ("deeper.py", "table.json"):
+        add(checkout / "grader" / "truth" / file, " \nANSWER = 43\n")
+        assert changed_by(checkout, before) == {"lab1.memory"}
+        before = versions.digests(rubric.load(), checkout)
+
+
+def test_code_that_reads_docstrings_depends_on_them(checkout: Path) -> None:
+    add(checkout / "grader" / "checks" / "lab1_memory.py", '\nprint(truth.__doc__)  # "one"\n')
+    before = versions.digests(rubric.load(), checkout)
+    add(checkout / "grader" / "checks" / "lab1_memory.py", "# two\n")
+    assert changed_by(checkout, before) == {"lab1.memory"}
+
+
+def test_a_text_that_is_no_docstring_counts(checkout: Path) -> None:
+    add(checkout / "grader" / "checks" / "lab1_memory.py", '\nTEXT = """a\n\n# b\n"""\n')
+    before = versions.digests(rubric.load(), checkout)
+    file = checkout / "grader" / "checks" / "lab1_memory.py"
+    file.write_text(file.read_text().replace("a\n\n# b", "a\n# b"))
+    assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_points_concern_nothing_and_a_new_check_its_criterion(before: dict[str, str]) -> None:
@@ -63,3 +163,42 @@ def test_points_concern_nothing_and_a_new_check_its_criterion(before: dict[str, 
     assert versions.digests(other_points) == before
     after = versions.digests(other_checks)
     assert {name for name in after if after[name] != before[name]} == {"lab1.benchmark"}
+
+
+IMPORTED = """\
+import importlib, json, os, sys
+import grader.plugin, torch
+from grader.sandbox import server, worker
+found = {}
+for name in sys.argv[1:]:
+    there, here = os.pipe()
+    if os.fork() == 0:
+        importlib.import_module(name)
+        ours = [key for key in sys.modules if key.partition(".")[0] in ("grader", "vgpu", "labkit")]
+        text = json.dumps([sys.modules[key].__file__ for key in ours if sys.modules[key].__file__])
+        with os.fdopen(here, "w") as file:
+            file.write(text)
+        os._exit(0)
+    os.close(here)
+    with os.fdopen(there) as file:
+        found[name] = json.load(file)
+    os.wait()
+print(json.dumps(found))
+"""
+NEVER_DECIDES = ("report", "hints", "extensions", "overrides.py")
+
+
+def test_no_module_that_is_really_imported_is_forgotten() -> None:
+    tree = versions.Tree(ROOT)
+    modules = {criterion: f"grader.checks.test_{criterion.replace('.', '_')}" for criterion in EVERYTHING}
+    probes = {path.stem: f"grader.probes.{path.stem}" for path in (ROOT / "grader" / "probes").glob("*.py")}
+    command = [sys.executable, "-c", IMPORTED, *modules.values(), *probes.values()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {name: {Path(file) for file in files} for name, files in json.loads(done.stdout).items()}
+    for criterion, module in modules.items():
+        known = tree.shared | tree.own_files(criterion)
+        asked = [name for stem, name in probes.items() if ROOT / "grader" / "probes" / f"{stem}.py" in known]
+        assert asked
+        needed = set().union(*(imported[name] for name in (module, *asked)))
+        decisive = {file for file in needed if file.relative_to(ROOT).parts[1] not in NEVER_DECIDES}
+        assert decisive - known == set()
