@@ -183,13 +183,18 @@ class Isolation:
     reason: str = ""
     """Why namespaces are not in use; empty when they are."""
     detail: str = ""
+    unfiltered: str = ""
+    """Why the children's system calls are not filtered; empty when they are."""
 
     @property
     def lines(self) -> Sequence[str]:
         """For every report."""
+        open_calls = f"  system calls are not filtered, because {self.unfiltered}: keyrings can carry answers along"
+        rest = (open_calls,) if self.unfiltered else ()
         if self.mode == "namespaces":
-            return (f"isolation: Linux namespaces ({self.detail})",)
+            return (f"isolation: Linux namespaces ({self.detail})", *rest)
         return (
             f"isolation: process limits only, because {self.reason}",
             "  the submission can see this machine's files and network; grade only code you would run yourself",
+            *rest,
         )

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from grader.sandbox import audit, codec, failures, instruments, linux
+from grader.sandbox import audit, codec, failures, instruments, linux, seccomp
 from grader.sandbox.student import Student
 from grader.sandbox.types import Limits
 
@@ -60,6 +60,8 @@ class Task:
     uid: int | None
     address_bytes: int | None
     process_limit: int | None
+    filtered: bool
+    """Whether `seccomp.py` filters its system calls."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Pipes:
     trace: int
     stdout: int
     stderr: int
+    control: int
+    """A socket, for the listener of `seccomp.py`; closed before the submission runs."""
 
 
 def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
@@ -111,6 +115,10 @@ def _enter(task: Task, pipes: Pipes) -> None:
         linux.drop_privileges(task.uid)
     elif task.uid is not None:
         os.setuid(task.uid)
+    if task.filtered:
+        seccomp.enter(pipes.control, cuda=task.device == "cuda")
+    else:
+        os.close(pipes.control)
     os.chdir(task.work)
     _set_environment(task)
     null = os.open(os.devnull, os.O_RDONLY)
