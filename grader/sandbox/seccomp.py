@@ -56,6 +56,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 _LOOKED_AT = {"clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "socketpair": (53, 199),
               "ioctl": (16, 29), "prctl": (157, 167)}  # fmt: skip
 """Calls whose arguments decide."""
+_TRIED_BY_LIBRARIES = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register"})
+"""Refused without a note: libuv, on which PyTorch's TCPStore runs, tries them and does without."""
 _NEEDED_BY_CUDA = frozenset({"pidfd_getfd"})
 """PyTorch shares expandable segments between processes with it (c10/cuda/CUDACachingAllocator.cpp)."""
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -95,7 +97,11 @@ def program(machine: str, *, cuda: bool, listened: bool) -> bytes:
     column, architecture = _MACHINES[machine]
     refuse = _NOTIFY if listened else _ERRNO | errno.EPERM
     names = [name for name in _REFUSED if not (cuda and name in _NEEDED_BY_CUDA)]
-    rules = [(number, "refuse") for name in names if (number := _REFUSED[name][column]) is not None]
+    rules = [
+        (number, "refuse in silence" if name in _TRIED_BY_LIBRARIES else "refuse")
+        for name in names
+        if (number := _REFUSED[name][column]) is not None
+    ]
     rules += [(numbers[column], name.removesuffix("pair")) for name, numbers in _LOOKED_AT.items()]
     # Blocks in the order in which they stand; jumps only lead forward, and over 255 instructions at most.
     blocks: dict[str, list[tuple[int, int, str, str]]] = {
@@ -111,6 +117,7 @@ def program(machine: str, *, cuda: bool, listened: bool) -> bytes:
         "ioctl": [_argument(1), *((_JUMP_EQUAL, request, "refuse", "") for request in _TERMINAL_INPUT)],
         "allow": [(_RETURN, _ALLOW, "", "")],
         "refuse": [(_RETURN, refuse, "", "")],
+        "refuse in silence": [(_RETURN, _ERRNO | errno.EPERM, "", "")],
         # So that glibc falls back to clone, whose flags can be seen.
         "clone3": [(_RETURN, _ERRNO | errno.ENOSYS, "", "")],
     }

@@ -140,6 +140,7 @@ class _Rank:
             "stderr": self.stderr.text,
             "trace": self.trace.text,
             "notes": self.notes.text + self.refusals.notes,
+            "flooded": self.notes.total_bytes > _SIDE_BYTES,
             "cpu_seconds": self.cpu_seconds,
         }
         return side, payload if kind == "result" and payload is not None else b""

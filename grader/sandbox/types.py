@@ -32,6 +32,9 @@ KINDS: frozenset[str] = frozenset(get_args(Kind))
 TAMPERING = "tampering"
 """The kind of a note about a reading that is void."""
 
+VOID = "void"
+"""The kind of a note by which a process of the submission says that the reading is void; becomes `TAMPERING`."""
+
 DESCENDANTS = "descendants"
 """The kind of a note about processes that outlived their run. Which of them are still seen is chance."""
 

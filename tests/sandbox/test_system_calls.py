@@ -32,7 +32,7 @@ def refused(reply: Reply) -> set[str]:
 def test_keyrings_bpf_and_the_like_are_refused_and_noted(runner: Runner) -> None:
     reply = asked(runner, "errors")
     assert set(reply.value["returned"].values()) == {"EPERM"}, reply.value["returned"]
-    assert refused(reply) == set(reply.value["returned"])
+    assert refused(reply) == set(reply.value["returned"]) - {"io_uring_setup"}  # libraries try that
 
 
 def test_a_key_of_one_student_is_not_found_by_the_next(runner: Runner) -> None:
