@@ -61,6 +61,8 @@ def explore(config: Config) -> Machine:
     os.makedirs(f"{config.home}/root", exist_ok=True)
     uid = _spare_uid() if os.geteuid() == 0 else None
     unfiltered = _attempt(seccomp.attempt).removeprefix("OSError: ")
+    if not unfiltered:
+        seccomp.prepare()
     if config.isolation == "limits":
         reason = "process limits were asked for"
     elif not linux.AVAILABLE:

@@ -13,7 +13,7 @@ import functools
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -57,30 +57,23 @@ class Ours:
 
 
 _known: dict[str, tuple[CodeType, ...]] = {}
+_remembered: list[Ours] = []
+"""What `remember` found last."""
 
 
 def remember() -> None:
-    """Look at what is imported already; later calls of `know` in forked children find it done."""
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("vgpu", "grader", "probes") or module is contextlib:
-            _codes(name)
+    """Look at what is imported already.
 
-
-def know(folders: Iterable[str], top: CodeType, gpu: Any = None) -> Ours:
-    """Everything that is there now is ours.
-
-    Args:
-        folders: of libraries, besides the standard library's.
-        top: the code that will call the probe.
-        gpu: the attached virtual GPU.
+    In the server, before it forks: to go through all modules and their code in a child would touch, and so copy, most
+    of its memory.
     """
-    remember()
+    for name, module in list(sys.modules.items()):
+        if _in(name, "vgpu") or _in(name, "grader") or _in(name, "probes") or module is contextlib:
+            _known.setdefault(name, tuple(_codes(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
     witness = _known.get("vgpu.timing.witness", ())
-    gpus = gpu.machine.gpus if gpu is not None else ()
-    hidden = [kept.tell.__self__ for one in gpus for kept in (one.queue.record, one.memory.history)]
-    return Ours(
-        libraries=(*stdlib, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
+    found = Ours(
+        libraries=tuple(stdlib),
         simulator=_ids(code for name, codes in _known.items() if _in(name, "vgpu") for code in codes),
         instruments=_ids(
             code
@@ -95,9 +88,32 @@ def know(folders: Iterable[str], top: CodeType, gpu: Any = None) -> Ours:
             for code in codes
         ),
         between=_ids(_known["contextlib"]),
-        top=id(top),
-        hidden=(*hidden, *([gpu.clock.mine().step.__self__] if gpu is not None else [])),
         hidden_code=_ids(code for code in witness if code.co_name in ("record", "history", "steps")),
+    )
+    _remembered[:] = [found]
+
+
+def know(folders: Iterable[str], probe: str, top: CodeType, gpu: Any = None) -> Ours:
+    """Everything that is there now is ours.
+
+    Args:
+        folders: of libraries, besides the standard library's.
+        probe: the name of the probe's module.
+        top: the code that will call the probe.
+        gpu: the attached virtual GPU.
+    """
+    if probe not in _known or (gpu is not None and "vgpu.timing.witness" not in _known):
+        remember()  # something was not imported in the server
+    (found,) = _remembered
+    hidden: list[object] = []
+    if gpu is not None:
+        kept = [keeper for one in gpu.machine.gpus for keeper in (one.queue.record, one.memory.history)]
+        hidden = [*(keeper.tell.__self__ for keeper in kept), gpu.clock.mine().step.__self__]
+    return replace(
+        found,
+        libraries=(*found.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
+        top=id(top),
+        hidden=tuple(hidden),
     )
 
 
@@ -132,10 +148,9 @@ def _ids(codes: Iterable[CodeType]) -> frozenset[int]:
     return frozenset(id(code) for code in codes)
 
 
-def _codes(name: str) -> None:
-    module = sys.modules[name]
-    if name not in _known and isinstance(module, ModuleType):
-        _known[name] = tuple(code for function in _functions(module) for code in _nested(function.__code__))
+def _codes(module: ModuleType) -> Iterator[CodeType]:
+    for function in _functions(module):
+        yield from _nested(function.__code__)
 
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:

@@ -200,6 +200,13 @@ def attempt() -> None:
     raise OSError("a refused call went through")
 
 
+def prepare() -> None:
+    """Build the filters once, for a process whose forked children install them."""
+    for cuda in (False, True):
+        for listened in (False, True):
+            program(platform.machine(), cuda=cuda, listened=listened)
+
+
 class Refusals:
     """What the filter of one rank refused, seen from its supervisor, which answers each such call with EPERM."""
 

@@ -213,7 +213,7 @@ def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
             own = instruments.own_packages()
             _hide_grader()
             check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
-            known = ours.know(_libraries(task, own), _observe.__code__, gpu)
+            known = ours.know(_libraries(task, own), probe.__module__, _observe.__code__, gpu)
             emit = functools.partial(_emit, os.write, notes)
             finish = audit.install(known, _allowed(task), emit, tampered.append)
             # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
