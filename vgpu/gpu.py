@@ -27,6 +27,7 @@ from vgpu.operations import charges, generator, precision
 from vgpu.operations.operation import Operation
 from vgpu.state import THREAD
 from vgpu.timing.device_queue import COMPUTE, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
+from vgpu.timing.witness import READ_EVENT
 
 if TYPE_CHECKING:
     from vgpu.instruments.recorder import Recorder
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 QUERY_SECONDS = 5e-7
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
 _TUNED_RATIO = 0.9
-READ_EVENT = "vgpu.record"
-"""Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
+# Bound here: a program may replace `sys.audit`.
+_audit = sys.audit
 _LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
 
 
@@ -81,49 +82,47 @@ class VirtualGPU:
     @property
     def timeline(self) -> list[Kernel]:
         """Kernels and transfers in the order of their launch (a list that grows: copy it to keep it)."""
-        sys.audit(READ_EVENT, "timeline")
         return self.queue.timeline
 
     @property
     def memory_timeline(self) -> list[MemorySample]:
         """(seconds, allocated bytes, reserved bytes) after every allocation and release."""
-        sys.audit(READ_EVENT, "memory")
         return self.memory.timeline
 
     def memory_by_category(self) -> dict[str, int]:
         """Bytes allocated now, by what they are for (`vgpu.memory.categories.NAMES`); together all of them."""
-        sys.audit(READ_EVENT, "memory by category")
+        _audit(READ_EVENT, "memory by category")
         self.machine.ledger.look()
         return categories.now(self.memory)
 
     def peak_by_category(self) -> dict[str, int]:
         """The same at the moment of the peak since the last reset of peak statistics."""
-        sys.audit(READ_EVENT, "memory by category")
+        _audit(READ_EVENT, "memory by category")
         self.machine.ledger.look()
         return categories.at_peak(self.memory)
 
     @property
     def category_timeline(self) -> list[categories.CategorySample]:
         """The same after every change of memory: (seconds, bytes by category)."""
-        sys.audit(READ_EVENT, "memory by category")
+        _audit(READ_EVENT, "memory by category")
         self.machine.ledger.look()
         return categories.timeline(self.memory)
 
     @property
     def utilization(self) -> float:
         """Share of the time since attach in which the device was busy (ratio)."""
-        sys.audit(READ_EVENT, "utilization")
+        _audit(READ_EVENT, "utilization")
         elapsed = max(self.clock.now, self.queue.ready_at())
         return self.queue.busy_seconds / elapsed if elapsed else 0.0
 
     def now(self) -> float:
         """Host time of the calling thread, in virtual seconds since attach. Reading it costs nothing."""
-        sys.audit(READ_EVENT, "time")
+        _audit(READ_EVENT, "time")
         return self.clock.now
 
     def summary(self, count: int = 10) -> str:
         """Where time and memory went, with the `count` costliest operations; plain text, marked as simulated."""
-        sys.audit(READ_EVENT, "time and memory")
+        _audit(READ_EVENT, "time and memory")
         return summary_text(self, count)
 
     def save_picture(
@@ -175,7 +174,7 @@ class VirtualGPU:
         """
         if factor <= 0 or after_kernels < 0 or count < 1:
             raise ValueError("factor must be positive, after_kernels at least 0 and count at least 1")
-        self.queue.slowdowns.append(Slowdown(factor, after_kernels, count, min_flops, name))
+        self.queue.slow_down(Slowdown(factor, after_kernels, count, min_flops, name))
 
     def inject_host_delay(self, seconds: float, *, after_operations: int = 0) -> None:
         """A hiccup of the host: it loses `seconds` once, before the operation after the next `after_operations`."""

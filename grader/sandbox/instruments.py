@@ -89,6 +89,8 @@ def snapshot(gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> Finge
             prints.update(_module(module.__name__, module))
     if gpu is not None:
         prints[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
+        for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
+            prints.update(_device(one))
     return prints
 
 
@@ -145,6 +147,26 @@ def _class(name: str, cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield f"{name} (methods)", tuple(sys.intern(key) for key in sorted(methods))
     for key, value in methods.items():
         yield f"{name}.{key}", _function(value)
+
+
+def _device(gpu: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The parts that a virtual GPU measures with: the same objects, a clock that only its own functions moved."""
+    clock, record = gpu.clock, gpu.queue.record
+    mine = clock.mine()
+    name = f"the virtual GPU {gpu.index}"
+    parts = (gpu.machine, clock, gpu.registry, gpu.queue, gpu.queue._clock, gpu.memory, gpu.memory._clock, gpu.spec)
+    yield f"{name}'s parts", (*parts, record, gpu.memory.history, clock.turns)
+    yield f"{name}'s data sheet", (sys.intern(repr(gpu.spec)),)
+    yield f"{name}'s clock", (mine, mine.step, _answer(mine.step))
+    yield f"{name}'s record", (record.tell, gpu.memory.history.tell, _answer(record.tell))
+
+
+def _answer(ask: Any) -> object:
+    """What a witness (`vgpu.timing.witness`) says to None: whether all is as it can be."""
+    try:
+        return ask(None)
+    except Exception:  # it has been ended
+        return None
 
 
 def _shadowed(gpu: object) -> list[str]:

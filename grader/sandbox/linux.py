@@ -45,6 +45,8 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _SYS_MOUNT_SETATTR = 442  # the same number on every architecture
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "s390x": 217}
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
@@ -177,6 +179,16 @@ def come_first() -> None:
     """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+
+def join_fresh_keyring() -> None:
+    """A session keyring of our own, which ends with us: the one we inherited is shared with whoever comes next.
+
+    A kernel without keyrings, or a container that refuses them, has nothing to share.
+    """
+    number = _SYS_KEYCTL.get(platform.machine())
+    if number is not None:
+        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
 
 
 def die_with_parent(signal_number: int) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grader.sandbox import linux, processes, root, supervisor, worker
+from grader.sandbox import linux, processes, root, seccomp, supervisor, worker
 from grader.sandbox.types import Limits
 
 _ADDRESS_SLACK_BYTES = 4 * 2**30
 """Address space beyond the memory limit: thread stacks and malloc arenas are reserved, not used."""
 _UID_BASE = 1_900_000_000
+_UIDS = 512
+"""How many a server has to itself: one for each request, and then the first again."""
 _NOBODY = 65534
 _PORT = 29500
 
@@ -43,8 +45,14 @@ class Machine:
     namespaces: bool
     reason: str
     uid: int | None
-    """What workers become; None: they keep the server's."""
+    """What workers become, from here on; None: they keep the server's."""
     view: root.View
+    unfiltered: str
+    """Why system calls are not filtered; empty when they are."""
+
+    def uid_of(self, request: int) -> int | None:
+        """What the workers of the server's n-th request become: nothing of the one before belongs to them."""
+        return self.uid if self.uid in (None, _NOBODY) else self.uid + request % _UIDS
 
 
 def explore(config: Config) -> Machine:
@@ -52,6 +60,9 @@ def explore(config: Config) -> Machine:
     view = root.view(config.readable, config.probe_paths)
     os.makedirs(f"{config.home}/root", exist_ok=True)
     uid = _spare_uid() if os.geteuid() == 0 else None
+    unfiltered = _attempt(seccomp.attempt).removeprefix("OSError: ")
+    if not unfiltered:
+        seccomp.prepare()
     if config.isolation == "limits":
         reason = "process limits were asked for"
     elif not linux.AVAILABLE:
@@ -59,17 +70,17 @@ def explore(config: Config) -> Machine:
     else:
         reason = _attempt(lambda: _try_namespaces(config, view, uid))
         if not reason:
-            return Machine(True, "", uid, view)
+            return Machine(True, "", uid, view, unfiltered)
     spare = uid if uid is not None and not _attempt(lambda: _try_uid(config, uid)) else None
-    return Machine(False, reason, spare, view)
+    return Machine(False, reason, spare, view, unfiltered)
 
 
 def _spare_uid() -> int:
-    """A uid nobody uses, so that the process limit counts this run alone; `nobody` where only few ids exist."""
+    """The first of uids nobody uses, so that the process limit counts one run alone; `nobody` where few ids exist."""
     if not linux.AVAILABLE:
         return _NOBODY
-    uid = _UID_BASE + os.getpid()
-    return uid if linux.id_is_mapped(uid) else _NOBODY
+    uid = _UID_BASE + os.getpid() * _UIDS  # below 2**32 for every process id that Linux can have
+    return uid if linux.id_is_mapped(uid) and linux.id_is_mapped(uid + _UIDS - 1) else _NOBODY
 
 
 def _attempt(action: Callable[[], None]) -> str:
@@ -152,6 +163,7 @@ def task(
     uid: int | None,
     *,
     namespaces: bool,
+    filtered: bool = False,
     tensors: bytes = b"",
     work: str = "/tmp/work",
 ) -> worker.Task:
@@ -189,6 +201,7 @@ def task(
         if linux.AVAILABLE and not cuda
         else None,
         process_limit=process_limit,
+        filtered=filtered,
     )
 
 

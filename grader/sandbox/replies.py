@@ -10,10 +10,11 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from grader.sandbox import codec, failures
-from grader.sandbox.types import DESCENDANTS, KINDS, TAMPERING, Note, RankReply, Reply, SandboxError
+from grader.sandbox.types import DESCENDANTS, KINDS, TAMPERING, VOID, Note, RankReply, Reply, SandboxError
 
 _TRACE_LINE = re.compile(r'^\s*File "([^"\n]*)", line (\d+) in (\S+)', re.MULTILINE)
 _OPTIONAL_TEXTS = ("error", "message", "where", "line", "traceback")
@@ -39,8 +40,14 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     found = list(notes)
     for side, payload in zip(report["ranks"], parts[1:], strict=True):
         rank = _rank(side, payload, submissions)
+        told = list(_notes(side["notes"]))
+        void = [note.detail for note in told if note.kind == VOID]
+        if side["flooded"]:
+            void.append("the notes: more were written than the sandbox writes")
+        if void and rank.kind != "tampered":
+            rank = RankReply("tampered", message=", ".join(void[:8]), stdout=rank.stdout, stderr=rank.stderr)
         ranks.append(rank)
-        found += _notes(side["notes"])
+        found += [replace(note, kind=TAMPERING) if note.kind == VOID else note for note in told]
         if rank.kind == "tampered":
             found.append(Note(TAMPERING, rank.message, rank.where))
     if report["strays"]:

@@ -293,7 +293,7 @@ class Sandbox:
         if self._wanted == "namespaces" and greeting["mode"] != "namespaces":
             self._stop()
             raise SandboxError(f"Linux namespaces cannot be used here: {greeting['reason']}")
-        self._isolation = Isolation(greeting["mode"], greeting["reason"], greeting["detail"])
+        self._isolation = Isolation(greeting["mode"], greeting["reason"], greeting["detail"], greeting["unfiltered"])
         self._greeted = True
 
     def _stop(self) -> None:

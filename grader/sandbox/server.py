@@ -23,7 +23,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from grader.sandbox import codec, linux, machine, processes, supervisor, wire
+from grader.sandbox import codec, linux, machine, ours, processes, supervisor, wire
 
 MAX_REQUEST_BYTES = 2**30
 _BACKSTOP_SECONDS = 15.0
@@ -143,6 +143,7 @@ class _Server:
             for folder in self._site.view.packages:
                 with contextlib.suppress(FileExistsError):
                     os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
+        ours.remember()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
@@ -153,11 +154,12 @@ class _Server:
         gc.freeze()
         if linux.AVAILABLE:
             linux.collapse_memory()
-        user = "as an ordinary user" if os.geteuid() else f"as root, children run as uid {self._site.uid}"
+        user = "as an ordinary user" if os.geteuid() else f"as root, children run as uid {self._site.uid} or above"
         return {
             "mode": "namespaces" if self._site.namespaces else "limits",
             "reason": self._site.reason,
             "detail": user,
+            "unfiltered": self._site.unfiltered,
         }
 
     @staticmethod
@@ -177,7 +179,14 @@ class _Server:
         namespaces = self._site.namespaces
         work = "/tmp/work" if namespaces else self._make_work()
         task = machine.task(
-            request, self._config, self._site.view, self._site.uid, namespaces=namespaces, tensors=tensors, work=work
+            request,
+            self._config,
+            self._site.view,
+            self._site.uid_of(self._count),
+            namespaces=namespaces,
+            filtered=not self._site.unfiltered,
+            tensors=tensors,
+            work=work,
         )
         reader, writer = os.pipe()
         run = supervisor.Run(
@@ -234,8 +243,9 @@ class _Server:
     def _make_work(self) -> str:
         work = f"{self._config.home}/work-{self._count}"
         os.mkdir(work, 0o700)
-        if self._site.uid is not None:
-            os.chown(work, self._site.uid, self._site.uid)
+        uid = self._site.uid_of(self._count)
+        if uid is not None:
+            os.chown(work, uid, uid)
         return work
 
 

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from grader.sandbox import codec, linux, processes, root, wire, worker
+from grader.sandbox import codec, linux, processes, root, seccomp, wire, worker
 from grader.sandbox.types import TEXT_BYTES
 
 _TICK_SECONDS = {True: 0.02, False: 0.1}
@@ -54,14 +54,17 @@ class _Rank:
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         limits = run.task.limits
         ends = {name: os.pipe() for name in ("result", "notes", "trace", "stdout", "stderr")}
+        control, far_control = socket.socketpair()
         task = replace(run.task, rank=rank)
         self.pid = os.fork()
         if self.pid == 0:
-            pipes = worker.Pipes(**{name: writer for name, (_, writer) in ends.items()})
+            pipes = worker.Pipes(**{name: writer for name, (_, writer) in ends.items()}, control=far_control.detach())
             _close_all_but({0, 1, 2, *vars(pipes).values()})
             worker.main(task, pipes, self.token)
         for _, writer in ends.values():
             os.close(writer)
+        far_control.close()
+        self.refusals = seccomp.Refusals(control)
         readers = {name: reader for name, (reader, _) in ends.items()}
         frame_bytes = limits.result_bytes + _TOKEN_BYTES + _LENGTH.size
         self.result = wire.Drain(readers["result"], frame_bytes + _LENGTH.size * 2)
@@ -138,7 +141,8 @@ class _Rank:
             "stdout": self.stdout.text,
             "stderr": self.stderr.text,
             "trace": self.trace.text,
-            "notes": self.notes.text,
+            "notes": self.notes.text + self.refusals.notes,
+            "flooded": self.notes.total_bytes > _SIDE_BYTES,
             "cpu_seconds": self.cpu_seconds,
         }
         return side, payload if kind == "result" and payload is not None else b""
@@ -180,6 +184,7 @@ def main(run: Run) -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
             linux.adopt_orphans()
             linux.come_first()
+            linux.join_fresh_keyring()
         if run.namespaces:
             enter(run.view, run.mount_point, run.submission, run.task)
             linux.skip_pids(run.skip_pids)
@@ -313,9 +318,14 @@ def _poll(ranks: list[_Rank], seconds: float) -> None:
     for rank in ranks:
         if rank.pidfd is not None:
             poller.register(rank.pidfd, select.POLLIN)
-    for descriptor, _ in poller.poll(seconds * 1e3):
+    refusals = {rank.refusals.descriptor: rank.refusals for rank in ranks if rank.refusals.descriptor >= 0}
+    for descriptor in refusals:
+        poller.register(descriptor, select.POLLIN)
+    for descriptor, events in poller.poll(seconds * 1e3):
         if descriptor in by_descriptor:
             by_descriptor[descriptor].read()
+        elif descriptor in refusals:
+            refusals[descriptor].answer(events)
 
 
 def _look(run: Run, ranks: list[_Rank]) -> None:

@@ -32,6 +32,9 @@ KINDS: frozenset[str] = frozenset(get_args(Kind))
 TAMPERING = "tampering"
 """The kind of a note about a reading that is void."""
 
+VOID = "void"
+"""The kind of a note by which a process of the submission says that the reading is void; becomes `TAMPERING`."""
+
 DESCENDANTS = "descendants"
 """The kind of a note about processes that outlived their run. Which of them are still seen is chance."""
 
@@ -185,13 +188,18 @@ class Isolation:
     reason: str = ""
     """Why namespaces are not in use; empty when they are."""
     detail: str = ""
+    unfiltered: str = ""
+    """Why the children's system calls are not filtered; empty when they are."""
 
     @property
     def lines(self) -> Sequence[str]:
         """For every report."""
+        open_calls = f"  system calls are not filtered, because {self.unfiltered}: keyrings can carry answers along"
+        rest = (open_calls,) if self.unfiltered else ()
         if self.mode == "namespaces":
-            return (f"isolation: Linux namespaces ({self.detail})",)
+            return (f"isolation: Linux namespaces ({self.detail})", *rest)
         return (
             f"isolation: process limits only, because {self.reason}",
             "  the submission can see this machine's files and network; grade only code you would run yourself",
+            *rest,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib
 import importlib.util
 import os
@@ -17,13 +18,14 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from grader.sandbox import audit, codec, failures, instruments, linux
+from grader.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
 from grader.sandbox.student import Student
 from grader.sandbox.types import Limits
 
@@ -60,6 +62,8 @@ class Task:
     uid: int | None
     address_bytes: int | None
     process_limit: int | None
+    filtered: bool
+    """Whether `seccomp.py` filters its system calls."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Pipes:
     trace: int
     stdout: int
     stderr: int
+    control: int
+    """A socket, for the listener of `seccomp.py`; closed before the submission runs."""
 
 
 def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
@@ -111,6 +117,10 @@ def _enter(task: Task, pipes: Pipes) -> None:
         linux.drop_privileges(task.uid)
     elif task.uid is not None:
         os.setuid(task.uid)
+    if task.filtered:
+        seccomp.enter(pipes.control, cuda=task.device == "cuda")
+    else:
+        os.close(pipes.control)
     os.chdir(task.work)
     _set_environment(task)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -203,10 +213,16 @@ def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
             own = instruments.own_packages()
             _hide_grader()
             check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
-            audit.install(task.submission, _allowed(task), functools.partial(_emit, os.write, notes), tampered.append)
+            known = ours.know(_libraries(task, own), probe.__module__, _observe.__code__, gpu)
+            emit = functools.partial(_emit, os.write, notes)
+            finish = audit.install(known, _allowed(task), emit, tampered.append)
+            # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
+            gc.freeze()
+            gc.unfreeze = _leave_frozen
             try:
                 returned = probe(student, **arguments)
             finally:
+                finish()
                 tampered += check()
         value = codec.to_json(returned, functools.partial(_put_aside, taken))
         outcome: dict[str, Any] = {"kind": "ok", "value": value}
@@ -266,7 +282,18 @@ def _attached(device: str, values: bool, ranks: int) -> Iterator[Any]:
 def _allowed(task: Task) -> tuple[str, ...]:
     """Folders in which opening a file deserves no note."""
     python = (sys.prefix, sys.base_prefix, *(entry for entry in sys.path if os.path.isabs(entry)))
-    return (task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
+    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
+
+
+def _libraries(task: Task, packages: Sequence[ModuleType]) -> list[str]:
+    """Folders of code that is neither the submission's nor unknown; what is written to `/tmp` later is not in them."""
+    folders = [os.path.dirname(str(package.__file__)) for package in packages]
+    on_path = [entry for entry in sys.path if os.path.isabs(entry) and entry not in (task.submission, task.work)]
+    return [*folders, os.path.dirname(os.path.dirname(__file__)), *task.probe_paths, *on_path]
+
+
+def _leave_frozen() -> None:
+    """`gc.unfreeze` in a child: what is ours stays out of sight, and nobody else has frozen anything."""
 
 
 def _emit(write: Callable[[int, bytes], int], notes: int, line: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader.sandbox import Sandbox
+from grader.sandbox import Reply, Request, Sandbox
 from tests.sandbox.sandbox_runs import call
 
 
@@ -62,3 +62,66 @@ def test_notes_are_not_repeated_without_end(sandbox: Sandbox) -> None:
     kinds = [note.kind for note in reply.notes]
     assert kinds.count("gc") == 1
     assert len(kinds) <= 64
+
+
+def test_many_notes_of_one_kind_leave_room_for_others_and_are_counted(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "junk_first")
+    assert "gc" in {note.kind for note in reply.notes}
+    assert [note.detail for note in reply.notes if "left out" in note.detail] == ["988 more of this kind were left out"]
+
+
+def test_a_flood_of_the_notes_pipe_voids_the_reading(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "floods_the_notes")
+    assert (reply.kind, "more were written" in reply.message) == ("tampered", True)
+
+
+def test_names_that_bring_methods_of_their_own_are_noted_and_not_called(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "names_with_methods")
+    assert reply.value == {"returned": []}
+    noted = " ".join(note.detail for note in reply.notes)
+    assert "open /proc/self/maps, named by an object of its own" in noted
+    assert "open /proc/self/status, named by an object of its own" in noted
+    assert "192.0.2.1" in noted
+
+
+def test_frames_that_a_library_was_asked_for_are_noted(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "frames_through_a_library")
+    assert ("frames", "sys._getframe") in {(note.kind, note.detail) for note in reply.notes}
+
+
+def test_code_that_claims_to_be_a_librarys_is_noted(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "code_in_anothers_name")
+    assert "disguise" in {note.kind for note in reply.notes}
+
+
+def on_the_virtual_gpu(sandbox: Sandbox, function: str) -> Reply:
+    params = {"module": "truth_seeker", "function": function}
+    return sandbox.run(Request("drive.call", params=params, device="vgpu:T4"))
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("asks_in_c", "record of timeline"),
+        ("slows_in_c", "record of pace"),
+        ("from_a_file_in_tmp", "record of timeline"),
+        ("in_a_fork", "record of timeline"),
+        ("moves_the_clock", "virtual GPU 0's clock"),
+        ("moves_the_clock_back", "record of a clock set back"),
+        ("ends_the_record", "virtual GPU 0's record"),
+        ("changes_the_data_sheet", "virtual GPU 0's data sheet"),
+        ("exchanges_the_queue", "virtual GPU 0's parts"),
+    ],
+)
+def test_reading_or_moving_what_the_virtual_gpu_measures_with_is_void(
+    namespaces: Sandbox, function: str, what: str
+) -> None:
+    reply = on_the_virtual_gpu(namespaces, function)
+    assert reply.kind == "tampered", reply.first
+    assert what in reply.message
+
+
+def test_measuring_as_one_would_on_a_real_gpu_is_not_void(namespaces: Sandbox) -> None:
+    reply = on_the_virtual_gpu(namespaces, "measures_honestly")
+    assert (reply.kind, reply.value) == ("ok", {"returned": [True] * 3}), reply.first
+    assert {note.kind for note in reply.notes} <= {"frames"}  # cProfile sets a profile function

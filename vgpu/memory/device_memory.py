@@ -17,6 +17,7 @@ from vgpu.memory.allocator_settings import AllocatorSettings, from_environment
 from vgpu.memory.blocks import Block
 from vgpu.memory.expandable import ExpandableAllocator
 from vgpu.spec import Spec
+from vgpu.timing import witness
 from vgpu.timing.clock import HostClock
 from vgpu.timing.device_queue import DeviceQueue
 
@@ -64,7 +65,8 @@ class DeviceMemory:
         self._queue = queue
         self._lock = threading.RLock()
         self.allocator = self._new_allocator(from_environment())
-        self._events: list[tuple[float, int, int, list[int], int, int, int]] = []
+        self.history = witness.Keeper(witness.history())
+        self._event_count = 0
         self._peak_from = 0
         self.fraction = 1.0
         if self.allocator.settings.process_fraction < 1.0:
@@ -104,9 +106,8 @@ class DeviceMemory:
                 if allocator.waited_until > now:
                     self._clock.jump(allocator.waited_until)
                 block.tag = tag
-                self._events.append((
-                    now, allocator.allocated_now, allocator.reserved.current, tag, block.bytes, block.address, stream,
-                ))  # fmt: skip
+                allocated, reserved = allocator.allocated_now, allocator.reserved.current
+                self._keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
                 return block
         raise torch.OutOfMemoryError(self._out_of_memory_text(wanted))
 
@@ -120,8 +121,8 @@ class DeviceMemory:
             if size:
                 now, tag = self._clock.now, [category]
                 allocated, reserved = allocator.allocated_now, allocator.reserved.current
-                self._events.append((now, allocated + size, reserved, tag, size, address, stream))
-                self._events.append((now, allocated, reserved, tag, -size, address, stream))
+                self._keep((now, allocated + size, reserved, tag, size, address, stream))
+                self._keep((now, allocated, reserved, tag, -size, address, stream))
                 return
         self.release(self.allocate(requested, stream, [category]))
 
@@ -170,7 +171,7 @@ class DeviceMemory:
         with self._lock:
             self._settle()
             self.allocator.reset_peaks()
-            self._peak_from = max(len(self._events) - 1, 0)
+            self._peak_from = max(self._event_count - 1, 0)
 
     def free_bytes(self) -> int:
         """What cudaMemGetInfo calls free: the card less the context and every reserved segment."""
@@ -185,33 +186,42 @@ class DeviceMemory:
 
     def _note(self, moment: float, tag: list[int], change: int, address: int, stream: int) -> None:
         allocator = self.allocator
-        self._events.append((moment, allocator.allocated_now, allocator.reserved.current, tag, change, address, stream))
+        self._keep((moment, allocator.allocated_now, allocator.reserved.current, tag, change, address, stream))
+
+    def _keep(self, event: tuple[float, int, int, list[int], int, int, int]) -> None:
+        self._event_count += 1
+        self.history.keep(event)
+
+    def _read(self) -> list[tuple[float, int, int, list[int], int, int, int]]:
+        events: list[tuple[float, int, int, list[int], int, int, int]] = self.history.tell(witness.READ)
+        return events
 
     @property
     def timeline(self) -> list[MemorySample]:
         """Every change of memory so far."""
         with self._lock:
             self._settle()
-            return [MemorySample(*event[:3]) for event in self._events]
+            return [MemorySample(*event[:3]) for event in self._read()]
 
     def events(self, start: int = 0) -> list[MemoryEvent]:
         """Every change of memory from the `start`-th on, with the block that changed."""
         with self._lock:
             self._settle()
-            return [MemoryEvent(*event) for event in self._events[start:]]
+            return [MemoryEvent(*event) for event in self._read()[start:]]
 
     def event_count(self) -> int:
         """How many changes there were so far."""
         with self._lock:
             self._settle()
-            return len(self._events)
+            return self._event_count
 
     def peak_event(self) -> int:
         """Which change brought the peak since the last reset (an index into `events`; -1: none)."""
         with self._lock:
             self._settle()
-            candidates = range(self._peak_from, len(self._events))
-            return max(candidates, key=lambda index: self._events[index][1], default=-1)
+            events = self._read()
+            candidates = range(self._peak_from, len(events))
+            return max(candidates, key=lambda index: events[index][1], default=-1)
 
     def _out_of_memory_text(self, wanted: int) -> str:
         allocator, spec = self.allocator, self._spec

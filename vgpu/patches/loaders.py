@@ -150,7 +150,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
             before = mine.now
             with clock.hold():
                 index, data = receive(self)
-            mine.now = before  # unpacking is part of `_MESSAGE_SECONDS`, whenever it really happens
+            mine.move(before)  # unpacking is part of `_MESSAGE_SECONDS`, whenever it really happens
             if not isinstance(index, int):
                 return index, data
             if index not in self._task_info:  # of an epoch that was left early; PyTorch drops it as well

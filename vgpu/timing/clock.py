@@ -59,7 +59,7 @@ class HostClock:
     def advance(self, seconds: float) -> float:
         """The calling thread works for `seconds`; returns its new time."""
         clock = self.mine()
-        clock.now += seconds
+        clock.move(clock.now + seconds)
         if clock.now > clock.limit:
             self.turns.give_way(clock)
         return clock.now
@@ -68,14 +68,15 @@ class HostClock:
         """The calling thread looks at its clock, which takes `seconds`."""
         clock = self.mine()
         if not clock.takes_part:
-            clock.now = max(clock.now, self._main.now)
+            clock.move(max(clock.now, self._main.now))
         return self.advance(seconds)
 
     def spend(self, seconds: float, kind: str, name: str) -> float:
         """The calling thread works for `seconds`, which its history keeps; returns when it began."""
         clock = self.mine()
         begin = clock.now
-        clock.now = end = begin + seconds
+        end = begin + seconds
+        clock.move(end)
         self._spans.append((kind, name, begin, end, clock.thread))
         if end > clock.limit:
             self.turns.give_way(clock)
@@ -97,7 +98,7 @@ class HostClock:
         clock = self.mine()
         if moment > clock.now:
             self._spans.append((kind, name, clock.now, moment, clock.thread))
-            clock.now = moment
+            clock.move(moment)
         return clock
 
     @property

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
+from vgpu.timing import witness
 from vgpu.timing.clock import HostClock
 from vgpu.timing.intervals import Intervals
 
@@ -88,9 +88,7 @@ class DeviceQueue:
         # Priority -> the streams of its pool, the next one to hand out first.
         self._pools: dict[int, deque[int]] = {}
         # What becomes a `Kernel` when somebody looks: making the objects would double the cost of a launch.
-        self._entries: list[tuple[Any, ...]] = []
-        self._kernels: list[Kernel] = []
-        self.slowdowns: list[Slowdown] = []
+        self.record = witness.Keeper(witness.record(Kernel))
         self.busy_seconds = 0.0
         self._busy_until = 0.0
         # With several streams: when each engine is in use, and when the device is.
@@ -148,15 +146,15 @@ class DeviceQueue:
         launched_at = clock.now
         now = launched_at + launch_seconds
         with self._lock:
-            if self.slowdowns and not slowed:
+            if not slowed:
                 seconds = self.slowed(name, seconds, flops)
             queue = self._streams[stream]
             pending, ready = queue.pending, queue.ready
             if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
-                clock.now = now
+                clock.move(now)
                 self._clock.jump(pending[0], "launch queue is full")
                 now = pending[0]
-            clock.now = now
+            clock.move(now)
             start = ready if ready > now else now
             several = len(self._streams) > 1
             if engine and several:
@@ -166,7 +164,7 @@ class DeviceQueue:
                 used.add(start, start + seconds)
             end = queue.ready = start + seconds
             pending.append(end)
-            self._entries.append(
+            self.record.keep(
                 (name, launched_at, start, seconds, stream, flops, bytes, dtype, shapes, clock.thread, launch_seconds)
             )
             if several:
@@ -181,19 +179,24 @@ class DeviceQueue:
 
     def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
         """How long a kernel takes with the hiccups that hit it; they count it as one launch."""
+        try:
+            with self._lock:
+                slower: float = self.record.tell((name, seconds, flops))
+        except ValueError:  # within a launch
+            return seconds
+        return slower
+
+    def slow_down(self, slowdown: Slowdown) -> None:
+        """A hiccup to come."""
         with self._lock:
-            for slowdown in self.slowdowns:
-                if slowdown.applies(name, flops):
-                    seconds *= slowdown.factor
-        return seconds
+            self.record.keep(slowdown)
 
     @property
     def timeline(self) -> list[Kernel]:
-        """Kernels and transfers in the order of their launch."""
+        """Kernels and transfers in the order of their launch. Raises `witness.READ_EVENT`."""
         with self._lock:
-            known = len(self._kernels)
-            self._kernels += [Kernel(*entry) for entry in self._entries[known:]]
-            return self._kernels
+            kernels: list[Kernel] = self.record.tell(witness.TIMELINE)
+            return kernels
 
     def ready_at(self, stream: int | None = None) -> float:
         """When a stream (or, for None, every stream) has done all that is queued."""

@@ -13,11 +13,13 @@ import enum
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import process
 from pathlib import Path
 from typing import Any
+
+from vgpu.timing import witness
 
 # Bound before anything is patched: the simulation itself must wait in real time.
 time_real = time.perf_counter
@@ -63,6 +65,21 @@ class ThreadClock:
     holding: int = 0
     native_id: int | None = None
     gate: Any = field(default_factory=allocate_lock)
+    step: Callable[[float | None], bool] = field(init=False, repr=False)
+    """Moves `now`, and answers None with whether nothing else did (`vgpu.timing.witness`)."""
+
+    def __post_init__(self) -> None:
+        steps = witness.steps(self)
+        next(steps)
+        self.step = steps.send
+
+    def move(self, moment: float) -> None:
+        """The thread's time is `moment` from now on."""
+        try:
+            self.step(moment)
+        except ValueError:
+            # Within a step: by a signal handler or a finalizer, whose own steps are lost.
+            return
 
     @property
     def takes_part(self) -> bool:
@@ -150,11 +167,11 @@ class Turns:
     def sleep(self, clock: ThreadClock, moment: float) -> None:
         """The thread goes on at `moment`; who is due before goes first."""
         if moment <= clock.limit or not clock.takes_part or clock.holding:
-            clock.now = max(clock.now, moment)
+            clock.move(max(clock.now, moment))
         else:
             self.prepare(clock)
             self.block(clock, moment - clock.now)
-            clock.now = max(clock.now, moment)
+            clock.move(max(clock.now, moment))
 
     def come_back(self, clock: ThreadClock) -> None:
         """Called before a thread waits: the turn may have been taken from it."""
@@ -169,7 +186,7 @@ class Turns:
                 return
             if clock.state is State.AWAY:
                 # What it waited for came from somewhere, at the earliest now.
-                clock.now = max(clock.now, self._reached)
+                clock.move(max(clock.now, self._reached))
             clock.state = State.READY
             if self._running is clock or self._running is None:
                 self._running = None
@@ -204,7 +221,7 @@ class Turns:
             clock.is_called = True
             if clock.state is not State.BLOCKED:
                 return
-            clock.now = clock.now if moment is None else max(clock.now, moment)
+            clock.move(clock.now if moment is None else max(clock.now, moment))
             clock.state, clock.is_late = State.READY, False
             if self._running is None:
                 self._grant(self._earliest())
@@ -247,7 +264,8 @@ class Turns:
             # Somebody outside may still call a thread: then time in which nothing happens passes like real time.
             if not self._is_alone() and time_real() - clock.began_real < clock.wake - clock.now:
                 return
-            clock.now, clock.is_late = max(clock.now, clock.wake), True
+            clock.move(max(clock.now, clock.wake))
+            clock.is_late = True
         self._reached = max(self._reached, clock.now)
         waits_at_gate = clock.state is not State.BUSY
         clock.state = State.RUNNING

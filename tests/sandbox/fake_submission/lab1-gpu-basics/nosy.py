@@ -40,3 +40,65 @@ def many_times():
         with contextlib.suppress(OSError):
             open(f"/nowhere/{number}").close()
     return 1
+
+
+def junk_first():
+    many_times()
+    gc.get_objects()
+    return 1
+
+
+def floods_the_notes():
+    """Junk written to the pipe itself, which is the second of three."""
+    pipes = [number for number in range(3, 64) if _is_pipe(number)]
+    for _ in range(100):
+        os.write(pipes[1], b"junk\n" * 1000)
+    return 1
+
+
+def _is_pipe(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}").startswith("pipe:")
+    except OSError:
+        return False
+
+
+def names_with_methods():
+    """A str and a bytes that would run code of their own inside the hook."""
+    ran = []
+
+    class Name(str):
+        def startswith(self, *arguments):
+            ran.append("startswith")
+            return True
+
+        def __format__(self, how):
+            ran.append("format")
+            return "harmless"
+
+    class Raw(bytes):
+        def decode(self, *arguments):
+            ran.append("decode")
+            return "/tmp/harmless"
+
+    for name in (Name("/proc/self/maps"), Raw(b"/proc/self/status")):
+        with contextlib.suppress(OSError):
+            open(name).close()
+    with contextlib.suppress(OSError):
+        socket.create_connection((Name("192.0.2.1"), 80), timeout=0.01)
+    return ran
+
+
+def frames_through_a_library():
+    from torch.utils._pytree import tree_map
+
+    tree_map(sys._getframe, [0])
+    tree_map(inspect.currentframe, [])
+    return 1
+
+
+def code_in_anothers_name():
+    import torch
+
+    exec(compile("open('/proc/self/maps').close()", torch.__file__, "exec"), {})
+    return 1
