@@ -23,7 +23,7 @@ commits = "in_time"                         # the last one in time, where there 
 protocols = ["https", "ssh"]                # that addresses in a list may use
 
 [limits]
-minutes_per_submission = 60
+minutes_per_submission = 20
 files = 4000
 mebibytes = 64
 
@@ -69,7 +69,7 @@ class IntakeLimits:
 
     files: int = MAX_FILES
     bytes: int = MAX_TOTAL_BYTES
-    seconds_per_submission: float = 3600.0
+    seconds_per_submission: float = 1200.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ def _git(table: _Table) -> GitSettings:
 
 
 def _limits(table: _Table) -> IntakeLimits:
-    minutes = table.number("minutes_per_submission", 60)
+    minutes = table.number("minutes_per_submission", 20)
     files = table.number("files", MAX_FILES, MAX_FILES)
     mebibytes = table.number("mebibytes", MAX_TOTAL_BYTES // 2**20, MAX_TOTAL_BYTES // 2**20)
     table.done()

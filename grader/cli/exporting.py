@@ -25,11 +25,14 @@ def _read_grade(path: Path) -> Grade:
     from grader.report.document import from_document
 
     try:
-        return from_document(json.loads(path.read_text(encoding="utf-8")))
+        grade = from_document(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise _fail(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, AttributeError) as error:
         raise _fail(f"{path}: {error}") from None
+    if grade.incomplete:
+        raise _fail(f"{path} is not over ({grade.incomplete}), so its points are no result; grade again")
+    return grade
 
 
 def _put(content: str | bytes, out: Path | None) -> None:

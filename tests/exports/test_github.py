@@ -21,8 +21,8 @@ def test_the_workflow_has_no_more_rights_than_the_reporter_needs() -> None:
 
 
 def test_the_workflow_grades_the_wanted_labs() -> None:
-    assert "run: make grade LAB=1,3 ||" in github.workflow(lab="1,3")
-    assert "run: make grade ||" in github.workflow()
+    assert "run: make grade LAB=1,3\n" in github.workflow(lab="1,3")
+    assert "run: make grade\n" in github.workflow()
 
 
 def test_a_lab_that_there_is_not_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -166,6 +168,27 @@ def test_the_autograder_says_why_it_cannot_grade(tmp_path: Path) -> None:
     assert made["score"] == 0
     assert "could not be graded" in str(made["output"])
     assert "the submission holds no lab, only 'essay.txt': hand in the lab's folder" in str(made["output"])
+
+
+def test_a_grader_that_fails_gives_no_zero(tmp_path: Path) -> None:
+    root = in_its_layout(tmp_path)
+    shutil.copytree(Path(__file__).parents[2] / "labs" / "lab1_gpu_basics", root / "submission" / "lab1_gpu_basics")
+    with (root / "source" / "settings.sh").open("a") as file:
+        file.write("DEVICE=cuda\nCUDA_VISIBLE_DEVICES=none\n")
+    environment = {**os.environ, "AUTOGRADER_ROOT": str(root), "AUTOGRADER_PYTHON": sys.executable}
+    command = ["bash", root / "source" / "run_autograder"]
+    done = subprocess.run(command, env=environment, check=False, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "could not grade: " in done.stdout
+    assert "no results are written" in done.stdout
+    assert not (root / "results" / "results.json").exists()
+
+
+def test_the_autograder_stays_below_gradescopes_ten_minutes() -> None:
+    script = (Path(gradescope_autograder.__file__).parent / "scripts" / "run_autograder").read_text()
+    (seconds,) = re.findall(r"TIME_LIMIT=(\d+)", script)
+    assert 300 <= int(seconds) <= 560
+    assert '--time-limit "$TIME_LIMIT"' in script
 
 
 def test_the_scripts_are_valid_bash() -> None:

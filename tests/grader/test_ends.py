@@ -15,8 +15,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from grader import rubric
 from grader.configuration import own_configuration
-from grader.report.document import SCHEMA_FILE
+from grader.grade import Circumstances, grade
+from grader.report.document import SCHEMA_FILE, to_json
 from grader.sandbox import Reply, Request, Sandbox, SandboxError, linux
 
 ROOT = Path(__file__).parents[2]
@@ -162,6 +164,18 @@ def test_the_next_grading_replaces_an_incomplete_one_and_does_not_compare_with_i
     assert done.returncode == 1
     assert "since the last run" not in done.stdout
     assert document(report)["incomplete"] == ""
+
+
+def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
+    here = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0, incomplete="it was interrupted")
+    course = rubric.load()
+    (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
+    for export in ("gradescope-results", "github-result", "markdown"):
+        command = [GPULABS, "export", export, str(tmp_path / "grade.json")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "is not over (it was interrupted), so its points are no result" in done.stderr
+        assert done.stdout == ""
 
 
 def on_a_small_disk(folder: Path, size: str) -> Callable[[], None]:

@@ -20,7 +20,8 @@ from tests.sandbox.as_user import become_nobody
 HERE = Path(__file__).parent
 SUBMISSION = HERE / "fake_submission"
 PROBES = HERE / "probes"
-PRELOAD = ("numpy", "torch", "torch.distributed", "safetensors.numpy", "tests.sandbox.fork_guards")
+sys.path.append(str(HERE / "libraries"))  # a sandbox looks there for what it preloads
+PRELOAD = ("numpy", "torch", "torch.distributed", "safetensors.numpy", "fork_guards")
 LIMITS = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Sandbox, SubmissionError, copying
+from grader.sandbox import Sandbox, SandboxError, SubmissionError, copying
 from tests.sandbox.sandbox_runs import PROBES, call
 
 HOSTILE = ("torch", "numpy", "sitecustomize", "usercustomize", "conftest", "random", "json", "labkit")
@@ -135,3 +135,25 @@ def test_a_sandbox_that_turns_to_another_submission_keeps_nothing_of_the_one_bef
         assert sandbox.submission_sha256 != before
         assert sandbox.read_text("lab1_gpu_basics/benchmark.py") == file.read_text()
         assert call(sandbox, "benchmark", "answer").value == {"returned": 43}
+
+
+def test_a_folder_that_is_edited_during_a_grading_is_graded_as_it_was(folder: Path) -> None:
+    file = folder / "lab1_gpu_basics" / "benchmark.py"
+    with Sandbox(folder, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
+        before = sandbox.submission_sha256
+        file.write_text("def answer():\n    return 7\n")
+        (folder / "lab1_gpu_basics" / "REPORT.md").write_text("written meanwhile")
+        assert call(sandbox, "benchmark", "answer").value == {"returned": 42}
+        assert sandbox.read_text("lab1_gpu_basics/REPORT.md") is None
+        assert sandbox.submission_sha256 == before
+        sandbox.turn_to(folder)
+        assert call(sandbox, "benchmark", "answer").value == {"returned": 7}
+
+
+def test_no_room_for_the_copy_is_one_clear_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(entries: object, parent: Path) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(copying, "copy", full)
+    with pytest.raises(SandboxError, match=r"no room for a copy .* \(No space left on device\); .*TMPDIR=/path"):
+        Sandbox(folder, preload=("numpy",)).__enter__()

@@ -104,7 +104,7 @@ def forks(student: Any) -> dict[str, Any]:
     import os
     import sys
 
-    guards = sys.modules["tests.sandbox.fork_guards"]
+    guards = sys.modules["fork_guards"]
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,0 +1,113 @@
+"""A submission that hangs costs minutes, not hours: imports that do not end, and the time limit of a whole grading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.devices import GradingDevice
+from grader.judge import CheckFailed, NeedsReview
+from grader.sandbox import Limits, RankReply, Reply, Request, Sandbox
+from grader.submission import Submission
+
+HANGS = RankReply("timeout", message="no result within 60 s", where="benchmark.py:3", importing=True)
+FINE = RankReply("ok", {"answer": 42})
+
+
+@pytest.fixture(autouse=True)
+def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grader.submission._machine_is_busy", lambda: False)
+
+
+class Answers:
+    """A sandbox that gives these answers, one after the other, and the last one for ever."""
+
+    limits = Limits()
+
+    def __init__(self, *answers: RankReply) -> None:
+        self.answers = list(answers)
+        self.asked: list[Request] = []
+
+    def run(self, request: Request) -> Reply:
+        self.asked.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return Reply(answer.kind, (answer,), 0.0)
+
+
+def submission(*answers: RankReply, time_limit: float | None = None) -> tuple[Submission, Answers]:
+    sandbox: Any = Answers(*answers)
+    device = GradingDevice(name="vgpu:T4", label="virtual T4")
+    return Submission(device, sandbox, time_limit_seconds=time_limit), sandbox
+
+
+def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> None:
+    one, sandbox = submission(HANGS, HANGS, FINE)
+    one.begin("lab1.benchmark.first")
+    for number in range(2):
+        with pytest.raises(CheckFailed, match="no answer in time"):
+            one.probe("lab1.matmul", number=number)
+    one.begin("lab1.memory.second")
+    with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
+        one.probe("lab1.matmul", number=2)
+    assert len(sandbox.asked) == 2
+    one.begin("lab2.amp.other")
+    assert one.probe("lab2.amp").answer == 42
+
+
+def test_a_function_that_hangs_decides_nothing_about_others() -> None:
+    slow = RankReply("timeout", message="no result within 60 s", where="benchmark.py:30 in run")
+    one, sandbox = submission(slow, slow, slow, FINE)
+    one.begin("lab1.benchmark.first")
+    for number in range(3):
+        with pytest.raises(CheckFailed):
+            one.probe("lab1.matmul", number=number)
+    assert one.probe("lab1.matmul", number=3).answer == 42
+    assert len(sandbox.asked) == 4
+
+
+def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) -> None:
+    lab = tmp_path / "lab1_gpu_basics"
+    lab.mkdir()
+    (lab / "hangs.py").write_text("def wait():\n    while True:\n        pass\n\n\nwait()\n")
+    (lab / "slow.py").write_text("def wait():\n    while True:\n        pass\n")
+    probes = Path(__file__).parents[1] / "sandbox" / "probes"
+    limits = Limits(wall_seconds=1.0)
+    with Sandbox(tmp_path, preload=("numpy",), probe_paths=[probes], limits=limits) as sandbox:
+        found = {}
+        for module in ("hangs", "slow"):
+            reply = sandbox.run(Request("drive.call", params={"module": module, "function": "wait"}))
+            assert reply.kind == "timeout"
+            found[module] = (reply.ranks[0].importing, reply.where)
+    assert found["hangs"][0] is True
+    assert found["slow"][0] is False
+    assert found["hangs"][1] is not None
+    assert found["hangs"][1].startswith("hangs.py:")
+
+
+def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
+    one, sandbox = submission(FINE, time_limit=20.0)
+    one.probe("lab1.matmul")
+    (request,) = sandbox.asked
+    assert request.limits is not None
+    assert request.limits.wall_seconds <= 20.0
+
+
+def test_what_is_cut_off_by_the_time_limit_is_a_persons_to_judge() -> None:
+    one, _ = submission(HANGS, time_limit=20.0)
+    with pytest.raises(NeedsReview, match="left out: the time limit of 20 s for the whole grading was reached"):
+        one.probe("lab1.matmul")
+
+
+def test_after_the_time_limit_no_check_begins() -> None:
+    one, sandbox = submission(FINE, time_limit=0.5)
+    with pytest.raises(NeedsReview, match=r"the time limit of 0\.5 s"):
+        one.begin("lab1.benchmark.first")
+    assert sandbox.asked == []
+
+
+def test_without_a_time_limit_a_probe_has_its_own() -> None:
+    one, sandbox = submission(FINE)
+    one.probe("lab1.matmul")
+    assert sandbox.asked[0].limits is None
