@@ -135,5 +135,10 @@ class TestMeasurements:
                     f"but no more than {peak:.5g} can be reached",
                     "a number above the peak means that the clock stopped too early or that work was counted twice",
                 )
-                slowest = 2 * call["size"] ** 3 / (5 * expected(device, call, seen).high) / 1e12
-                require(told >= slowest, f"{told:.3g} TFLOPS were not measured: even {slowest:.3g} would be very slow")
+                # A share of the peak that is told without measuring lies below the roofline, too.
+                slowest = 2 * call["size"] ** 3 / (1.25 * expected(device, call, seen).high) / 1e12
+                require(
+                    told >= slowest,
+                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, which were not "
+                    f"measured: {slowest:.5g} and more are reached",
+                )

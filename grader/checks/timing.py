@@ -23,7 +23,7 @@ Call = dict[str, Any]
 KERNEL_LAUNCHES = 500
 """A product is "long" when its kernel lasts this many launches: then 2 % is far above what any method adds."""
 
-_PACES = (1.4, 2.4)
+_PACES = (1.4, 4.0)
 """A virtual GPU takes so many times as long as its data sheet lets expect: far more than any tolerance, and more than
 the share of its peak that a product does not reach."""
 _CLOCK_SECONDS = 5e-6
