@@ -33,6 +33,15 @@ EXACT = 1e-9
 """Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
+_SINGLE_QUERIES: list[dict[str, str]] = [
+    {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
+    {"temperature_celsius": "celsius"},
+    {"power_watts": "power_milliwatts"},
+    {"power_limit_watts": "limit_milliwatts"},
+    {"sm_clock_hertz": "sm_megahertz"},
+    {"memory_clock_hertz": "memory_megahertz"},
+]
+"""What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
 Logs = list[tuple[int, dict[str, Any]]]
 """Steps, and what was logged of each."""
 
@@ -131,15 +140,15 @@ class TestMonitoring:
         )
 
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
-        known = ("uuid", "name", "used_bytes", "total_bytes", "celsius")
-        draw = fresh.shared("lab5.monitoring")
-        full, lost = gpu(draw, 0), gpu(draw, 1)
-        poor = {key: value for key, value in gpu(draw, 2).items() if key in known}
-        _, seen = _seen(submission, fresh, gpus=[full, lost, poor], lost=[1])
+        known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
+        full, lost, poor = fresh.shuffled(range(3))
+        gpus = [gpu(fresh, index) for index in range(3)]
+        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in ("uuid", "name", *known.values())}
+        _, seen = _seen(submission, fresh, gpus=gpus, lost=[lost])
         found = series(seen.text)
-        told = {name for name, index in found if index == "2"}
-        wanted = {"gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_temperature_celsius"}
-        where = "of a GPU that tells only its memory and temperature"
+        told = {name for name, index in found if index == str(poor)}
+        wanted = {"gpu_up", *(GAUGES[field] for field in known)}
+        where = f"of GPU {poor}, which tells only {', '.join(known)}"
         require_equal(
             sorted(told),
             sorted(wanted),
@@ -148,19 +157,20 @@ class TestMonitoring:
         )
         lines = records(seen.jsonl)
         entry = {reading["index"]: reading for reading in lines[-1]["gpus"]}
+        absent = {"throttle_reasons", *GAUGES, *COUNTERS} - known.keys()
         require(
-            not {"power_watts", "throttle_reasons", "ecc_errors"} & entry[2].keys(),
-            f"metrics.jsonl has {sorted(entry[2])} {where}",
+            known.keys() <= entry[poor].keys() and not absent & entry[poor].keys(),
+            f"metrics.jsonl has {sorted(entry[poor])} {where}",
             "labkit.monitoring.plain leaves out what is None",
         )
-        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith("gpu2/")}
+        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith(f"gpu{poor}/")}
         require(
-            scalars == {"gpu2/memory_used_bytes", "gpu2/memory_total_bytes", "gpu2/temperature_celsius"},
+            scalars == {f"gpu{poor}/{field}" for field in known},
             f"TensorBoard has {sorted(scalars)} {where}",
             "only what is a number and is there",
         )
-        require(("gpu_power_watts", "1") in series(seen.first), "the GPU that is lost later is missing at first")
-        left = sorted(name for name, index in found if index == "1")
+        require(("gpu_power_watts", str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
+        left = sorted(name for name, index in found if index == str(lost))
         require_equal(
             left,
             ["gpu_up"],
@@ -168,8 +178,8 @@ class TestMonitoring:
             hint="its last values are not its values",
         )
         hint = "the monitor goes on telling whether a GPU is there: 1 while the driver has it, 0 from then on"
-        require_between(found["gpu_up", "1"], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
-        require_close(found["gpu_up", "0"], 1, relative=0, what="gpu_up of the GPU beside it")
+        require_between(found["gpu_up", str(lost)], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
+        require_close(found["gpu_up", str(full)], 1, relative=0, what="gpu_up of the GPU beside it")
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
         logs = _logs(fresh)

@@ -196,8 +196,8 @@ class TestProfiling:
 
     @requires("step_parts_equal_truth")
     def test_communication_told_apart(self, submission: Submission, fresh: Fresh) -> None:
-        job = {"samples": 64, "width": 64 * fresh.integer(16, 32), "layers": fresh.integer(3, 6)}
-        job["load_seconds"] = fresh.uniform(0.5e-3, 2e-3)
+        width, layers, load = 64 * fresh.integer(16, 32), fresh.integer(3, 6), fresh.uniform(0.5e-3, 2e-3)
+        job = {"samples": 64, "width": width, "layers": layers, "load_seconds": load}
         options: dict[str, Any] = {"device": DEVICE, "values": False, "job": job, "steps": 3, "warmup": 2}
         told = submission.rank_probe("lab5_profiling.communication", 2, **options)
         truth = submission.rank_probe("lab5_profiling.communication_truth", 2, student=False, **options)

@@ -123,9 +123,9 @@ class Reusing:
 
     def _of_the_reference(self, request: Request) -> Reply:
         if request.probe not in self.answers:
-            _rebuild(load(SCENARIOS / "exploits" / "honest_right"), self._folder)
+            rebuild(load(SCENARIOS / "exploits" / "honest_right"), self._folder)
             self.answers[request.probe] = self._sandbox.run(request)
-            _rebuild(self._scenario, self._folder)
+            rebuild(self._scenario, self._folder)
         return self.answers[request.probe]
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +136,7 @@ def _is_bug(scenario: Scenario) -> bool:
     return scenario.folder.parent.name == "bugs"
 
 
-def _rebuild(scenario: Scenario, folder: Path) -> None:
+def rebuild(scenario: Scenario, folder: Path) -> None:
     shutil.rmtree(folder)
     scenario.build(folder)
 
@@ -205,7 +205,7 @@ class Bench:
 
         Without `every_check`, a planted bug is asked what `OnlyWhatMatters` says.
         """
-        _rebuild(scenario, self.folder)
+        rebuild(scenario, self.folder)
         arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
         arguments += [f"--grade-report={report}", *options]
         is_bug, is_variant = _is_bug(scenario), scenario.folder.parent.name == "variants"
