@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 
 def new_seed() -> int:
@@ -47,5 +51,6 @@ class Fresh:
     def normal(self, *shape: int) -> NDArray[np.float32]:
         return self.rng.standard_normal(shape).astype(np.float32)
 
-    def shuffled(self, items: list[int]) -> list[int]:
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """In an order of this grading: cases in a fixed one can be answered by counting calls."""
         return [items[int(index)] for index in self.rng.permutation(len(items))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grader.fresh import Fresh
-from grader.judge import mebibytes, require_between
+from grader.judge import mebibytes, number, require_between
 from grader.submission import Submission
 
 TOLERANCE = 0.03
@@ -23,8 +23,19 @@ def network(fresh: Fresh) -> dict[str, Any]:
 
     The same for all checks of one grading, so that the student's profile of it is made once.
     """
-    fresh = fresh.shared("lab1.memory")
-    return {"widths": [fresh.odd(1501, 2101) for _ in range(4)] + [fresh.odd(11, 99)], "batch": fresh.odd(901, 1401)}
+    return _drawn(fresh.shared("lab1.memory"))
+
+
+def networks(fresh: Fresh) -> list[dict[str, Any]]:
+    """The same network and another one, in any order."""
+    return fresh.shuffled([network(fresh), _drawn(fresh)])
+
+
+def _drawn(fresh: Fresh) -> dict[str, Any]:
+    # Two that are alike within the tolerances are rare: bytes seen in one grading are no answer in the next.
+    scale = fresh.uniform(1.0, 1.5)
+    widths = [fresh.odd(int(1401 * scale), int(1801 * scale)) for _ in range(fresh.integer(4, 6))]
+    return {"widths": [*widths, fresh.odd(11, 99)], "batch": fresh.odd(901, 2101)}
 
 
 def parameter_bytes(widths: list[int], bytes_per_element: int = 4) -> int:
@@ -57,6 +68,23 @@ class Truth:
                 real - slack,
                 real + slack,
                 what=f"{field} of stage {stage['stage']!r}",
+                show=mebibytes,
+                expected=f"{mebibytes(real)}, give or take {mebibytes(slack)}",
+                hint=hint,
+            )
+
+    def compare_falls(self, profile: Mapping[str, Any], hint: str) -> None:
+        """Fail unless the peak of every stage lies as far below the largest as it should, within the same TOLERANCE."""
+        largest = max(stage["peak_bytes"] for stage in self.stages.values())
+        told = max(number(stage["peak_bytes"], "peak_bytes") for stage in profile["stages"])
+        slack = TOLERANCE * largest
+        for stage in profile["stages"]:
+            real = largest - self.stages[stage["stage"]]["peak_bytes"]
+            require_between(
+                told - stage["peak_bytes"],
+                real - slack,
+                real + slack,
+                what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest peak of the step",
                 show=mebibytes,
                 expected=f"{mebibytes(real)}, give or take {mebibytes(slack)}",
                 hint=hint,

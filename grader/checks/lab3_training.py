@@ -22,6 +22,10 @@ RTOL = 1e-9
 """Relative to the largest weight. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and more."""
 
 
+_SAME_WAY = 0.5
+"""Cosine between two ways that weights moved. Right ones: 1; with a mistake in steps or means still nearly that."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A linear model (outputs = inputs @ weight.T + shift), trained by ranks that begin with weights of their own."""
@@ -169,6 +173,21 @@ def require_equal_replicas(seen: Sequence[Seen], *, what: str, hint: str, names:
             apart = float(np.abs(np.asarray(each[name], dtype=np.float64) - first).max())
             if not apart <= RTOL * max(1.0, float(np.abs(first).max())):
                 raise CheckFailed(f"{what}: {name} of rank {rank} differs from rank 0's by {apart:.3g}", hint)
+
+
+def require_moved_alike(seen: Sequence[Seen], start: NDArray[Any], expected: Array, *, what: str) -> None:
+    """Fail unless training changed every rank's weights, roughly as it should: weights that are equal because nothing
+    was trained, or because they were overwritten, say nothing. How far they moved is judged elsewhere."""
+    way = expected - np.asarray(start, dtype=np.float64)
+    for rank, each in enumerate(seen):
+        moved = np.asarray(each.weight, dtype=np.float64) - start
+        length = float(np.linalg.norm(moved))
+        alike = float((moved * way).sum() / (length * np.linalg.norm(way))) if length else 0.0
+        require(
+            alike > _SAME_WAY,
+            f"{what}: the weights of rank {rank} moved by {length:.3g}, and not the way that its samples lead",
+            "the model that is passed in is trained, in place",
+        )
 
 
 def require_shared(numbers: Sequence[Sequence[int]], samples: int, *, what: str, hint: str) -> None:

@@ -178,6 +178,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 dict.fromkeys(good),
                 {**dict.fromkeys(good), "up": False},
             ]
+            cases = fresh.shuffled(cases)
             yield (
                 changed,
                 [
@@ -192,9 +193,9 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 ],
             )
         losses: list[dict[str, Any]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
-        losses += [{"loss": "-inf"}, {"accuracy": 0.5}]
+        losses = fresh.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
         yield {}, [{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
-        waits = [None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0]
+        waits = fresh.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
         yield (
             {},
             [
@@ -209,15 +210,26 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         moments = [0.0, wait / 2, wait - 1, wait, wait + 5, wait + 6, wait + 7, 1.5 * wait + 7, 2 * wait + 8]
         moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
         hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
-        full_at = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+        full_from = fresh.integer(1, 4)
+        places = fresh.shuffled(range(3))
         given = []
-        for number, (moment, hot, full) in enumerate(zip(moments, hot_at, full_at, strict=True)):
-            readings = {**good, "memory_used_bytes": 20 if full else 10}
+        for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
+            readings = {**good, "memory_used_bytes": 20 if number >= full_from else 10}
             readings["temperature_celsius"] = None if hot is None else 60.0 + 30.0 * hot
             beside = {**good, "throttle_reasons": ["power_brake"] if number % 2 else ["thermal_slowdown"]}
-            gpus = [{"index": 0, **readings}, {"index": 1, **good}, {"index": 2, **beside}]
+            all_of_them = [readings, good, beside]
+            gpus = [{"index": index, **all_of_them[place]} for index, place in enumerate(places)]
             given.append({"time": start + moment, "metrics": {"loss": 1.0}, "gpus": gpus})
         yield changed, given
+
+
+def on_and_off(fresh: Fresh, samples: int) -> list[bool]:
+    """Whether a condition holds, sample by sample: it comes, holds for a while, goes and comes again."""
+    parts = [(False, 0), (True, 2), (False, 1), (True, 1), (False, 0)]
+    while True:
+        states = [state for state, least in parts for _ in range(least + fresh.integer(0, 3))]
+        if len(states) == samples:
+            return states
 
 
 def expected_alerts(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from grader.checks.programs import picture_and_json
-from grader.checks.timing import Call, expected, long_size, measure
+from grader.checks.timing import Call, expected, long_size, long_sizes, measure, require_ran
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import number, require, require_close, require_equal, seconds
+from grader.judge import number, require, require_between, require_close, require_equal, seconds
 from grader.submission import Submission
 
 ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
@@ -82,12 +82,14 @@ class TestBenchmark:
         device = submission.device.name
         call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": 5}
         (seen,) = measure(submission, fresh, device, [call])
+        hint = "the first product also loads a library; run `warmup` products before the clock starts"
+        require_ran(call, seen, hint)
         honest = expected(device, call, seen).high
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         require(
             took <= 50 * honest,
             f"the first product in a new process: saw {seconds(took)}, expected about {seconds(honest)}",
-            "the first product also loads a library; run `warmup` products before the clock starts",
+            hint,
         )
 
     @requires("returns_result")
@@ -96,53 +98,73 @@ class TestBenchmark:
         device = "vgpu:T4" if submission.device.simulated else "cuda"
         call = {"size": long_size(device, fresh, "float16", 100), "iterations": 10, "dtype": "float16"}
         (seen,) = measure(submission, fresh, device, [call], warm=True)
+        hint = "create operands and move data before the clock starts; between start and stop there is only the product"
+        require_ran(call, seen, hint)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
         high = expected(device, call, seen).high
         require(
             took <= high,
             f"seconds per product of {call['size']} in float16: saw {seconds(took)}, of which the product can take "
             f"{seconds(high)} at most",
-            "create operands and move data before the clock starts; between start and stop there is only the product",
+            hint,
         )
 
     @requires("returns_result")
     def test_seconds_per_product(self, submission: Submission, fresh: Fresh) -> None:
         device = submission.device.name
-        size = long_size(device, fresh)
-        calls = [{"size": size, "iterations": count} for count in (6, 24)]
-        few, many = (
-            number(seen["result"]["seconds"], "seconds")
-            for seen in measure(submission, fresh, device, calls, warm=True)
-        )
-        require_close(
-            many,
-            few,
-            relative=0.3,
-            what="seconds with 24 iterations against 6",
-            show=seconds,
-            hint="MatmulResult.seconds is per product: divide by the number of products between start and stop",
-        )
+        counts = fresh.shuffled([4, 8, 16, 32])
+        calls = [
+            {"size": size, "iterations": count}
+            for size, count in zip(long_sizes(device, fresh, len(counts)), counts, strict=True)
+        ]
+        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+            honest = expected(device, call, seen)
+            require_between(
+                seen["result"]["seconds"],
+                0.5 * honest.low,
+                2 * honest.high,
+                what=f"seconds per product of {call['size']} with {call['iterations']} iterations",
+                show=seconds,
+                expected=f"about {seconds(honest.low)}",
+                hint="MatmulResult.seconds is per product: divide by the number of products between start and stop",
+            )
 
     @requires("returns_result")
-    def test_all_sizes_compared(self, submission: Submission) -> None:
+    def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
         simulated = submission.device.simulated
-        sizes = DEFAULT_SIZES if simulated else [64, 128, 256, 512, 1024]
-        arguments: dict[str, Any] = {} if simulated else {"sizes": sizes, "iterations": 10}
-        seen = submission.probe("lab1.compare", values=not simulated, arguments=arguments)
-        require_equal([row["size"] for row in seen.rows], sizes, what="sizes of compare_cpu_gpu()")
-        for row in seen.rows:
-            what = f"compare_cpu_gpu() at {row['size']}"
-            require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
-            require(
-                str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}"
+        sizes = [fresh.odd(33, 1023) for _ in range(fresh.integer(4, 6))]
+        calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(5, 15)}]
+        if simulated:  # the default takes long on a real CPU
+            calls.append({})
+        seen = submission.probe("lab1.compare", values=not simulated, calls=calls)
+        for arguments, rows in zip(calls, seen.rows, strict=True):
+            wanted = arguments.get("sizes", DEFAULT_SIZES)
+            require_equal([row["size"] for row in rows], wanted, what="sizes of compare_cpu_gpu()")
+            for row in rows:
+                _require_compared(row, arguments.get("iterations", 100))
+        for size in sizes:
+            require_ran(
+                {**calls[0], "size": size},
+                {"products": seen.products},
+                "call benchmark_matmul for the CPU and for the GPU",
             )
-            ratio = number(row["cpu"]["seconds"], what) / number(row["gpu"]["seconds"], what)
-            require_close(row["speedup"], ratio, relative=1e-6, what=f"{what}, speedup = cpu.seconds / gpu.seconds")
 
     @requires("returns_result", "all_sizes_compared")
-    def test_results_and_plot_saved(self, submission: Submission) -> None:
-        arguments = ["--sizes", "64,96,128", "--iterations", "5"]
+    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+        sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
+        chosen = ",".join(map(str, sizes))
+        arguments = ["--sizes", chosen, "--iterations", "5"]
         seen = submission.probe("programs.run", module="lab1_gpu_basics.benchmark", arguments=arguments)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
-        sizes = [row.get("size") for row in rows if isinstance(row, dict)]
-        require_equal(sizes, [64, 96, 128], what="sizes in the results of `benchmark --sizes 64,96,128`")
+        found = [row.get("size") for row in rows if isinstance(row, dict)]
+        require_equal(found, sizes, what=f"sizes in the results of `benchmark --sizes {chosen}`")
+
+
+def _require_compared(row: dict[str, Any], iterations: int) -> None:
+    """Fail unless one comparison is of a CPU with a GPU, and its ratio the right way up."""
+    what = f"compare_cpu_gpu() at {row['size']}"
+    require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
+    require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
+    require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations")
+    ratio = number(row["cpu"]["seconds"], what) / number(row["gpu"]["seconds"], what)
+    require_close(row["speedup"], ratio, relative=1e-6, what=f"{what}, speedup = cpu.seconds / gpu.seconds")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.checks.lab1_memory import network, require_parameters, truth
+from grader.checks.lab1_memory import network, networks, require_parameters, truth
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
@@ -50,30 +50,34 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
-        seen = submission.probe("lab1.memory", values=False, **network(fresh))
+        case = network(fresh)
+        seen = submission.probe("lab1.memory", values=False, **case)
+        hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
         peaks = {stage["stage"]: number(stage["peak_bytes"], "peak_bytes") for stage in seen.profile["stages"]}
         require(
             peaks["loss"] < 0.9 * max(peaks.values()) and peaks["zero_grad"] < max(peaks.values()),
             f"the peak never falls: {mebibytes(peaks['zero_grad'])} in 'zero_grad', which needs less than 'step'",
-            "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far",
+            hint,
         )
+        truth(submission, case).compare_falls(seen.profile, hint)
 
     @requires("every_stage_present")
     def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
-        case = network(fresh)
-        seen = submission.probe("lab1.memory_precisions", values=False, **case)
-        names = [str(profile["dtype"]).removeprefix("torch.") for profile in seen.profiles]
-        require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
-        for profile, bytes_per_element in zip(seen.profiles, (4, 2), strict=True):
-            stages = {stage["stage"]: stage["allocated_bytes"] for stage in profile["stages"]}
-            require_parameters(
-                stages["model"] - stages["baseline"],
-                case["widths"],
-                bytes_per_element,
-                f"bytes of the model in {profile['dtype']}",
-                f"{bytes_per_element} bytes per number: the whole model is cast. And each precision starts from "
-                "nothing: model, batch and optimizer of the run before must be gone",
-            )
+        cases = networks(fresh)
+        seen = submission.probe("lab1.memory_precisions", values=False, networks=cases)
+        for case, profiles in zip(cases, seen.profiles, strict=True):
+            names = [str(profile["dtype"]).removeprefix("torch.") for profile in profiles]
+            require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
+            for profile, bytes_per_element in zip(profiles, (4, 2), strict=True):
+                stages = {stage["stage"]: stage["allocated_bytes"] for stage in profile["stages"]}
+                require_parameters(
+                    stages["model"] - stages["baseline"],
+                    case["widths"],
+                    bytes_per_element,
+                    f"bytes of the model in {profile['dtype']}, layers of {case['widths']}",
+                    f"{bytes_per_element} bytes per number: the whole model is cast. And each precision starts from "
+                    "nothing: model, batch and optimizer of the run before must be gone",
+                )
 
     @requires("every_stage_present", "precisions_compared")
     def test_memory_timeline_saved(self, submission: Submission) -> None:

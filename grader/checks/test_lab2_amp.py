@@ -37,10 +37,13 @@ def trained(submission: Submission, fresh: Fresh, steps: dict[str, int]) -> tupl
 @criterion("lab2.amp")
 class TestAmp:
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
-        runs, _, _ = trained(submission, fresh, {"float32": 3})
+        epochs = fresh.integer(3, 12)
+        runs, case, _ = trained(submission, fresh, {"float32": epochs})
         seen = runs["float32"]
-        require_ran(seen, "float32", taken=3, skipped=0)
-        require_equal(len(seen["result"]["losses"]), 3, what="number of AmpTraining.losses after three epochs")
+        passes = epochs * len(case["sizes"])
+        require_equal(len(seen["forwards"]), passes, what=f"batches that passed the model in {epochs} epochs")
+        require_ran(seen, "float32", taken=epochs, skipped=0)
+        require_equal(len(seen["result"]["losses"]), epochs, what=f"number of AmpTraining.losses after {epochs} epochs")
 
     @requires("returns_result")
     def test_loss_time_and_memory_reported(self, submission: Submission, fresh: Fresh) -> None:

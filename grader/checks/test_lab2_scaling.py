@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,8 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
-        seen, scale = _overflow(submission, fresh)
+        seen, scale, spoiled = _overflow(submission, fresh)
+        batches = len(spoiled)
         # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
         states = [*seen["before"], seen["after"]]
         require(
@@ -59,65 +61,76 @@ class TestScaling:
         moved = [bool(np.any(np.not_equal(one, other))) for one, other in itertools.pairwise(states)]
         require_equal(
             moved,
-            [True, False, True, True],
-            what="whether each of four batches changed the weights, when the second overflows in float16",
+            [not overflows for overflows in spoiled],
+            what=f"whether each of {batches} batches changed the weights, when {_which(spoiled)} in float16",
             hint=ORDER_HINT,
         )
-        require_ran(seen, "float16", taken=3, skipped=1)
+        require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
         require_equal(
             number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
-            scale / 2,
-            what=f"AmpTraining.final_scale after one overflow, where the scaler began with {scale:g}",
+            scale / 2 ** sum(spoiled),
+            what=f"AmpTraining.final_scale after {sum(spoiled)} overflows, where the scaler began with {scale:g}",
             hint="update() once per step; it halves the scale after an overflow",
         )
         number(seen["result"]["losses"][0], "AmpTraining.losses[0] of an epoch in which one step was skipped")
 
     @requires(TRAINS)
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
-        seen, _ = _overflow(submission, fresh)
+        seen, _, spoiled = _overflow(submission, fresh)
         require_equal(
             seen["scheduler_steps"],
-            3,
-            what="steps of the scheduler over four batches, of which the second overflows in float16",
+            len(spoiled) - sum(spoiled),
+            what=f"steps of the scheduler over {len(spoiled)} batches, when {_which(spoiled)} in float16",
             hint="only after a step that was taken: compare the scale before and after update()",
         )
         case = regression(fresh)
-        run: Run = {"dtype": "bfloat16", "sizes": [3, 5, 3, 5, 3], "rate": 0.01, "accumulation_steps": 2}
-        (seen,) = case.train(submission, [run | {"scheduler": True, "epochs": 2}])
+        window, epochs = fresh.integer(2, 3), fresh.integer(2, 4)
+        batches = window * fresh.integer(2, 3) + 1
+        run: Run = {"dtype": "bfloat16", "sizes": [fresh.odd(3, 5) for _ in range(batches)], "rate": 0.01}
+        run |= {"accumulation_steps": window, "scheduler": True, "epochs": epochs}
+        (seen,) = case.train(submission, [run])
         require_equal(
             seen["scheduler_steps"],
-            6,
-            what="steps of the scheduler over two epochs of five batches, with accumulation_steps=2",
+            epochs * -(-batches // window),
+            what=f"steps of the scheduler over {epochs} epochs of {batches} batches, with accumulation_steps={window}",
             hint="once per optimizer step, not per batch or epoch",
         )
 
     @requires(TRAINS)
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
-        settings = {
-            "init_scale": 2.0 ** fresh.integer(2, 4),
-            "growth_factor": 2.0 ** fresh.integer(1, 2),
-            "backoff_factor": 2.0 ** -fresh.integer(1, 2),
-            "growth_interval": 2,
-        }
         case = regression(fresh)
-        run: Run = {
-            "dtype": "float16",
-            "sizes": [fresh.odd(3, 5) for _ in range(13)],
-            "rate": 1e-3,
-            "accumulation_steps": 2,
-            "max_grad_norm": 1e6,
-            "scaler": settings,
-            "spoiled": [fresh.integer(2, 3)],
-        }
-        (seen,) = case.train(submission, [run])
-        # Windows: good, overflow, then five good ones, the last of a single batch.
-        require_ran(seen, "float16", taken=6, skipped=1)
-        require_equal(
-            number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
-            final_scale(settings, [False, True, *[False] * 5]),
-            what=f"AmpTraining.final_scale after seven windows, of which the second overflows, with {settings}",
-            hint="update() once per window: a window is one step, however many batches it has",
-        )
+        runs: list[Run] = []
+        overflows = []
+        for _ in range(3):
+            # One window overflows, then good ones make the scale grow; the last one has a single batch.
+            bad, good = fresh.integer(0, 1), fresh.integer(3, 5)
+            settings = {
+                "init_scale": 2.0 ** fresh.integer(1, 4),
+                "growth_factor": 2.0 ** fresh.integer(1, 2),
+                "backoff_factor": 2.0 ** -fresh.integer(1, 3),
+                "growth_interval": 2,
+            }
+            runs.append(
+                {
+                    "dtype": "float16",
+                    "sizes": [fresh.integer(3, 4) for _ in range(2 * (bad + 1 + good) - 1)],
+                    "rate": 1e-3,
+                    "accumulation_steps": 2,
+                    "max_grad_norm": 1e6,
+                    "scaler": settings,
+                    "spoiled": [2 * bad + fresh.integer(0, 1)],
+                }
+            )
+            overflows.append([*[False] * bad, True, *[False] * good])
+        for run, happened, seen in zip(runs, overflows, case.train(submission, runs), strict=True):
+            require_ran(seen, "float16", taken=len(happened) - 1, skipped=1)
+            require_equal(
+                number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
+                final_scale(run["scaler"], happened),
+                what=f"AmpTraining.final_scale after {len(happened)} windows, when {_which(happened)}, with "
+                f"{run['scaler']}",
+                hint="update() once per window: a window is one step, however many batches it has",
+            )
 
     @requires(TRAINS)
     def test_accumulation_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
@@ -220,17 +233,25 @@ class TestScaling:
         require_accurate(submission, fresh, "float16")
 
 
-def _overflow(submission: Submission, fresh: Fresh) -> tuple[dict[str, Any], float]:
-    """Four batches in float16, the second of which overflows; also the scale they began with."""
+def _overflow(submission: Submission, fresh: Fresh) -> tuple[dict[str, Any], float, list[bool]]:
+    """Batches in float16, one or two of which overflow; also the scale they began with, and which batches those are."""
     fresh = fresh.shared("lab2.overflow")
     case, scale = regression(fresh), 2.0 ** fresh.integer(4, 7)
+    batches = fresh.integer(5, 8)
+    bad = fresh.shuffled(range(1, batches - 1))[: fresh.integer(1, 2)]  # steps are taken before and after
     run: Run = {
         "dtype": "float16",
-        "sizes": [fresh.odd(7, 13) for _ in range(4)],
+        "sizes": [fresh.odd(3, 7) for _ in range(batches)],
         "rate": 0.05,
         "scaler": {"init_scale": scale, "growth_interval": PATIENT},
-        "spoiled": [1],
+        "spoiled": bad,
         "scheduler": True,
     }
     (seen,) = case.train(submission, [run])
-    return seen, scale
+    return seen, scale, [index in bad for index in range(batches)]
+
+
+def _which(overflows: Sequence[bool]) -> str:
+    """`number 2 overflows`, `numbers 2 and 4 overflow`; counted from 1."""
+    numbers = [str(index) for index, bad in enumerate(overflows, start=1) if bad]
+    return f"number {numbers[0]} overflows" if len(numbers) == 1 else f"numbers {' and '.join(numbers)} overflow"

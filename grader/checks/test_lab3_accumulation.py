@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grader.checks.lab3_training import Array, class_loss, half_squares, require_equal_replicas
+from grader.checks.lab3_training import Array, class_loss, half_squares, require_equal_replicas, require_moved_alike
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
 from grader.judge import require_arrays_close, require_between, require_close, require_equal
@@ -182,7 +182,10 @@ class TestAccumulation:
     def test_replicas_identical(self, submission: Submission, fresh: Fresh) -> None:
         hint = "the batch that exchanges gradients goes through the wrapper, in forward and backward, outside no_sync()"
         for given in (whole_windows(fresh), short_tail(fresh)):
-            require_equal_replicas(given.run(submission), what="after train_with_accumulation() on 2 ranks", hint=hint)
+            seen, what = given.run(submission), "after train_with_accumulation() on 2 ranks"
+            require_equal_replicas(seen, what=what, hint=hint)
+            expected, _, _ = given.follow()
+            require_moved_alike(seen, given.weight, expected, what=what)
 
     def test_effective_batch_size_reported(self, submission: Submission, fresh: Fresh) -> None:
         for given, unit in (

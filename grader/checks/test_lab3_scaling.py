@@ -43,14 +43,15 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
     fresh = fresh.shared(f"lab3.steps.{kind}.{uneven}")
     width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
     load = fresh.uniform(0.5e-3, 1.5e-3)
+    slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
     case: dict[str, Any] = {
         "kind": kind,
         "batch_size": batch,
         "width": width,
         "layers": layers,
         "steps": 2,
-        "load_seconds": [load * (1 + rank) if uneven else load for rank in range(ranks)],
-        "slowdowns": [3.0 if uneven and rank == ranks - 1 else 1.0 for rank in range(ranks)],
+        "load_seconds": [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)],
+        "slowdowns": [factor if uneven and rank == slow else 1.0 for rank in range(ranks)],
     }
     device = submission.device.name if submission.device.simulated else "vgpu:T4"
     return (
@@ -102,7 +103,7 @@ class TestScaling:
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
         names = ["communication", "data", "imbalance", "compute"]
         profiles, wanted, thresholds = [], [], []
-        for name in [*names, *names]:
+        for name in fresh.shuffled([*names, *names]):
             # Nothing else comes near: at least 0.3 for the culprit, 0.1 for the others, and the limit lies at 0.2.
             shares = {each: fresh.uniform(0.02, 0.1) for each in names[:3]}
             if name != "compute":
@@ -110,10 +111,12 @@ class TestScaling:
             profiles.append(profile(fresh, ranks=fresh.integer(2, 6), **shares))
             wanted.append(name)
             thresholds.append(0.0)
-        shares = {"communication": 0.02, "data": 0.12, "imbalance": 0.04}
-        profiles += [profile(fresh, ranks=3, **shares)] * 2
-        wanted += ["data", "compute"]
-        thresholds += [0.08, 0.16]
+        culprit = fresh.shuffled(names[:3])[0]
+        shares = dict.fromkeys(names[:3], 0.03) | {culprit: 0.12}
+        for threshold in fresh.shuffled([0.08, 0.16]):
+            profiles.append(profile(fresh, ranks=3, **shares))
+            wanted.append(culprit if threshold < 0.12 else "compute")
+            thresholds.append(threshold)
         seen = submission.probe("lab3_scaling.bottlenecks", device="cpu", profiles=profiles, thresholds=thresholds)
         for told, name, given, threshold in zip(seen.names, wanted, profiles, thresholds, strict=True):
             parts = split(given)
@@ -165,7 +168,7 @@ class TestScaling:
                         told[name][rank],
                         value - slack,
                         value + slack,
-                        what=f"measure_rank(): {name} of rank {rank}, where rank 1 is slower (simulated)",
+                        what=f"measure_rank(): {name} of rank {rank}, where one rank is slower (simulated)",
                         show=seconds,
                         expected=f"{seconds(value)}, give or take {seconds(slack)}",
                         hint="data and compute in steps without exchange; communication is the rest of a whole step",

@@ -12,6 +12,7 @@ from grader.checks.lab3_training import (
     epochs_of,
     even_case,
     require_equal_replicas,
+    require_moved_alike,
     require_shared,
     require_trained,
     steps_of,
@@ -19,7 +20,7 @@ from grader.checks.lab3_training import (
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import CheckFailed, require, require_close, require_equal
+from grader.judge import CheckFailed, number, require, require_arrays_close, require_close, require_equal
 from grader.sandbox import Limits
 from grader.submission import Seen, Submission
 
@@ -64,9 +65,14 @@ class TestSetup:
                 require(no_rank, "setup(2, 2) raised no ValueError", "ranks count from 0 to world_size - 1")
 
     def test_replicas_equal(self, submission: Submission, fresh: Fresh) -> None:
-        seen = even_case(fresh).train(submission)
+        given = even_case(fresh)
+        seen = given.train(submission)
         hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
         require_equal_replicas(seen, what="train() on 2 ranks", hint=hint, names=("weight", "shift"))
+        shift = np.asarray(given.shifts[0], dtype=np.float64)
+        require_arrays_close(seen[0].shift, shift, rtol=1e-6, what="train() on 2 ranks: rank 0's buffer", hint=hint)
+        expected, _ = given.follow(steps_of(seen))
+        require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
     def test_gradients_equal_full_batch(self, submission: Submission, fresh: Fresh) -> None:
         given = even_case(fresh)
@@ -167,12 +173,14 @@ class TestSetup:
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
         given = even_case(fresh)
-        seen = given.train(submission, broken=fresh.integer(0, len(given.inputs) - 1))
+        mark = f"damaged in block {fresh.integer(10**5, 10**6)}"
+        seen = given.train(submission, broken=fresh.integer(0, len(given.inputs) - 1), damage=mark)
         errors = [each.error for each in seen]
         ends = [f"{e['type']} ({e['message'].strip()[:100]})" if e else "no error" for e in errors]
         require(
-            all(errors) and any(error["type"] == "LookupError" and "damaged" in error["message"] for error in errors),
-            f"a rank of train() met a damaged sample (LookupError); rank 0 ended with {ends[0]}, rank 1 with {ends[1]}",
+            all(errors) and any(error["type"] == "LookupError" and mark in error["message"] for error in errors),
+            f"a rank of train() met a sample that is {mark} (LookupError); rank 0 ended with {ends[0]}, rank 1 with "
+            f"{ends[1]}",
             "let errors pass through; a rank that goes on without the others hides them",
         )
         waited = [end for end, error in zip(ends, errors, strict=True) if "imed out" in error["message"]]
@@ -220,6 +228,8 @@ class TestSetup:
         for rank, each in enumerate(seen):
             losses = each.result["losses"]
             require_equal(len(losses), given.arguments["epochs"], what=f"losses of train_two_heads() on rank {rank}")
+            for epoch, loss in enumerate(losses):
+                number(loss, f"losses[{epoch}] of train_two_heads() on rank {rank}")
         first, second = (each.result["losses"] for each in seen)
         require_equal(first, second, what="losses of train_two_heads() on rank 0, and on rank 1")
 

@@ -185,8 +185,7 @@ class TestCheckpointing:
             )
 
     def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
-        cases = [_case(fresh) for _ in range(5)]
-        cases.append({**_case(fresh), "budget": 10})
+        cases = fresh.shuffled([*(_case(fresh) for _ in range(7)), {**_case(fresh), "budget": 10}])
         seen = submission.numeric_probe("lab4.best", cases=cases)
         for case, chosen in zip(cases, seen.chosen, strict=True):
             fitting = [(took, peak, every) for every, took, peak in case["rows"] if peak <= case["budget"]]
@@ -230,7 +229,9 @@ def _case(fresh: Fresh) -> dict[str, Any]:
     peaks = sorted(fresh.integer(1000, 9000) for _ in range(5))
     budget = peaks[2]
     took = [fresh.uniform(2.0, 3.0) for _ in range(3)]
-    took[fresh.integer(1, 2)] = min(took)
-    rows: list[Any] = [[every, time, peak] for every, time, peak in zip((1, 2, 3), took, peaks[:3], strict=True)]
-    rows += [[6, fresh.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
+    one, other = fresh.shuffled(range(3))[:2]
+    took[one] = took[other] = min(took)
+    *small, large = fresh.shuffled((1, 2, 3, 4, 6, 8))[:4]
+    rows: list[Any] = [[every, time, peak] for every, time, peak in zip(small, took, peaks[:3], strict=True)]
+    rows += [[large, fresh.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
     return {"rows": [rows[index] for index in fresh.shuffled(list(range(5)))], "budget": budget}

@@ -14,6 +14,8 @@ from grader.submission import Submission
 
 LENGTH = 512
 PARAMETERS = 48 * (4096**2 + 4096)
+_LEAST_BYTES = 12 * PARAMETERS
+"""Parameters and Adam's averages: below that nobody trained the model."""
 SAME = 1e-8
 """In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
 _FLAT_SHARE = 0.5
@@ -40,6 +42,16 @@ class TestOom:
             0 < largest <= 16,
             f"with micro_batch=16, {largest} samples went through the model at once",
             "in training and in validation: cut each batch into micro-batches",
+        )
+        require(
+            sum(seen.forwards) >= 3 * 64,
+            f"of three batches of 64 samples, {sum(seen.forwards)} samples went through the model",
+            "train on both batches of train_loader, and validate on that of val_loader",
+        )
+        require(
+            seen.peak_bytes >= _LEAST_BYTES,
+            f"train_large_model() held {mebibytes(seen.peak_bytes)} at most, less than the model and Adam's averages",
+            "the whole model is trained, with Adam",
         )
         require_equal(seen.result["optimizer_steps"], 2, what="optimizer_steps for two batches")
         require_close(
@@ -181,7 +193,13 @@ class TestOom:
             )
 
     def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
-        for case, seen in _retried(submission, fresh):
+        retried = _retried(submission, fresh)
+        require(
+            any(len(seen["attempts"]) > 1 for case, seen in retried if not case.get("raises")),
+            "run_with_oom_retry() lets every error through, and so tries nothing again",
+            "catch torch.OutOfMemoryError, and nothing else",
+        )
+        for case, seen in retried:
             if not case.get("raises"):
                 continue
             what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}"
@@ -205,14 +223,22 @@ def _growth(notes: list[int]) -> int:
 def _steady(submission: Submission, fresh: Fresh) -> Any:
     fresh = fresh.shared("lab4.steady")
     batches = [fresh.integer(9, 14) for _ in range(4)]
-    return submission.probe(
+    width, validation = fresh.odd(31, 63), [fresh.integer(5, 9) for _ in range(3)]
+    seen = submission.probe(
         "lab4_oom.steady",
         values=not submission.device.simulated,
-        width=fresh.odd(31, 63),
+        width=width,
         batches=batches,
-        validation=[fresh.integer(5, 9) for _ in range(3)],
+        validation=validation,
         micro_batch=fresh.integer(3, 4),
     )
+    passed, wanted = sum(note["samples"] for note in seen.forwards), 2 * (sum(batches) + sum(validation))
+    require(
+        passed >= wanted,
+        f"train_large_model(), two epochs: {passed} samples went through the model, expected {wanted}",
+        "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
+    )
+    return seen
 
 
 def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], dict[str, Any]]]:

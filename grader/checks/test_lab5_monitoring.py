@@ -17,6 +17,7 @@ from grader.checks.lab5_monitor_reference import (
     expected_alerts,
     gpu,
     kinds,
+    on_and_off,
     readings,
     records,
     series,
@@ -32,17 +33,49 @@ EXACT = 1e-9
 """Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
-_LOGS: list[tuple[int, dict[str, Any]]] = [
-    (7, {"loss": 2.25, "accuracy": 0.375, "learning_rate": 0.003, "val/loss": 2.5}),
-    (14, {"loss": 1.125, "accuracy": 0.625, "throughput": 5120.5, "gradient_norm": 0.75}),
+_SINGLE_QUERIES: list[dict[str, str]] = [
+    {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
+    {"temperature_celsius": "celsius"},
+    {"power_watts": "power_milliwatts"},
+    {"power_limit_watts": "limit_milliwatts"},
+    {"sm_clock_hertz": "sm_megahertz"},
+    {"memory_clock_hertz": "memory_megahertz"},
 ]
+"""What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
+Logs = list[tuple[int, dict[str, Any]]]
+"""Steps, and what was logged of each."""
+
+
+def _logs(fresh: Fresh) -> Logs:
+    """What a training logs at two steps; the same for all checks of a grading."""
+    draw = fresh.shared("lab5.logs")
+
+    def some(low: float, high: float) -> float:
+        return round(draw.uniform(low, high), 4)
+
+    step = draw.integer(5, 50)
+    return [
+        (
+            step,
+            {"loss": some(2, 3), "accuracy": some(0.1, 0.4), "learning_rate": some(1e-3, 1e-2), "val/loss": some(2, 3)},
+        ),
+        (
+            step + draw.integer(5, 50),
+            {
+                "loss": some(1, 2),
+                "accuracy": some(0.5, 0.9),
+                "throughput": some(1e3, 9e3),
+                "gradient_norm": some(0.1, 0.9),
+            },
+        ),
+    ]
 
 
 def _seen(submission: Submission, fresh: Fresh, **changes: Any) -> tuple[list[dict[str, Any]], Seen]:
     """Two GPUs that nobody has seen, and what was exported of them; the same for all checks of a grading."""
     draw = fresh.shared("lab5.monitoring")
     gpus = [gpu(draw, index) for index in range(2)]
-    inputs: dict[str, Any] = {"gpus": gpus, "logs": _LOGS, **changes}
+    inputs: dict[str, Any] = {"gpus": gpus, "logs": _logs(fresh), **changes}
     return gpus, submission.probe("lab5_monitoring.exported", device="cpu", **inputs)
 
 
@@ -64,9 +97,10 @@ class TestMonitoring:
                     hint="NVML's unit stands beside its query; the base unit is in the name",
                 )
         scalars = {(tag, step): value for tag, step, value in seen.scalars}
+        last, _ = _logs(fresh)[-1]
         for field in ("power_watts", "memory_used_bytes", "sm_clock_hertz", "utilization_ratio"):
-            told = scalars.get((f"gpu1/{field}", 14))
-            require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step 14", "write_tensorboard")
+            told = scalars.get((f"gpu1/{field}", last))
+            require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step {last}", "write_tensorboard")
             wanted = readings(gpus[1])[field]
             require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
         own = submission.probe("lab5_monitoring.on_this_device", work=2048, values=False)
@@ -106,15 +140,15 @@ class TestMonitoring:
         )
 
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
-        known = ("uuid", "name", "used_bytes", "total_bytes", "celsius")
-        draw = fresh.shared("lab5.monitoring")
-        full, lost = gpu(draw, 0), gpu(draw, 1)
-        poor = {key: value for key, value in gpu(draw, 2).items() if key in known}
-        _, seen = _seen(submission, fresh, gpus=[full, lost, poor], lost=[1])
+        known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
+        full, lost, poor = fresh.shuffled(range(3))
+        gpus = [gpu(fresh, index) for index in range(3)]
+        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in ("uuid", "name", *known.values())}
+        _, seen = _seen(submission, fresh, gpus=gpus, lost=[lost])
         found = series(seen.text)
-        told = {name for name, index in found if index == "2"}
-        wanted = {"gpu_up", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_temperature_celsius"}
-        where = "of a GPU that tells only its memory and temperature"
+        told = {name for name, index in found if index == str(poor)}
+        wanted = {"gpu_up", *(GAUGES[field] for field in known)}
+        where = f"of GPU {poor}, which tells only {', '.join(known)}"
         require_equal(
             sorted(told),
             sorted(wanted),
@@ -123,19 +157,20 @@ class TestMonitoring:
         )
         lines = records(seen.jsonl)
         entry = {reading["index"]: reading for reading in lines[-1]["gpus"]}
+        absent = {"throttle_reasons", *GAUGES, *COUNTERS} - known.keys()
         require(
-            not {"power_watts", "throttle_reasons", "ecc_errors"} & entry[2].keys(),
-            f"metrics.jsonl has {sorted(entry[2])} {where}",
+            known.keys() <= entry[poor].keys() and not absent & entry[poor].keys(),
+            f"metrics.jsonl has {sorted(entry[poor])} {where}",
             "labkit.monitoring.plain leaves out what is None",
         )
-        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith("gpu2/")}
+        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith(f"gpu{poor}/")}
         require(
-            scalars == {"gpu2/memory_used_bytes", "gpu2/memory_total_bytes", "gpu2/temperature_celsius"},
+            scalars == {f"gpu{poor}/{field}" for field in known},
             f"TensorBoard has {sorted(scalars)} {where}",
             "only what is a number and is there",
         )
-        require(("gpu_power_watts", "1") in series(seen.first), "the GPU that is lost later is missing at first")
-        left = sorted(name for name, index in found if index == "1")
+        require(("gpu_power_watts", str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
+        left = sorted(name for name, index in found if index == str(lost))
         require_equal(
             left,
             ["gpu_up"],
@@ -143,16 +178,18 @@ class TestMonitoring:
             hint="its last values are not its values",
         )
         hint = "the monitor goes on telling whether a GPU is there: 1 while the driver has it, 0 from then on"
-        require_between(found["gpu_up", "1"], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
-        require_close(found["gpu_up", "0"], 1, relative=0, what="gpu_up of the GPU beside it")
+        require_between(found["gpu_up", str(lost)], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
+        require_close(found["gpu_up", str(full)], 1, relative=0, what="gpu_up of the GPU beside it")
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
+        logs = _logs(fresh)
+        loss = logs[-1][1]["loss"]
         for error, reason in (
             ("LIBRARY_NOT_FOUND", "without NVML's library"),
             ("DRIVER_NOT_LOADED", "without a driver"),
             ("NO_PERMISSION", "without permission"),
         ):
-            seen = submission.probe("lab5_monitoring.without_nvml", device="cpu", error=error, logs=_LOGS)
+            seen = submission.probe("lab5_monitoring.without_nvml", device="cpu", error=error, logs=logs)
             require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
             require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
             require(
@@ -164,8 +201,8 @@ class TestMonitoring:
                 seen.said.strip().count("\n") + 1, 1, what=f"lines that the monitor says {reason}", hint="one line"
             )
             require(
-                series(seen.text).get(("training_loss", "")) == 1.125,
-                f"{reason} /metrics has no training_loss",
+                series(seen.text).get(("training_loss", "")) == loss,
+                f"{reason} /metrics has no training_loss of {loss}",
                 "training metrics go on without a GPU",
             )
             require(
@@ -173,18 +210,21 @@ class TestMonitoring:
                 f"{reason} /metrics has GPU metrics",
                 "absent, never zero",
             )
-            require_equal(len(records(seen.jsonl)), len(_LOGS), what=f"lines of metrics.jsonl {reason}")
+            require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
-        logs = [*_LOGS, (10, {"loss": "nan", "gradient_norm": "inf"})]
+        given = _logs(fresh)
+        (first, before), (second, after) = given
+        third = fresh.integer(first + 1, second - 1)  # a step may fall: a training that was resumed
+        logs: Logs = [*given, (third, {"loss": "nan", "gradient_norm": "inf"})]
         _, seen = _seen(submission, fresh, logs=logs)
         found = series(seen.text)
         names = {
-            "training_accuracy_ratio": 0.625,
-            "training_samples_per_second": 5120.5,
-            "training_learning_rate": 0.003,
-            "training_val_loss": 2.5,
-            "training_step": 10.0,
+            "training_accuracy_ratio": after["accuracy"],
+            "training_samples_per_second": after["throughput"],
+            "training_learning_rate": before["learning_rate"],
+            "training_val_loss": before["val/loss"],
+            "training_step": float(third),
         }
         for name, value in names.items():
             require_equal(
@@ -193,10 +233,10 @@ class TestMonitoring:
         loss = found.get(("training_loss", ""), 0.0)
         require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
         lines = records(seen.jsonl)
-        require_equal([record["step"] for record in lines], [7, 14, 10], what="steps in metrics.jsonl")
+        require_equal([record["step"] for record in lines], [first, second, third], what="steps in metrics.jsonl")
         require_equal(
             [record["metrics"] for record in lines],
-            [_LOGS[0][1], _LOGS[1][1], {"loss": "NaN", "gradient_norm": "Infinity"}],
+            [before, after, {"loss": "NaN", "gradient_norm": "Infinity"}],
             what="metrics in metrics.jsonl",
             hint="those of this call, one line each",
         )
@@ -260,19 +300,24 @@ class TestMonitoring:
         self._judge_alerts(submission, fresh, at_once=False)
         draw = fresh.shared("lab5.monitoring")
         limit = 85
-        celsius = [limit, limit + draw.integer(1, 9), limit + 1, limit - 3, limit + 2, limit + 2]
-        seen = submission.probe("lab5_monitoring.raised", device="cpu", gpus=[gpu(draw, 0)], celsius=celsius)
+        hot, lost = on_and_off(fresh, 10), on_and_off(fresh, 10)
+        celsius = [limit + fresh.integer(1, 9) if on else limit - fresh.integer(0, 3) for on in hot]
+        seen = submission.probe("lab5_monitoring.raised", device="cpu", gpus=[gpu(draw, 0)], celsius=celsius, lost=lost)
         told = [alert["rule"] for alert in seen.told]
-        what = f"alerts given to on_alert while GPU 0 has {celsius} degrees, and the loss is NaN at the last two steps"
-        require_equal(
-            told,
-            ["GpuHot", "GpuHot", "LossNotFinite"],
-            what=what,
-            hint="once when it begins, and again only after it had stopped",
-        )
-        require_equal(sorted(seen.firing), ["GpuHot", "LossNotFinite"], what="alerts in the last snapshot")
+        numbers = [step for step, on in enumerate(lost) if on]
+        what = f"alerts given to on_alert while GPU 0 has {celsius} degrees, and the loss is NaN at steps {numbers}"
+        wanted, states = [], {"GpuHot": hot, "LossNotFinite": lost}
+        for step in range(len(hot)):  # the GPU is looked at before the loss is logged
+            wanted += [rule for rule, on in states.items() if on[step] and not (step and on[step - 1])]
+        require_equal(told, wanted, what=what, hint="once when it begins, and again only after it had stopped")
+        firing = [rule for rule, on in states.items() if on[-1]]
+        require_equal(sorted(seen.firing), firing, what=f"{what}: alerts in the last snapshot")
         counted = [len(record["alerts"]) for record in records(seen.jsonl)]
-        require_equal(counted, [0, 1, 1, 0, 2, 2], what="alerts in each line of metrics.jsonl")
+        require_equal(
+            counted,
+            [one + other for one, other in zip(hot, lost, strict=True)],
+            what="alerts in each line of metrics.jsonl",
+        )
 
     def test_overhead_measured(self, submission: Submission) -> None:
         seen = submission.probe("lab5_monitoring.program", steps=12)

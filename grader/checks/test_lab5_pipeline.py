@@ -70,30 +70,34 @@ class TestPipeline:
             "deterministic": True,
             "dtype": "bfloat16",
         }
-        texts = [
-            "epochs = 4\nlerning_rate = 0.1\nwarm_up = 3\n",
-            'epochs = "four"\n',
-            "epochs = \n",
-            "epochs = 0\n",
-            "learning_rate = 1\n",
-        ]
+        unknown = [f"{name}_{fresh.integer(100, 999)}" for name in ("lerning_rate", "warm_up")]
+        given = fresh.shuffled(
+            [
+                (f"epochs = 4\n{unknown[0]} = 0.1\n{unknown[1]} = 3\n", "two unknown keys"),
+                ('epochs = "four"\n', "a string for epochs"),
+                ("epochs = \n", "text that is no TOML"),
+                ("epochs = 0\n", "epochs = 0"),
+                (f"epochs = {-fresh.integer(1, 9)}\n", "epochs below 0"),
+                *((f"learning_rate = {fresh.integer(1, 9)}\n", "") for _ in range(3)),
+            ]
+        )
+        texts = [text for text, _ in given]
         seen = submission.probe("lab5_pipeline.configuration", device="cpu", texts=texts, settings=values)
         for name, value in values.items():
             require_equal(seen.loaded[name], value, what=f"TrainerConfig.{name} after save() and load()")
         for name in ("patience", "save_every_steps"):
             require_equal(seen.loaded[name], None, what=f"TrainerConfig.{name}, None when saved, after load()")
-        whys = ("two unknown keys", "a string for epochs", "text that is no TOML", "epochs = 0")
-        for text, why, outcome in zip(texts, whys, seen.outcomes, strict=False):
-            require_equal(
-                outcome["error"], "ConfigError", what=f"TrainerConfig.load() of a file with {why} ({text!r}) raised"
-            )
-        message = seen.outcomes[0]["message"]
-        require(
-            "lerning_rate" in message and "warm_up" in message,
-            f"the error of a file with the unknown keys lerning_rate and warm_up says: {message[:200]!r}",
-            "name every unknown key in one message: who misspelled two wants to correct both",
-        )
-        require_equal(seen.outcomes[4]["error"], "", what="TrainerConfig.load() of `learning_rate = 1` raised")
+        for (text, why), outcome in zip(given, seen.outcomes, strict=True):
+            about = f" with {why}" if why else ""
+            wanted = "ConfigError" if why else ""
+            require_equal(outcome["error"], wanted, what=f"TrainerConfig.load() of a file{about} ({text!r}) raised")
+            if why == "two unknown keys":
+                message = outcome["message"]
+                require(
+                    all(name in message for name in unknown),
+                    f"the error of a file with the unknown keys {' and '.join(unknown)} says: {message[:200]!r}",
+                    "name every unknown key in one message: who misspelled two wants to correct both",
+                )
 
     def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
         for ranks in (1, 2):
@@ -280,27 +284,36 @@ class TestPipeline:
             require_same(each, f"2 epochs + save, load + 2 epochs on 2 ranks with dropout: rank {rank}")
 
     def test_stops_early(self, submission: Submission, fresh: Fresh) -> None:
-        given = case(fresh.shared("lab5.early"), epochs=9)
-        best = fresh.uniform(0.5, 0.6)
-        losses = [best + 0.3, best + 0.1, best + 0.2, best, best, best + 0.1, 0.1, 0.1, 0.1]
-        arguments = given.given(patience=2)
+        arguments = case(fresh.shared("lab5.early")).given()
         del arguments["batch_size"]
-        first, second = submission.probe("lab5_resume.early", device="cpu", **arguments, losses=losses).runs
-        what = f"fit() with patience 2 and validation losses {[round(loss, 2) for loss in losses[:6]]}, then lower"
-        for run, name in ((first["run"], what), (second["run"], f"{what}; started again")):
-            require_equal(
-                [run["ended"], len(run["epochs"]), run["best_epoch"]],
-                ["early", 6, 3],
-                what=f"{name}: TrainerRun.ended, epochs, best_epoch",
-                hint="an equal loss is not lower; the count begins anew with each lower one, and survives a resume",
-            )
-        require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
+        cases = [_until_it_stops(fresh) for _ in range(3)]
+        asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
+        runs = submission.probe("lab5_resume.early", device="cpu", **arguments, cases=asked).runs
+        for each, (first, second) in zip(cases, runs, strict=True):
+            best, patience = each["best"], each["patience"]
+            epochs = best + 1 + patience
+            shown = [round(loss, 2) for loss in each["losses"][:epochs]]
+            what = f"fit() with patience {patience} and validation losses {shown}, then lower"
+            for run, name in ((first["run"], what), (second["run"], f"{what}; started again")):
+                require_equal(
+                    [run["ended"], len(run["epochs"]), run["best_epoch"]],
+                    ["early", epochs, best],
+                    what=f"{name}: TrainerRun.ended, epochs, best_epoch",
+                    hint="an equal loss is not lower; the count begins anew with each lower one, and survives a resume",
+                )
+            require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
 
-    def test_killed_while_saving_loses_nothing(self, submission: Submission) -> None:
-        seen = submission.probe("lab5_resume.saving", device="cpu")
+    def test_killed_while_saving_loses_nothing(self, submission: Submission, fresh: Fresh) -> None:
+        steps = [fresh.integer(1, 9), fresh.integer(10, 99), fresh.integer(100, 900)]
+        killed = steps[-1] + fresh.integer(1, 9)
+        later = killed + fresh.integer(1, 9)
+        seen = submission.probe("lab5_resume.saving", device="cpu", steps=steps, killed=killed, later=later)
         name = "step-{:08d}.pt".format
+        _, second, third = steps
         require_equal(seen.none, None, what="latest_checkpoint() of a folder that is not there")
-        require_equal(seen.kept, [name(25), name(130)], what="files after checkpoints of steps 7, 25, 130 with keep=2")
+        require_equal(
+            seen.kept, [name(second), name(third)], what=f"files after checkpoints of steps {steps} with keep=2"
+        )
         require(
             bool(seen.killed),
             "write_checkpoint() neither forced anything to the disk nor gave a file its name with os.replace",
@@ -308,14 +321,14 @@ class TestPipeline:
         )
         require_equal(
             seen.after_kill,
-            name(130),
-            what="latest_checkpoint() after a process was killed writing step 131",
+            name(third),
+            what=f"latest_checkpoint() after a process was killed writing step {killed}",
             hint="write under another name beside it: a file gets its own name when its content is complete",
         )
         require_equal(
             seen.cleaned,
-            [name(130), name(140)],
-            what="files after checkpoint 140, written after that",
+            [name(third), name(later)],
+            what=f"files after checkpoint {later}, written after that",
             hint="what a killed process left behind goes with the next write",
         )
         order = [event for event in seen.synced if event in ("file", "name")]
@@ -327,17 +340,17 @@ class TestPipeline:
         )
         require(bool(seen.failed), "write_checkpoint() said nothing although the disk was full in the middle")
         require_equal(
-            seen.after_failure, [name(130), name(140)], what="files after a write that failed half-way",
+            seen.after_failure, [name(third), name(later)], what="files after a write that failed half-way",
             hint="remove the temporary file, and old checkpoints only after the new one is complete",
         )  # fmt: skip
         require_equal(
-            [seen.newest, seen.steps], [name(140), 140],
+            [seen.newest, seen.steps], [name(later), later],
             what="latest_checkpoint(), and the steps in it, after a write over it that failed",
             hint="write beside it, then os.replace",
         )  # fmt: skip
         require_equal(
             seen.older,
-            name(140),
+            name(later),
             what="latest_checkpoint() where the newest file is cut in two, and an old one touched",
         )
 
@@ -366,6 +379,21 @@ class TestPipeline:
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         lab5_report.judge(submission)
+
+
+def _until_it_stops(fresh: Fresh) -> dict[str, Any]:
+    """Validation losses: up and down to the `best`, then `patience` that are not lower, one of them equal; then lower.
+
+    Before the best, fewer than `patience` in a row are not lower.
+    """
+    patience, best = fresh.integer(2, 3), fresh.integer(1, 6)
+    lowest = fresh.uniform(0.5, 0.6)
+    losses, missed = [lowest + 0.5], 0
+    for _ in range(best - 1):
+        missed = missed + 1 if missed < patience - 1 and fresh.integer(0, 1) else 0
+        losses.append(min(losses) + fresh.uniform(0.01, 0.05) * (1 if missed else -1))
+    after = fresh.shuffled([lowest, *[lowest + 0.1] * (patience - 1)])
+    return {"losses": [*losses, lowest, *after, 0.1, 0.1, 0.1], "patience": patience, "best": best}
 
 
 def _on(dtype: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import vgpu
 from grader.devices import GradingDevice
 from grader.fresh import Fresh
-from grader.judge import require_between, seconds
+from grader.judge import require, require_between, seconds
 from grader.submission import Seen, Submission
 
 Call = dict[str, Any]
@@ -23,7 +23,7 @@ Call = dict[str, Any]
 KERNEL_LAUNCHES = 500
 """A product is "long" when its kernel lasts this many launches: then 2 % is far above what any method adds."""
 
-_PACES = (1.4, 2.4)
+_PACES = (1.4, 4.0)
 """A virtual GPU takes so many times as long as its data sheet lets expect: far more than any tolerance, and more than
 the share of its peak that a product does not reach."""
 _CLOCK_SECONDS = 5e-6
@@ -60,18 +60,50 @@ def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int =
     return size
 
 
-def short_size(device: str, fresh: Fresh) -> int:
-    """An odd size whose product lasts a few launches: every microsecond beside it shows, and so does a missing wait.
+def long_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+    """Odd sizes of such products, the longest of which may last 27 times as long as the shortest.
+
+    Whoever knows what they took in another grading, or tells the same for all, is right by luck only.
+    """
+    if device == "cuda":
+        return [_odd(fresh.log_uniform(1500, 4500)) for _ in range(count)]
+    return [_odd(long_size(device, fresh) * fresh.log_uniform(1, 3)) for _ in range(count)]
+
+
+def short_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+    """Odd sizes whose products last some launches: every microsecond beside it shows, and so does a missing wait.
 
     Were the kernel shorter than its launch, a clock that is stopped too early would read what an honest one reads.
     """
     if device == "cuda":
-        return fresh.odd(601, 801)
+        return [_odd(fresh.log_uniform(600, 1600)) for _ in range(count)]
     spec = _spec(device)
-    size = fresh.odd(121, 181)
-    while vgpu.cost.matmul_seconds(spec, size, size, size, "float32") < 1.5 * vgpu.cost.launch_seconds(spec):
-        size += fresh.integer(3, 9) * 2
-    return size
+    sizes = []
+    for _ in range(count):
+        size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * vgpu.cost.launch_seconds(spec)
+        while vgpu.cost.matmul_seconds(spec, size, size, size, "float32") < least:
+            size += fresh.integer(3, 9) * 2
+        sizes.append(size)
+    return sizes
+
+
+def _odd(size: float) -> int:
+    return int(size) // 2 * 2 + 1
+
+
+def require_ran(call: Call, observed: dict[str, Any], hint: str) -> None:
+    """Fail unless the products whose time was told have run on the GPU: what a clock read is more than a number."""
+    dtype, work = call.get("dtype", "float32"), 2 * call["size"] ** 3
+    ran = sum(
+        product["count"]
+        for product in observed["products"]
+        if product["device"] == "cuda" and product["dtype"] == dtype and product["flops"] == work
+    )
+    require(
+        ran >= call["iterations"],
+        f"{ran} products of {call['size']} in {dtype} ran on the GPU, of which {call['iterations']} were to be timed",
+        hint,
+    )
 
 
 def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:

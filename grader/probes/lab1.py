@@ -90,6 +90,7 @@ def matmul(
                 "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
                 "products": _counted(seen),
                 "truth": truths,
+                "idle_at_start": _idle_at_start(student.gpu, size, arguments["iterations"]),
             }
         )
     return {"calls": observed}
@@ -101,6 +102,18 @@ def _counted(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
         key = (product["device"], product["dtype"], product["flops"])
         counts[key] = counts.get(key, 0) + 1
     return [{"device": d, "dtype": t, "flops": f, "count": count} for (d, t, f), count in counts.items()]
+
+
+def _idle_at_start(gpu: Any, size: int, timed: int) -> bool | None:
+    """Whether the device was idle when the first of the last `timed` products was launched; None where nobody saw."""
+    if gpu is None:
+        return None
+    kernels = gpu.timeline
+    places = [index for index, kernel in enumerate(kernels) if int(kernel.flops) == 2 * size**3][-timed:]
+    if len(places) < timed:
+        return None
+    before = max((kernel.end for kernel in kernels[: places[0]]), default=0.0)
+    return bool(kernels[places[0]].launched_at >= before)
 
 
 def _queue_products(device: str, size: int, dtype: torch.dtype, count: int) -> None:
@@ -133,10 +146,15 @@ def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
     return statistics.median(blocks)
 
 
-def compare(student: Any, *, arguments: dict[str, Any]) -> dict[str, Any]:
-    """`compare_cpu_gpu` with these arguments."""
-    rows = sequence(student.module(BENCHMARK).compare_cpu_gpu(device=student.device, **arguments), "compare_cpu_gpu()")
-    return {"rows": [fields(row, Comparison, f"compare_cpu_gpu()[{index}]") for index, row in enumerate(rows)]}
+def compare(student: Any, *, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile."""
+    run, compared = student.module(BENCHMARK).compare_cpu_gpu, []
+    with watch_products(student.gpu) as products:
+        for arguments in calls:
+            rows = sequence(run(device=student.device, **arguments), "compare_cpu_gpu()")
+            compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
+        seen = products()
+    return {"rows": compared, "products": _counted(seen)}
 
 
 def _comparison(size: int, cpu_seconds: float, gpu_seconds: float) -> Comparison:
@@ -198,14 +216,17 @@ def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "flo
     return {"profile": _profile(profile, "profile_training_memory()")}
 
 
-def memory_precisions(student: Any, *, widths: Sequence[int], batch: int) -> dict[str, Any]:
-    """`compare_precisions` of the same kind of network."""
-    create_model, create_batch = _network(widths, batch)
-    profiles = sequence(
-        student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
-        "compare_precisions()",
-    )
-    return {"profiles": [_profile(profile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]}
+def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`compare_precisions` of the same kind of network, for each one (`widths` and `batch`)."""
+    compared = []
+    for network in networks:
+        create_model, create_batch = _network(**network)
+        profiles = sequence(
+            student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
+            "compare_precisions()",
+        )
+        compared.append([_profile(profile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)])
+    return {"profiles": compared}
 
 
 def _profile(profile: object, what: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -164,6 +165,7 @@ def unstable(student: Any, *, sizes: Sequence[int], order: Tensor, cases: Sequen
         torch.manual_seed(case["seed"])
         model = module.UnstableModel(case["gain"]).to(student.device)
         before: list[list[float]] = []
+        loss = _loss(model, images[order])
 
         def watch(model: nn.Module, args: object, before: list[list[float]] = before) -> None:
             before.append(flat(model))
@@ -185,6 +187,16 @@ def unstable(student: Any, *, sizes: Sequence[int], order: Tensor, cases: Sequen
                 "finite": all(finite),
                 "moves": sum(one != other for one, other in itertools.pairwise(states)),
                 "names": [name for name, _ in model.named_parameters()],
+                "before": loss,
+                "after": _loss(model, images[order]),
             }
         )
     return {"runs": runs}
+
+
+def _loss(model: nn.Module, images: Tensor) -> float | None:
+    """Of these samples in float32, measured by ourselves; None where it is no number."""
+    images = images.to(next(model.parameters()).device)
+    with torch.no_grad():
+        loss = float(nn.functional.mse_loss(model(images), images))
+    return loss if math.isfinite(loss) else None

@@ -38,15 +38,15 @@ _kept: list[object] = []
 class Indexed(Dataset[tuple[Tensor, Tensor]]):
     """Samples by number, which fail where they are told to."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, *, broken: int | None = None) -> None:
-        self.inputs, self.targets, self.broken = inputs, targets, broken
+    def __init__(self, inputs: Tensor, targets: Tensor, *, broken: int | None = None, damage: str = "damaged") -> None:
+        self.inputs, self.targets, self.broken, self.damage = inputs, targets, broken, damage
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if index == self.broken:
-            raise LookupError(f"sample {index} is damaged")
+            raise LookupError(f"sample {index} is {self.damage}")
         return self.inputs[index], self.targets[index]
 
 
@@ -168,16 +168,20 @@ def train(
     targets: Tensor,
     arguments: dict[str, Any],
     broken: int | None = None,
+    damage: str = "damaged",
     function: str = f"{DDP}.train",
 ) -> dict[str, Any]:
-    """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended."""
+    """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended.
+
+    Sample `broken` cannot be read; the error says that it is `damage`.
+    """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
     debugging = module == DEBUGGING
     model = Regression(weights[student.rank], shifts[student.rank], unused=debugging)
     # The script of Task 3.5 classifies, so the number of the target's largest value is its class.
     labels = targets.argmax(dim=1) if debugging else targets.double()
-    dataset = Indexed(numbered(inputs), labels, broken=broken)
+    dataset = Indexed(numbered(inputs), labels, broken=broken, damage=damage)
     extra: dict[str, Any] = {} if debugging else {"criterion": half_squares}
     address = f"{student.rendezvous}-train"
     occupied = _occupy_usual_ports(student.rank) if debugging else []

@@ -219,8 +219,13 @@ def _alert(alert: Any) -> dict[str, Any]:
     }
 
 
-def raised(student: Any, *, gpus: Sequence[Mapping[str, Any]], celsius: Sequence[float]) -> dict[str, Any]:
-    """Which alerts a monitor hands to `on_alert`, after each sample of a GPU that gets hot and cools down."""
+def raised(
+    student: Any, *, gpus: Sequence[Mapping[str, Any]], celsius: Sequence[float], lost: Sequence[bool]
+) -> dict[str, Any]:
+    """Which alerts a monitor hands to `on_alert`, after each sample of a GPU that gets hot and cools down.
+
+    The loss is not a number at the steps where it is `lost`.
+    """
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
@@ -231,7 +236,7 @@ def raised(student: Any, *, gpus: Sequence[Mapping[str, Any]], celsius: Sequence
         for step, value in enumerate(celsius):
             nvml.gpus[0]["celsius"] = value
             monitor.sample()
-            monitor.log_metrics(step, {"loss": math.nan if step >= len(celsius) - 2 else 1.0})
+            monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
             counts.append(len(told))
         firing = [alert.rule for alert in monitor.snapshot().alerts]
         monitor.close()

@@ -150,23 +150,33 @@ def terminated(
 
 
 def early(
-    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, losses: Sequence[float], config: Mapping[str, Any]
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    config: Mapping[str, Any],
+    cases: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """`fit` whose validation losses are given; then a new trainer's `fit` on the same folder."""
+    """`fit` whose validation `losses` are given, with a `patience`; then a new trainer's `fit` on the same folder."""
     torch.set_num_threads(1)
-    case = Case(weight, inputs, targets, 8, config)
     runs = []
-    for start in (1.0, 0.5):
-        trainer = case.make(student, Path("early"), start=start)
-        given = iter(losses)
-        trainer.validate = lambda given=given: ValidationResult(loss=next(given), accuracy=None, samples=8)
-        run = fields(trainer.fit(), TrainerRun, "fit()")
-        runs.append({"run": run, "batches": len(trainer.model.seen)})
+    for number, each in enumerate(cases):
+        own = {**config, "epochs": len(each["losses"]), "patience": each["patience"]}
+        case = Case(weight, inputs, targets, 8, own)
+        pair = []
+        for start in (1.0, 0.5):
+            trainer = case.make(student, Path(f"early-{number}"), start=start)
+            given = iter(each["losses"])
+            trainer.validate = lambda given=given: ValidationResult(loss=next(given), accuracy=None, samples=8)
+            run = fields(trainer.fit(), TrainerRun, "fit()")
+            pair.append({"run": run, "batches": len(trainer.model.seen)})
+        runs.append(pair)
     return {"runs": runs}
 
 
-def saving(student: Any) -> dict[str, Any]:
-    """Save several times; be killed while saving; save where the disk is full; look for the newest.
+def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> dict[str, Any]:
+    """Save at `steps`; be killed while saving; save `later`, also where the disk is full; look for the newest.
 
     Files are looked at by loading them; the rest of a folder by name.
     """
@@ -187,45 +197,45 @@ def saving(student: Any) -> dict[str, Any]:
         synced.append("name")
         real_replace(*given, **named)
 
-    for step in (7, 25, 130):
+    for step in steps:
         module.write_checkpoint(module.checkpoint_path(folder, step), {**payload, "steps": step}, keep=2)
     kept = _names(folder)
-    killed = _killed_while_writing(module, module.checkpoint_path(folder, 131), {**payload, "steps": 131})
+    was_killed = _killed_while_writing(module, module.checkpoint_path(folder, killed), {**payload, "steps": killed})
     after_kill = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     os.fsync, os.replace, os.rename = fsync, replace, replace
     try:
-        module.write_checkpoint(module.checkpoint_path(folder, 140), {**payload, "steps": 140}, keep=2)
+        module.write_checkpoint(module.checkpoint_path(folder, later), {**payload, "steps": later}, keep=2)
     finally:
         os.fsync, os.replace, os.rename = real_fsync, real_replace, real_rename
     cleaned = _names(folder)
     failed = False
     with disk_full_after(60_000):
         try:
-            module.write_checkpoint(module.checkpoint_path(folder, 140), {**payload, "steps": 141}, keep=2)
+            module.write_checkpoint(module.checkpoint_path(folder, later), {**payload, "steps": later + 1}, keep=2)
         except Exception as error:
             KEPT.append(error)
             failed = True
     after_failure = _names(folder)
     newest = module.latest_checkpoint(folder)
-    steps = plain(module.read_checkpoint(newest)["steps"], "read_checkpoint()") if newest else None
+    read = plain(module.read_checkpoint(newest)["steps"], "read_checkpoint()") if newest else None
     # A disk that lied: the newest is cut in two. Times of files say the opposite of their numbers.
-    bad = module.checkpoint_path(folder, 1_000)
-    torch.save({**payload, "steps": 1_000}, bad)
+    bad = module.checkpoint_path(folder, 2 * later)
+    torch.save({**payload, "steps": 2 * later}, bad)
     os.truncate(bad, 40_000)
-    if (touched := module.checkpoint_path(folder, 130)).exists():
+    if (touched := module.checkpoint_path(folder, steps[-1])).exists():
         os.utime(touched, (4e9, 4e9))
     older = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     return {
         "none": none,
         "kept": kept,
-        "killed": killed,
+        "killed": was_killed,
         "after_kill": after_kill,
         "cleaned": cleaned,
         "synced": synced,
         "failed": failed,
         "after_failure": after_failure,
         "newest": plain(_name(newest), "latest_checkpoint()"),
-        "steps": steps,
+        "steps": read,
         "older": older,
     }
 

@@ -129,7 +129,7 @@ class Reusing:
         return self.answers[request.probe]
 
     def _turn_to(self, scenario: Scenario) -> None:
-        _rebuild(scenario, self._folder)
+        rebuild(scenario, self._folder)
         self._sandbox.turn_to(self._folder)
 
     def __getattr__(self, name: str) -> Any:
@@ -140,7 +140,7 @@ def _is_bug(scenario: Scenario) -> bool:
     return scenario.folder.parent.name == "bugs"
 
 
-def _rebuild(scenario: Scenario, folder: Path) -> None:
+def rebuild(scenario: Scenario, folder: Path) -> None:
     shutil.rmtree(folder)
     scenario.build(folder)
 
@@ -209,7 +209,7 @@ class Bench:
 
         Without `every_check`, a planted bug is asked what `OnlyWhatMatters` says.
         """
-        _rebuild(scenario, self.folder)
+        rebuild(scenario, self.folder)
         arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
         arguments += [f"--grade-report={report}", *options]
         is_bug, is_variant = _is_bug(scenario), scenario.folder.parent.name == "variants"
