@@ -263,7 +263,8 @@ class Gradebook:
         try:
             yield
         except BaseException:
-            self._database.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # with a full disk SQLite has rolled back by itself
+                self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import sqlite3
 import sys
 from collections import Counter
 from pathlib import Path
@@ -76,6 +77,14 @@ def grade_submissions(
         result = grade_class(order, _engines(engine), console)
     except (ValueError, RubricError, DeviceError, EngineError) as error:
         echo(f"could not grade: {error}", err=True)
+        raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        echo(
+            f"could not grade: {out} or the folder for temporary files cannot be written to ({why}); what was graded "
+            "is kept: free space, then give the same command again",
+            err=True,
+        )
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
     except KeyboardInterrupt:
         again = shlex.join(_without_regrade(sys.argv[1:]))

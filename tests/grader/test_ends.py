@@ -19,7 +19,8 @@ from grader import rubric
 from grader.configuration import own_configuration
 from grader.grade import Circumstances, grade
 from grader.report.document import SCHEMA_FILE, to_json
-from grader.sandbox import Reply, Request, Sandbox, SandboxError, linux
+from grader.sandbox import Reply, Request, Sandbox, SandboxError
+from tests.small_disk import on_a_small_disk
 
 ROOT = Path(__file__).parents[2]
 GPULABS = str(Path(sys.executable).with_name("gpulabs"))
@@ -176,20 +177,6 @@ def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "is not over (it was interrupted), so its points are no result" in done.stderr
         assert done.stdout == ""
-
-
-def on_a_small_disk(folder: Path, size: str) -> Callable[[], None]:
-    """For a child before it starts: `folder` is a file system of its own that holds no more than `size`."""
-
-    def prepare() -> None:
-        uid, gid = os.getuid(), os.getgid()
-        linux.unshare(linux.CLONE_NEWNS | (0 if uid == 0 else linux.CLONE_NEWUSER))
-        if uid != 0:
-            linux.map_own_ids(uid, gid)
-        linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        linux.mount("tmpfs", str(folder), "tmpfs", 0, f"size={size},mode=1777")
-
-    return prepare
 
 
 def graded_on_a_small_disk(folder: Path, size: str, *options: str, **environment: str) -> tuple[int, str, str]:
