@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from grader import files
 from grader.configuration import ROOT, own_configuration
 from grader.grade import ExitCode
 from grader.texts import printable
@@ -31,6 +34,10 @@ _ENDED = 100
 """Added to the exit code of a judge that came to its end; Python's and pytest's own codes mean other things."""
 _IMPATIENCE = 3
 """So many wishes to stop, and the judge is killed."""
+_TIDY_SECONDS = 30.0
+"""After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
+_LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
+"""How much later than its time limit a judge is ended."""
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -112,7 +119,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def end_after(seconds: float) -> None:
+    """Let the kernel end this judge when so much time has passed, whatever it does: a pattern, a parser, a slow disk.
+
+    Its time limit has left out what remains long before, if it could look at the clock.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
+
+
 def _killed(number: int) -> str:
+    if number == signal.SIGALRM:
+        return "the grading went on long after its time limit, and was ended"
     name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
     why = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
     return f"the grader itself was ended from outside ({name}{why})"
@@ -125,16 +143,23 @@ def _kept(report: Path) -> str:
 def _wait(process: subprocess.Popen[bytes]) -> int:
     """The process's exit code; a wish to stop is passed on, and its end waited for, so that it can tidy up."""
     wishes = 0
+    deadline = math.inf
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal wishes
+        nonlocal wishes, deadline
         wishes += 1
+        deadline = min(deadline, time.monotonic() + _TIDY_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number if wishes < _IMPATIENCE else signal.SIGKILL)
 
     previous = {number: signal.signal(number, stop) for number in _STOPPING}
     try:
-        return process.wait()
+        while True:
+            try:
+                return process.wait(1.0 if deadline < math.inf else None)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    process.kill()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -174,7 +199,7 @@ def _written_at(report: Path) -> int | None:
     """When the grade in `report` was written; None where there is none that can be read."""
     file = report / "grade.json"
     try:
-        json.loads(file.read_text(encoding="utf-8"))
+        json.loads(files.read_text(file))
         return file.stat().st_mtime_ns
     except (OSError, ValueError):
         return None

@@ -128,6 +128,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     try:
         config.stash[_session] = session = _open_session(config)
         config.add_cleanup(session.close)
+        if config.option.grade_from is not None and session.time_limit_seconds is not None:
+            launch.end_after(session.time_limit_seconds)
         session.start()
     except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:  # an OverrideError is a ValueError
         return launch.refuse(str(error))

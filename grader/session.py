@@ -16,7 +16,16 @@ import pytest
 
 from grader import hints, launch, report, trial
 from grader.devices import GradingDevice
-from grader.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from grader.grade import (
+    PASSED_IN_DOUBT,
+    CheckReport,
+    Circumstances,
+    ExitCode,
+    Grade,
+    IntegrityNote,
+    Outcome,
+    grade,
+)
 from grader.judge import CheckFailed, NeedsReview
 from grader.overrides import Override
 from grader.report import progress
@@ -75,6 +84,7 @@ class GradingSession:
         self.report_folder = report_folder
         self.ids: dict[str, str] = {}
         self.bar = Progress()
+        self.time_limit_seconds: float | None = None
         self._sandbox = sandbox
         self._owns_sandbox = owns_sandbox
         self._caller_folder = caller_folder
@@ -83,6 +93,7 @@ class GradingSession:
         self._started = time.monotonic()
         self._saved = self._started
         self._earlier: progress.Earlier | None = None
+        self._notes_of_source: tuple[IntegrityNote, ...] | None = None
         self._broken = ""
         """Why nothing more can be graded on this machine."""
 
@@ -123,7 +134,7 @@ class GradingSession:
         except SandboxError as error:
             raise GradingError(str(error)) from None
         limit = time_limit_seconds or (TIME_LIMIT_SECONDS if device.simulated else None)
-        return cls(
+        session = cls(
             name=name,
             rubric=rubric,
             labs=labs,
@@ -136,6 +147,8 @@ class GradingSession:
             overrides=overrides,
             caller_folder=caller_folder,
         )
+        session.time_limit_seconds = limit
+        return session
 
     def start(self) -> None:
         """Let the sandbox's server begin to import PyTorch, which takes seconds, while pytest collects the checks."""
@@ -267,7 +280,7 @@ class GradingSession:
             isolation=self._sandbox.isolation.mode,
             seed=self.seed,
             seconds=round(time.monotonic() - self._started, 2),
-            integrity=self.submission.integrity + self.submission.source_notes(self.labs),
+            integrity=self.submission.integrity + self._source_notes(),
             overrides=self._overrides,
             incomplete=incomplete,
         )
@@ -306,6 +319,12 @@ class GradingSession:
         self._what_was_before(result)
         with contextlib.suppress(OSError):  # said at the end, when it matters
             report.save(result, self.report_folder)
+
+    def _source_notes(self) -> tuple[IntegrityNote, ...]:
+        """Read once: the copy does not change, and parsing takes long where somebody wants it to."""
+        if self._notes_of_source is None:
+            self._notes_of_source = self.submission.source_notes(self.labs)
+        return self._notes_of_source
 
     def _what_was_before(self, result: Grade) -> progress.Earlier:
         """What gradings before this one left in the folder, read before anything is written there."""

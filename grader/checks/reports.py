@@ -37,6 +37,11 @@ def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], Non
             judge(submission)
         except CheckFailed as error:
             raise CheckFailed(error.message, error.hint or _CLAIMS_HINT) from None
+        except (ArithmeticError, RecursionError) as error:  # numbers and nesting that only a file made by hand has
+            raise CheckFailed(
+                f"the results beside the report cannot be computed with ({type(error).__name__})",
+                "run the lab's program again, and leave what it writes as it is",
+            ) from None
 
     return wrapper
 
@@ -69,7 +74,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     for name, types in kinds.items():
         right = isinstance(found[name], types) and not (isinstance(found[name], bool) and bool not in types)
         require(right, f"claim {name}: saw {found[name]!r}, expected {_called(types)}", _type_hint(found[name]))
-    words = len(re.sub(r"^```.*?^```|^#[^\n]*|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL).split())
+    words = len(_prose(text).split())
     require(
         words >= MINIMUM_PROSE_WORDS,
         f"REPORT.md explains its numbers in {words} words",
@@ -100,3 +105,17 @@ def results(submission: Submission, lab: str, name: str) -> dict[str, Any]:
         raise CheckFailed(f"results/{name} is damaged", "run the program that writes it again") from None
     require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
     return dict(document)
+
+
+def _prose(text: str) -> str:
+    """A Markdown text without fenced blocks, headings and comments; each character is looked at a few times at most."""
+    parts = text.split("<!--")
+    text = parts[0] + "".join(part.partition("-->")[2] for part in parts[1:])
+    kept: list[str] = []
+    fenced = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("#"):
+            kept.append(line)
+    return "\n".join(kept)

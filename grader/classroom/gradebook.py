@@ -281,7 +281,9 @@ def _row(student: Student) -> tuple[str | None, ...]:
 def _lock(folder: Path) -> int:
     """Hold the folder until the descriptor is closed or we end, however we end."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o700)  # grades and everybody's work; whoever wants others to read them can say so
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise GradebookError(f"{folder} cannot be written: {error.strerror}") from None

@@ -107,6 +107,7 @@ class Intake:
             found: dict[str, list[HandedIn]] = {}
             for one in handed_in.find(folder):
                 found.setdefault(self._key(one), []).append(one)
+            self._set_apart_namesakes(found)
             students = []
             for key, ones in found.items():
                 told(key)
@@ -117,6 +118,19 @@ class Intake:
                     Student(student=entry.student, name=entry.name, columns=entry.columns, status="missing")
                 )
         return sorted(students, key=lambda student: student.student)
+
+    def _set_apart_namesakes(self, found: dict[str, list[HandedIn]]) -> None:
+        """What only calls itself by a student's name does not stand beside what has that student's identifier.
+
+        It becomes a submission that matches nobody, for a person to look at.
+        """
+        for key, ones in list(found.items()):
+            sure = [one for one in ones if self._roster is not None and self._roster.identifies(one.handles)]
+            if 0 < len(sure) < len(ones):
+                found[key] = sure
+                for one in ones:
+                    if one not in sure:
+                        found.setdefault(one.key, []).append(one)
 
     def _key(self, one: HandedIn) -> str:
         entry = self._roster.find(one.handles) if self._roster else None

@@ -48,12 +48,17 @@ class Roster:
                     self._by_handle.setdefault(handle, entry)
                     # Moodle's worksheet says "Participant 12345" where its archives say 12345.
                     self._by_handle.setdefault(handle.removeprefix("participant "), entry)
+        self._identifiers = frozenset(self._by_handle)
         for entry in self.entries:
             self._by_handle.setdefault(_folded(entry.name), entry)
 
     def find(self, handles: Iterable[str]) -> Entry | None:
         """The student with one of these identifiers, the first that is known."""
         return next((self._by_handle[name] for one in handles if (name := _folded(one)) in self._by_handle), None)
+
+    def identifies(self, handles: Iterable[str]) -> bool:
+        """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
+        return any(_folded(one) in self._identifiers for one in handles)
 
 
 def load(path: Path) -> Roster:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader import files
 from grader.grade import Grade, Outcome
 from grader.report import progress
 from grader.report.document import from_document
@@ -41,7 +42,7 @@ def read(submission: Path, report: Path) -> Standing:
     """What `report`/grade.json and the gradings before it say of `submission`. Never raises for what it cannot read."""
     file = report / "grade.json"
     try:
-        grade = from_document(json.loads(file.read_text(encoding="utf-8")))
+        grade = from_document(json.loads(files.read_text(file)))
     except FileNotFoundError:
         return Standing({}, None)
     except (OSError, ValueError, AttributeError, TypeError) as error:

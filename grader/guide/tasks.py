@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader import files
+
 _HEADING = re.compile(r"^## Task (?P<number>\d+\.\d+): (?P<title>.*?)(?: \((?P<files>`[^)]*)\))?$", re.MULTILINE)
 _STUB = re.compile(
     r"Task (?P<task>\d+\.\d+) is open: write (?P<name>[\w.]+) in \S+(?: \(about (?P<lines>\d+) lines?\))?"
@@ -55,7 +57,7 @@ class BrokenFile:
 def tasks(readme: Path) -> tuple[Task, ...]:
     """The tasks of one lab, in the order of its README; none where there is no README."""
     try:
-        text = readme.read_text(encoding="utf-8", errors="replace")
+        text = files.read_text(readme)
     except OSError:
         return ()
     return tuple(
@@ -76,7 +78,7 @@ def survey(package: Path) -> tuple[tuple[OpenFunction, ...], tuple[BrokenFile, .
     broken: list[BrokenFile] = []
     for path in sorted(package.glob("*.py")):
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = files.read_text(path)
             open_functions += _open_functions(path, text)
         except OSError as error:
             broken.append(BrokenFile(path, 1, error.strerror or "cannot be read"))
@@ -95,7 +97,7 @@ def in_order(found: Sequence[OpenFunction], task: Task) -> list[OpenFunction]:
 def line_of(path: Path, name: str) -> int | None:
     """Where a function, or a method "Class.method", begins in a file; None where it does not."""
     try:
-        nodes: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8", errors="replace")).body
+        nodes: list[ast.stmt] = ast.parse(files.read_text(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
     line = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+from grader import files
 from grader.grade import Grade
 from grader.report import html, progress, terminal
 from grader.report.document import to_json
@@ -18,21 +20,19 @@ def write(grade: Grade, folder: Path, earlier: Earlier | None = None, *, partial
     grading can (an incomplete one is not remembered). A `partial` grade is of some criteria of a lab, and says nothing
     about passing it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     earlier = earlier or Earlier()
-    paths = [
-        _replace(folder / "grade.json", to_json(grade)),
-        _replace(folder / "grade.html", html.render(grade, progress=progress.since(earlier, grade), partial=partial)),
-    ]
+    page = html.render(grade, progress=progress.since(earlier, grade), partial=partial)
+    paths = [files.replace(folder / "grade.json", to_json(grade)), files.replace(folder / "grade.html", page)]
     if not grade.incomplete:
-        _replace(folder / progress.FILE, progress.to_json(earlier, grade))
+        files.replace(folder / progress.FILE, progress.to_json(earlier, grade))
     return paths
 
 
 def save(grade: Grade, folder: Path) -> None:
     """Write `grade.json` alone, of a grading that goes on; an earlier page, which it does not belong to, is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "grade.json", to_json(grade))
+    _make(folder)
+    files.replace(folder / "grade.json", to_json(grade))
     (folder / "grade.html").unlink(missing_ok=True)
 
 
@@ -50,7 +50,12 @@ def show(
     terminal.show(grade, isolation, paths, progress.line(changed), partial=partial, folder=folder)
 
 
-def _replace(path: Path, text: str) -> Path:
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    return draft.replace(path)
+def _make(folder: Path) -> None:
+    """Make the folder, unless a link stands there, which leads to somebody else's.
+
+    Raises:
+        OSError: it is a link, or cannot be made.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link; name the folder itself")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from grader import files
 from grader.grade import CheckResult, Grade, Outcome
 from grader.report.document import from_document, points
 from grader.texts import printable_document
@@ -73,7 +74,7 @@ def read(folder: Path, grade: Grade) -> Earlier:
     """
     for file, understand in ((FILE, _own), ("grade.json", _of_a_grade)):
         try:
-            document = json.loads((folder / file).read_text(encoding="utf-8"))
+            document = json.loads(files.read_text(folder / file))
             if (document["submission"], document["rubric_version"]) == (grade.submission, grade.rubric_version):
                 return understand(document)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):

@@ -24,6 +24,8 @@ LEFT_BEHIND = {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".mypy_cac
                ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", ".tox",
                ".DS_Store"}  # fmt: skip
 """Names of files and folders that are not needed to run a lab."""
+_NO_SOURCE = (".pyc", ".pyo", ".so", ".pyd", ".dll", ".dylib", ".pth")
+"""Code that nobody can read: no lab needs it, and it would be on the path as if it were a module."""
 LAB_FOLDER = re.compile(r"lab[1-5][-_].+")
 """Both trees: `lab1_gpu_basics` and the hand-out's `lab1-gpu-basics`."""
 
@@ -32,7 +34,10 @@ LAB_FOLDER = re.compile(r"lab[1-5][-_].+")
 class Entry:
     """One file to copy."""
 
+    top: Path
+    """The folder that was scanned, without links in it."""
     source: Path
+    """Below `top`, without links on the way."""
     target: str
     """Relative to the copy's `labs` folder, with `/`."""
     size_bytes: int
@@ -89,7 +94,7 @@ def _walk(top: Path, folder: Path, renamed: dict[str, str], prefix: str, depth: 
         raise SubmissionError(f"{folder} cannot be read: {error.strerror}") from None
     for item in items:
         name = renamed.get(item.name, item.name) if depth == 0 else item.name
-        if item.name in LEFT_BEHIND or _is_environment(item):
+        if item.name in LEFT_BEHIND or item.name.lower().endswith(_NO_SOURCE) or _is_environment(item):
             continue
         if item.is_dir(follow_symlinks=False):
             yield from _walk(top, Path(item.path), renamed, f"{prefix}{name}/", depth + 1)
@@ -104,7 +109,7 @@ def _walk(top: Path, folder: Path, renamed: dict[str, str], prefix: str, depth: 
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES:
-            yield Entry(source, prefix + name, status.st_size, status.st_mtime_ns)
+            yield Entry(top, source, prefix + name, status.st_size, status.st_mtime_ns)
 
 
 def _is_environment(item: os.DirEntry[str]) -> bool:
@@ -153,11 +158,28 @@ def copy(entries: tuple[Entry, ...], parent: Path) -> str:
 
 def _read(entry: Entry) -> bytes:
     try:
-        # The folder may change under us: no link is followed and nothing that could block is opened.
-        descriptor = os.open(entry.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _open(entry)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SubmissionError(f"{entry.source} changed while it was being copied")
             return file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise SubmissionError(f"{entry.source} cannot be read: {error.strerror}") from None
+
+
+def _open(entry: Entry) -> int:
+    """Open a file for reading although the folder may change under us.
+
+    From `top` on one name after the other, so that no link is followed, not even in the place of a folder that was
+    looked at a moment ago; and nothing that could block.
+    """
+    *folders, name = entry.source.relative_to(entry.top).parts
+    here = os.open(entry.top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = below
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    finally:
+        os.close(here)

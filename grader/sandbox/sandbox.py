@@ -36,6 +36,8 @@ PRELOAD = (
 FOUND = ("sklearn",)
 """What must be there to be found, but is not worth a second of importing: `labkit.data` only reads a file of it."""
 
+_TEXT_BYTES = 2**20
+"""Of a report or a file of results: ten times what any of them has."""
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _REPLY_SLACK_SECONDS = 120.0
@@ -135,13 +137,15 @@ class Sandbox:
         return self._sha256
 
     def read_text(self, path: str) -> str | None:
-        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`); None where there is none.
+        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`); None where there is none
+        of a reasonable size.
 
         Links were resolved when the copy was made, so nothing outside the submission can be read this way.
         """
         self._keep()
         try:
-            return Path(self._copy, "labs", path).read_text(encoding="utf-8", errors="replace")
+            file = Path(self._copy, "labs", path)
+            return None if file.stat().st_size > _TEXT_BYTES else file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
 
@@ -213,7 +217,7 @@ class Sandbox:
         try:
             if self._home is None:
                 self._home = os.path.realpath(tempfile.mkdtemp(prefix="gpulabs-"))
-                os.chmod(self._home, 0o755)  # children of root run as somebody else
+                os.chmod(self._home, 0o711)  # children of root run as somebody else; nobody else knows the names in it
             self._copies += 1
             copy = f"{self._home}/submission-{self._copies}"
             self._sha256 = copying.copy(self._entries, Path(copy))

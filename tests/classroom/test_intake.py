@@ -251,3 +251,15 @@ def test_a_list_that_makes_no_sense_is_one_line(tmp_path: Path, name: str, text:
     (tmp_path / name).write_text(text)
     with pytest.raises(IntakeError, match=message):
         find(tmp_path / name)
+
+
+def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(take: Take, source: Path) -> None:
+    for name in ("ada", "Ada Lovelace", "bob"):
+        lab = source / name / "lab1_gpu_basics"
+        lab.mkdir(parents=True)
+        (lab / "benchmark.py").write_text(f"# {name}\n")
+    students = take("student,name\nada,Ada Lovelace\nbob,Bob\n")
+    assert students["ada"].status == "taken"
+    assert students["ada"].reason == ""
+    assert "Ada Lovelace" in students
+    assert students["bob"].status == "taken"

@@ -30,13 +30,17 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("from grader.probes import lab1", "import grader.probes"),
         ("import ctypes", "import ctypes"),
         ("exec('1')", "exec()"),
+        ("match frame:\n    case object(f_back=above):\n        pass", "f_back"),
+        ("from importlib.machinery import SourceFileLoader", "import importlib.machinery"),
+        ("import zipimport", "import zipimport"),
     ],
 )
 def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:
     (note,) = notes(text)
     assert (note.kind, note.check) == ("source", "lab1")
     assert named in note.detail
-    assert note.where == f"benchmark.py:{len(text.splitlines())}"
+    assert note.where.startswith("benchmark.py:")
+    assert int(note.where.partition(":")[2]) in (len(text.splitlines()), 2)
 
 
 @pytest.mark.parametrize("text", ["model.eval()", "import gc\ngc.collect()", "compile = 1", "not python at all ("])
@@ -50,6 +54,20 @@ def test_a_file_of_a_lab_that_is_not_graded_is_passed_over() -> None:
 
 def test_a_helper_beside_the_labs_is_read_too() -> None:
     assert len(notes("import vgpu", "helper.py")) == 1
+
+
+def test_a_folder_that_only_begins_like_a_lab_is_read_too() -> None:
+    (note,) = notes("import ctypes", "labyrinth/evil.py")
+    assert note.check == "lab1"
+
+
+def test_what_is_too_large_to_be_read_is_named() -> None:
+    (note,) = notes("x = 1\n" * 50_000)
+    assert note.detail == "benchmark.py was not looked at: it has 300000 bytes"
+    many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
+    found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS)
+    assert [note.detail for note in found].count("benchmark.py names import ctypes") == 1
+    assert sum("was not looked at" in note.detail for note in found) == 2
 
 
 def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:

@@ -157,3 +157,27 @@ def test_no_room_for_the_copy_is_one_clear_error(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(copying, "copy", full)
     with pytest.raises(SandboxError, match=r"no room for a copy .* \(No space left on device\); .*TMPDIR=/path"):
         Sandbox(folder, preload=("numpy",)).__enter__()
+
+
+@pytest.mark.parametrize("name", ["helper.pyc", "helper.so", "fast.cpython-312-x86_64-linux-gnu.so", "paths.pth"])
+def test_code_that_nobody_can_read_is_left_behind(folder: Path, tmp_path: Path, name: str) -> None:
+    (folder / "lab1_gpu_basics" / name).write_bytes(b"\x7fELF")
+    assert f"lab1_gpu_basics/{name}" not in copied(folder, tmp_path)
+
+
+def test_a_folder_that_is_exchanged_for_a_link_after_the_scan_leads_nowhere(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "benchmark.py").write_text("of somebody else")
+    entries = copying.scan(folder)
+    (folder / "lab1_gpu_basics").rename(tmp_path / "away")
+    (folder / "lab1_gpu_basics").symlink_to(secret)
+    with pytest.raises(SubmissionError, match="cannot be read"):
+        copying.copy(entries, tmp_path / "copy")
+
+
+def test_a_report_of_megabytes_is_not_read(folder: Path) -> None:
+    report = folder / "lab1_gpu_basics" / "REPORT.md"
+    report.write_text("<!-- " * 300_000)
+    with Sandbox(folder, preload=("numpy",)) as sandbox:
+        assert sandbox.read_text("lab1_gpu_basics/REPORT.md") is None
