@@ -137,20 +137,27 @@ class TestCheckpointing:
         epochs, stop = 5, fresh.integer(2, 3)
         inputs = fresh.normal(samples, features)
         targets = np.float32(3) * (inputs @ fresh.normal(features, outputs)) + fresh.normal(samples, outputs)
+        data: dict[str, Any] = {"inputs": inputs, "targets": targets, "arguments": arguments, "device": "cpu"}
+        weights = fresh.normal(4, outputs, features)
+        whole_runs, stopped_runs = (
+            submission.rank_probe(
+                "lab3_checkpoints.resume", 2, weights=weights, until=[until], checkpointed=checkpointed, **data
+            )
+            for until, checkpointed in ((epochs, False), (stop, True))
+        )
         seen = submission.rank_probe(
             "lab3_checkpoints.resume",
             2,
-            device="cpu",
-            weights=fresh.normal(4, outputs, features),
-            inputs=inputs,
-            targets=targets,
-            epochs=epochs,
-            stop=stop,
-            arguments=arguments,
+            weights=weights[1:],
+            until=[epochs, epochs],
+            checkpointed=True,
+            content=np.asarray(stopped_runs[0].content),
+            **data,
         )
         for rank, each in enumerate(seen):
-            whole, _, resumed, complete = each.runs
-            steps = whole["batches"] // epochs
+            whole, stopped = whole_runs[rank], stopped_runs[rank]
+            resumed, complete = each.runs
+            steps = whole.runs[0]["batches"] // epochs
             what = f"train() on 2 ranks, stopped after {stop} of {epochs} epochs and started again with its checkpoint"
             require_equal(
                 resumed["batches"],
@@ -158,7 +165,7 @@ class TestCheckpointing:
                 what=f"{what}: steps that rank {rank} then made",
                 hint="epochs counts those before the checkpoint, too",
             )
-            expected = np.asarray(self._weight(each, 0), dtype=np.float64)
+            expected = np.asarray(self._weight(whole, 0), dtype=np.float64)
             learned = float(((inputs @ expected.T - targets) ** 2).sum() / (targets**2).sum())
             require(
                 learned < _LEARNED,
@@ -167,7 +174,7 @@ class TestCheckpointing:
                 "the model that is passed in is trained, in place",
             )
             require_arrays_close(
-                self._weight(each, 2),
+                self._weight(each, 0),
                 expected,
                 rtol=RTOL,
                 atol=RTOL,
@@ -176,7 +183,9 @@ class TestCheckpointing:
             )
             require_equal(complete["batches"], 0, what="steps made from a checkpoint whose training was complete")
             require_equal(
-                [run["epochs"] for run in each.runs], [epochs, stop, epochs, epochs], what="DdpTraining.epochs"
+                [run["epochs"] for run in (*whole.runs, *stopped.runs, *each.runs)],
+                [epochs, stop, epochs, epochs],
+                what="DdpTraining.epochs",
             )
 
     @staticmethod

@@ -192,25 +192,31 @@ def resume(
     weights: Tensor,
     inputs: Tensor,
     targets: Tensor,
-    epochs: int,
-    stop: int,
+    until: list[int],
     arguments: dict[str, Any],
+    checkpointed: bool,
+    content: Tensor | None = None,
 ) -> dict[str, Any]:
-    """`train` with dropout: without a break; then in two parts with a checkpoint between.
+    """`train` with dropout, once for each number of epochs in `until`, each time with a new model.
 
-    The second part begins with other weights. Then once more with all epochs done already.
+    The models begin with `weights`, one after the other. With `checkpointed` there is a checkpoint, which `content`
+    is, if it is given; what it is in the end comes back. Nothing else passes from one request to the next: what a
+    module remembers does not help.
     """
     torch.set_num_threads(1)
     train = student.module(DDP).train
     dataset = Indexed(numbered(inputs), targets.double())
     shift = torch.zeros(weights.shape[1])
     path = Path(student.rendezvous.removeprefix("file://")).parent / "resumed.pt"
+    if content is not None:
+        draft = path.with_name(f"given-{student.rank}.pt")
+        draft.write_bytes(bytes(content.tolist()))
+        draft.replace(path)
     seen = []
-    plans: list[tuple[int, Path | None]] = [(epochs, None), (stop, path), (epochs, path), (epochs, path)]
-    for index, (until, checkpoint) in enumerate(plans):
-        model = Regression(weights[(index + student.rank) % len(weights)] if index else weights[0], shift, dropout=0.5)
-        if index == 1:
-            model.linear.weight.data = weights[0].double().clone()
+    for index, epochs in enumerate(until):
+        first = weights[(index + student.rank) % len(weights)] if content is not None else weights[0]
+        model = Regression(first, shift, dropout=0.5)
+        torch.rand(7)  # what was drawn before must not matter
         result = train(
             student.rank,
             student.ranks,
@@ -219,12 +225,11 @@ def resume(
             model=model,
             dataset=dataset,
             criterion=half_squares,
-            epochs=until,
-            checkpoint=checkpoint,
+            epochs=epochs,
+            checkpoint=path if checkpointed else None,
             timeout_seconds=TIMEOUT_SECONDS,
             **arguments,
         )
-        torch.rand(7)  # what is drawn between two runs must not matter
         seen.append(
             {
                 "weight": model.linear.weight.detach(),
@@ -232,4 +237,5 @@ def resume(
                 "epochs": plain(result.epochs, "DdpTraining.epochs"),
             }
         )
-    return {"runs": seen}
+    written = path.read_bytes() if path.is_file() else b""
+    return {"runs": seen, "content": torch.frombuffer(bytearray(written or b"\0"), dtype=torch.uint8)}
