@@ -11,6 +11,7 @@ standard library.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -57,10 +58,12 @@ class Row:
 
 
 def candidates() -> Iterator[Path]:
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        yield from Path(folder).glob("python3*")
-    yield from Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin/python3")
-    yield from (Path.home() / ".local/share/uv/python").glob("*/bin/python3")
+    places = [(Path(folder), "python3*") for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    places.append((Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")), "versions/*/bin/python3"))
+    places.append((Path.home() / ".local/share/uv/python", "*/bin/python3"))
+    for folder, pattern in places:
+        with contextlib.suppress(OSError):  # of another user
+            yield from folder.glob(pattern)
 
 
 def told(python: Path, program: str) -> str:
