@@ -56,6 +56,56 @@ def floods_the_notes():
     return 1
 
 
+def replaces_the_notes_pipe():
+    _silence()
+    return 1
+
+
+def silent_for_a_while():
+    """The pipe is back before anybody looks."""
+    pipe, kept = _silence()
+    gc.get_objects()
+    os.dup2(kept, pipe)
+    return 1
+
+
+def full_notes_pipe():
+    """A note that would have to wait is dropped by the kernel."""
+    pipe = [number for number in range(3, 64) if _is_pipe(number)][1]
+    _, other = os.pipe()
+    os.set_blocking(other, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(other, bytes(4096))
+    kept = os.dup(pipe)
+    os.dup2(other, pipe)
+    gc.get_objects()
+    os.dup2(kept, pipe)
+    return 1
+
+
+def replaces_it_and_leaves():
+    _silence()
+    os._exit(0)
+
+
+def closes_everything_in_a_child():
+    """As daemons do; nothing of it is the rank's."""
+    child = os.fork()
+    if child == 0:
+        os.closerange(3, 256)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return 1
+
+
+def _silence():
+    pipe = [number for number in range(3, 64) if _is_pipe(number)][1]
+    kept = os.dup(pipe)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), pipe)
+    return pipe, kept
+
+
 def _is_pipe(number):
     try:
         return os.readlink(f"/proc/self/fd/{number}").startswith("pipe:")
