@@ -25,6 +25,8 @@ _MAX_PLACE = 120
 
 _TRUTH = "vgpu.record"
 """Raised by the virtual GPU when somebody reads what it has recorded: who does has not measured by himself."""
+_LAUNCH = "vgpu.launch"
+"""Raised by the virtual GPU when a kernel is launched."""
 _TRACED = "launches, by tracing them"
 """What the virtual GPU calls it when a launch runs under a trace function, or a profiler's."""
 _ATTRIBUTE = "object.__getattr__"
@@ -49,6 +51,7 @@ _EVENTS = {
     "import": ("import",),
     "disguise": ("compile", "code.__new__"),
     "truth": (_TRUTH,),
+    "launch": (_LAUNCH,),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _HANDED_IN = frozenset({"frames", "gc"})
@@ -74,7 +77,7 @@ def install(
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
     tell, kinds, paths, innocent, culprit, plain = _detail, dict(_KINDS), frozenset(_PATHS), _innocent, _culprit, _plain
-    traced = _is_traced
+    traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     busy: set[int] = set()
     seen: set[tuple[str, str, str]] = set()
@@ -92,12 +95,25 @@ def install(
             write(VOID, what, where)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES:
+            return
         kind = "open" if event in paths else kinds.get(event)
         if kind is None:
             if not event.startswith("ctypes."):
                 return
             kind = "ctypes"
         me = ident()
+        if kind == "launch":
+            within = me in busy
+            busy.add(me)
+            try:
+                frame = frame_above(1)
+                if by_hand(frame, ours):
+                    make_void("kernels that never ran, launched by hand", frame)
+            finally:
+                if not within:
+                    busy.discard(me)
+            return
         if kind == "truth":
             # Even from within this hook: whoever made it run code of his own must not read unseen.
             within = me in busy
@@ -113,7 +129,7 @@ def install(
                 if not within:
                     busy.discard(me)
             return
-        if me in busy or (event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES):
+        if me in busy:
             return
         busy.add(me)
         try:
@@ -123,8 +139,11 @@ def install(
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
-            if kind == "disguise" and not _is_foreign(frame, ours):
-                return  # every import of a library compiles it
+            if kind == "disguise":
+                if not _is_foreign(frame, ours):
+                    return  # every import of a library compiles it
+                if ours.folder and ours.folder in detail:
+                    make_void("the virtual GPU, by code in the name of its files", frame)
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None or (kind, detail, where) in seen:
                 return
@@ -171,6 +190,25 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
             return handed_out
         frame = frame.f_back
     return frame is not None
+
+
+def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether a kernel was launched by somebody who is not PyTorch, nor a part of the virtual GPU's that may.
+
+    Runs at every launch, of which there are many.
+    """
+    last = 0
+    while frame is not None:
+        code = frame.f_code
+        number = id(code)
+        if number in ours.entries:
+            return False
+        if number not in ours.simulator:
+            # A function of ours that nobody has listed is not the submission's.
+            return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
+        last = number
+        frame = frame.f_back
+    return last in ours.engine
 
 
 def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str | None:

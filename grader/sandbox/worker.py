@@ -113,10 +113,8 @@ def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap
         if namespace.get(name) is not value:
             write(pipes.result, void)
             leave(0)
-    try:
+    with contextlib.suppress(OSError):
         write(pipes.notes, closing)
-    except OSError:
-        pass
     _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
     leave(0)
 
