@@ -56,6 +56,8 @@ _EVENTS = {
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _HANDED_IN = frozenset({"frames", "gc"})
 """Kinds whose functions a library may be handed, as `tree_map(sys._getframe, ...)`: then it does not name them."""
+_GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
+"""Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"grader", "solutions", "tests"})
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -230,6 +232,12 @@ def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str |
         if name.endswith("/platform.py"):
             return None  # asks `uname` on its own account, in answer to an innocent question
         library = name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)
+        if library and function is not None and not handed_in and _gives_frames(code.co_name, name):
+            above = frame.f_back
+            if above is None or not _is_foreign(above, ours):
+                return None  # prints a traceback, or finds the line of a log message
+            code, name = above.f_code, _safe(above.f_code.co_filename, "?")
+            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {_safe(code.co_name, '?')}"
         if function is not None and not handed_in:
             if function not in code.co_names:
                 handed_in = True
@@ -241,6 +249,10 @@ def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str |
             return None
         frame = frame.f_back
     return "a function that is not Python's" if handed_in else None
+
+
+def _gives_frames(function: str, file: str) -> bool:
+    return any(file.endswith(end) and function in names for end, names in _GIVES_FRAMES.items())
 
 
 def _is_foreign(frame: FrameType | None, ours: Ours) -> bool:

@@ -103,6 +103,17 @@ def test_frames_that_a_library_was_asked_for_are_noted(sandbox: Sandbox) -> None
     assert ("frames", "sys._getframe") in {(note.kind, note.detail) for note in reply.notes}
 
 
+@pytest.mark.parametrize("function", ["walk_stack", "walk_tb", "logging"])
+def test_frames_that_the_standard_library_hands_out_are_noted(sandbox: Sandbox, function: str) -> None:
+    reply = call(sandbox, "nosy", f"frames_of_{function}")
+    assert "frames" in {note.kind for note in reply.notes}
+
+
+def test_tracebacks_and_log_messages_leave_no_note(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "prints_and_logs")
+    assert (reply.kind, reply.notes) == ("ok", ())
+
+
 def test_code_that_claims_to_be_a_librarys_is_noted(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "code_in_anothers_name")
     assert "disguise" in {note.kind for note in reply.notes}

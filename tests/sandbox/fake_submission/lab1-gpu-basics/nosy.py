@@ -1,13 +1,16 @@
 """What the audit hook should note."""
 
+import collections
 import contextlib
 import ctypes
 import gc
 import inspect
+import logging
 import os
 import socket
 import subprocess
 import sys
+import traceback
 
 
 def look_around():
@@ -145,6 +148,34 @@ def frames_through_a_library():
     tree_map(sys._getframe, [0])
     tree_map(inspect.currentframe, [])
     return 1
+
+
+def frames_of_walk_stack():
+    for frame, _ in traceback.walk_stack(None):
+        frame.f_locals  # noqa: B018
+    return 1
+
+
+def frames_of_walk_tb():
+    try:
+        raise ValueError
+    except ValueError as error:
+        return [frame.f_lineno for frame, _ in traceback.walk_tb(error.__traceback__)] and 1
+
+
+def frames_of_logging():
+    return logging.currentframe().f_lineno and 1
+
+
+def prints_and_logs():
+    """As honest code does; nobody walks."""
+    try:
+        raise ValueError
+    except ValueError:
+        traceback.print_exc()
+        logging.getLogger("labs").exception("it happened")
+    logging.getLogger("labs").warning("once")
+    return collections.namedtuple("Pair", "one two")(1, 2).one
 
 
 def code_in_anothers_name():
