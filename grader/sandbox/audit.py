@@ -25,6 +25,8 @@ _MAX_PLACE = 120
 
 _TRUTH = "vgpu.record"
 """Raised by the virtual GPU when somebody reads what it has recorded: who does has not measured by himself."""
+_LAUNCH = "vgpu.launch"
+"""Raised by the virtual GPU when a kernel is launched."""
 _TRACED = "launches, by tracing them"
 """What the virtual GPU calls it when a launch runs under a trace function, or a profiler's."""
 _ATTRIBUTE = "object.__getattr__"
@@ -49,10 +51,13 @@ _EVENTS = {
     "import": ("import",),
     "disguise": ("compile", "code.__new__"),
     "truth": (_TRUTH,),
+    "launch": (_LAUNCH,),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _HANDED_IN = frozenset({"frames", "gc"})
 """Kinds whose functions a library may be handed, as `tree_map(sys._getframe, ...)`: then it does not name them."""
+_GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
+"""Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"grader", "solutions", "tests"})
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -74,7 +79,7 @@ def install(
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
     tell, kinds, paths, innocent, culprit, plain = _detail, dict(_KINDS), frozenset(_PATHS), _innocent, _culprit, _plain
-    traced = _is_traced
+    traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     busy: set[int] = set()
     seen: set[tuple[str, str, str]] = set()
@@ -92,12 +97,25 @@ def install(
             write(VOID, what, where)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES:
+            return
         kind = "open" if event in paths else kinds.get(event)
         if kind is None:
             if not event.startswith("ctypes."):
                 return
             kind = "ctypes"
         me = ident()
+        if kind == "launch":
+            within = me in busy
+            busy.add(me)
+            try:
+                frame = frame_above(1)
+                if by_hand(frame, ours):
+                    make_void("kernels that never ran, launched by hand", frame)
+            finally:
+                if not within:
+                    busy.discard(me)
+            return
         if kind == "truth":
             # Even from within this hook: whoever made it run code of his own must not read unseen.
             within = me in busy
@@ -113,7 +131,7 @@ def install(
                 if not within:
                     busy.discard(me)
             return
-        if me in busy or (event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES):
+        if me in busy:
             return
         busy.add(me)
         try:
@@ -123,8 +141,11 @@ def install(
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
-            if kind == "disguise" and not _is_foreign(frame, ours):
-                return  # every import of a library compiles it
+            if kind == "disguise":
+                if not _is_foreign(frame, ours):
+                    return  # every import of a library compiles it
+                if ours.folder and ours.folder in detail:
+                    make_void("the virtual GPU, by code in the name of its files", frame)
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None or (kind, detail, where) in seen:
                 return
@@ -173,6 +194,25 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
     return frame is not None
 
 
+def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether a kernel was launched by somebody who is not PyTorch, nor a part of the virtual GPU's that may.
+
+    Runs at every launch, of which there are many.
+    """
+    last = 0
+    while frame is not None:
+        code = frame.f_code
+        number = id(code)
+        if number in ours.entries:
+            return False
+        if number not in ours.simulator:
+            # A function of ours that nobody has listed is not the submission's.
+            return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
+        last = number
+        frame = frame.f_back
+    return last in ours.engine
+
+
 def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str | None:
     """Where the submission did it, or None when something else did.
 
@@ -192,6 +232,12 @@ def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str |
         if name.endswith("/platform.py"):
             return None  # asks `uname` on its own account, in answer to an innocent question
         library = name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)
+        if library and function is not None and not handed_in and _gives_frames(code.co_name, name):
+            above = frame.f_back
+            if above is None or not _is_foreign(above, ours):
+                return None  # prints a traceback, or finds the line of a log message
+            code, name = above.f_code, _safe(above.f_code.co_filename, "?")
+            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {_safe(code.co_name, '?')}"
         if function is not None and not handed_in:
             if function not in code.co_names:
                 handed_in = True
@@ -203,6 +249,10 @@ def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str |
             return None
         frame = frame.f_back
     return "a function that is not Python's" if handed_in else None
+
+
+def _gives_frames(function: str, file: str) -> bool:
+    return any(file.endswith(end) and function in names for end, names in _GIVES_FRAMES.items())
 
 
 def _is_foreign(frame: FrameType | None, ours: Ours) -> bool:

@@ -36,6 +36,15 @@ _INSTRUMENTS = {
 call what it is handed, or a function in C that was built to ask would be taken for it."""
 
 
+_ENTRIES = {
+    "vgpu.operations.dispatch_mode": "DispatchMode.__torch_dispatch__",
+    "vgpu.operations.function_mode": "FunctionMode.__torch_function__",
+}
+"""Where PyTorch calls the virtual GPU with an operation of a program's."""
+_ENGINE = ("vgpu.gpu", "vgpu.machine", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode")
+"""Parts that launch kernels because another part of the virtual GPU tells them to, and nobody else."""
+
+
 @dataclass(frozen=True)
 class Ours:
     """Code that is not the submission's. Numbers are ids of code objects, which `_known` keeps alive."""
@@ -46,6 +55,12 @@ class Ours:
     """The virtual GPU's."""
     instruments: frozenset[int] = frozenset()
     """Those of `_INSTRUMENTS`."""
+    entries: frozenset[int] = frozenset()
+    """Those of `_ENTRIES`."""
+    engine: frozenset[int] = frozenset()
+    """Those of `_ENGINE`, but for `entries`."""
+    folder: str = ""
+    """Where the files of the virtual GPU lie."""
     probes: frozenset[int] = frozenset()
     between: frozenset[int] = frozenset()
     """What may stand between a probe and another of its functions: `contextlib`."""
@@ -72,8 +87,15 @@ def remember() -> None:
             _known.setdefault(name, tuple(_codes(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
     witness = _known.get("vgpu.timing.witness", ())
+    entries = _ids(
+        code for name, entry in _ENTRIES.items() for code in _known.get(name, ()) if code.co_qualname == entry
+    )
+    engine = _ids(code for name, codes in _known.items() if any(_in(name, part) for part in _ENGINE) for code in codes)
     found = Ours(
         libraries=tuple(stdlib),
+        entries=entries,
+        engine=engine - entries,
+        folder=next((code.co_filename.rpartition("/timing/")[0] + "/" for code in witness), ""),
         simulator=_ids(code for name, codes in _known.items() if _in(name, "vgpu") for code in codes),
         instruments=_ids(
             code

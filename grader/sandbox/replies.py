@@ -44,6 +44,10 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         void = [note.detail for note in told if note.kind == VOID]
         if side["flooded"]:
             void.append("the notes: more were written than the sandbox writes")
+        if side["silenced"]:
+            void.append("the notes: their pipe was closed or replaced")
+        if side["voided"] and not void:
+            void.append("the virtual GPU's record, by a process whose notes did not arrive")
         if void and rank.kind != "tampered":
             rank = RankReply("tampered", message=", ".join(void[:8]), stdout=rank.stdout, stderr=rank.stderr)
         ranks.append(rank)

@@ -7,6 +7,7 @@ from the server for each request; hands one frame back and ends.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import resource
 import secrets
@@ -52,6 +53,8 @@ class _Rank:
 
     def __init__(self, run: Run, rank: int) -> None:
         self.token = secrets.token_bytes(_TOKEN_BYTES)
+        self.closing = f"the end {secrets.token_hex(_TOKEN_BYTES)}\n".encode()
+        self.page = mmap.mmap(-1, mmap.PAGESIZE)
         limits = run.task.limits
         ends = {name: os.pipe() for name in ("result", "notes", "trace", "stdout", "stderr")}
         control, far_control = socket.socketpair()
@@ -60,7 +63,7 @@ class _Rank:
         if self.pid == 0:
             pipes = worker.Pipes(**{name: writer for name, (_, writer) in ends.items()}, control=far_control.detach())
             _close_all_but({0, 1, 2, *vars(pipes).values()})
-            worker.main(task, pipes, self.token)
+            worker.main(task, pipes, self.token, self.closing, self.page)
         for _, writer in ends.values():
             os.close(writer)
         far_control.close()
@@ -135,14 +138,18 @@ class _Rank:
             kind, message = "result", ""
         else:
             kind, message = _end(self.status or 0)
+        flooded = self.notes.total_bytes > _SIDE_BYTES
+        silenced = kind == "result" and not flooded and self.closing not in self.notes.data
         side = {
             "kind": kind,
             "message": message,
             "stdout": self.stdout.text,
             "stderr": self.stderr.text,
             "trace": self.trace.text,
-            "notes": self.notes.text + self.refusals.notes,
-            "flooded": self.notes.total_bytes > _SIDE_BYTES,
+            "notes": self.notes.text.replace(self.closing.decode(), "\n") + self.refusals.notes,
+            "flooded": flooded,
+            "silenced": silenced or self.page[worker.LOST] != 0,
+            "voided": self.page[worker.VOIDED] != 0,
             "cpu_seconds": self.cpu_seconds,
         }
         return side, payload if kind == "result" and payload is not None else b""

@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib
 import importlib.util
+import mmap
 import os
 import random
 import resource
@@ -79,10 +80,16 @@ class Pipes:
     """A socket, for the listener of `seccomp.py`; closed before the submission runs."""
 
 
-def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
+VOIDED, LOST = 0, 1
+"""Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
+
+
+def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
     """Be rank `task.rank` of a request, in a process forked for it. Never returns.
 
-    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one.
+    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one. `closing` is
+    the last line of the notes, without which no result counts. `page` is shared with the supervisor, and with every
+    process that the submission forks: what is said there needs no descriptor, which could be closed or replaced.
     """
     # Bound and made before a submission runs: what it replaces later does not reach these.
     own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
@@ -90,7 +97,8 @@ def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
     functions, entries = instruments.seal(sys.modules[__name__], codec)
     try:
         _enter(task, pipes)
-        outcome, tensors = _observe(task, pipes.notes)
+        emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
+        outcome, tensors = _observe(task, emit, page)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
@@ -105,6 +113,8 @@ def main(task: Task, pipes: Pipes, token: bytes) -> NoReturn:
         if namespace.get(name) is not value:
             write(pipes.result, void)
             leave(0)
+    with contextlib.suppress(OSError):
+        write(pipes.notes, closing)
     _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
     leave(0)
 
@@ -188,7 +198,7 @@ def _set_environment(task: Task) -> None:
     tempfile.tempdir = None
 
 
-def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
     folders = [os.path.join(os.path.dirname(os.path.dirname(__file__)), "probes"), *task.probe_paths]
     importing: list[str] = []
@@ -214,8 +224,8 @@ def _observe(task: Task, notes: int) -> tuple[dict[str, Any], dict[str, Any]]:
             _hide_grader()
             check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
             known = ours.know(_libraries(task, own), probe.__module__, _observe.__code__, gpu)
-            emit = functools.partial(_emit, os.write, notes)
-            finish = audit.install(known, _allowed(task), emit, tampered.append)
+            void = functools.partial(_void, page, tampered.append)
+            finish = audit.install(known, _allowed(task), emit, void)
             # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
@@ -296,9 +306,28 @@ def _leave_frozen() -> None:
     """`gc.unfreeze` in a child: what is ours stays out of sight, and nobody else has frozen anything."""
 
 
-def _emit(write: Callable[[int, bytes], int], notes: int, line: bytes) -> None:
-    with contextlib.suppress(OSError):
-        write(notes, line)
+def _void(page: mmap.mmap, append: Callable[[str], None], what: str) -> None:
+    """Also in a process that the submission forked, whose `append` reaches nobody."""
+    page[VOIDED] = 1
+    append(what)
+
+
+def _emit(
+    write: Callable[[int, bytes], int],
+    look: Callable[[int], os.stat_result],
+    pipe: os.stat_result,
+    page: mmap.mmap,
+    notes: int,
+    line: bytes,
+) -> None:
+    """Write a note to the pipe that descriptor `notes` was; where it is another file by now, say so."""
+    try:
+        now = look(notes)
+        if (now.st_dev, now.st_ino) == (pipe.st_dev, pipe.st_ino) and write(notes, line) == len(line):
+            return
+    except OSError:  # closed, or full and told not to wait
+        pass
+    page[LOST] = 1
 
 
 def _hide_grader() -> None:

@@ -75,6 +75,20 @@ def test_a_flood_of_the_notes_pipe_voids_the_reading(sandbox: Sandbox) -> None:
     assert (reply.kind, "more were written" in reply.message) == ("tampered", True)
 
 
+@pytest.mark.parametrize("function", ["replaces_the_notes_pipe", "silent_for_a_while", "full_notes_pipe"])
+def test_a_way_of_the_notes_that_was_cut_voids_the_reading(sandbox: Sandbox, function: str) -> None:
+    reply = call(sandbox, "nosy", function)
+    assert (reply.kind, "pipe was closed or replaced" in reply.message) == ("tampered", True)
+
+
+def test_a_cut_way_of_the_notes_does_not_hide_how_a_rank_ended(sandbox: Sandbox) -> None:
+    assert call(sandbox, "nosy", "replaces_it_and_leaves").kind == "crashed"
+
+
+def test_a_child_that_closes_what_it_inherited_voids_nothing(sandbox: Sandbox) -> None:
+    assert call(sandbox, "nosy", "closes_everything_in_a_child").kind == "ok"
+
+
 def test_names_that_bring_methods_of_their_own_are_noted_and_not_called(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "names_with_methods")
     assert reply.value == {"returned": []}
@@ -87,6 +101,17 @@ def test_names_that_bring_methods_of_their_own_are_noted_and_not_called(sandbox:
 def test_frames_that_a_library_was_asked_for_are_noted(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "frames_through_a_library")
     assert ("frames", "sys._getframe") in {(note.kind, note.detail) for note in reply.notes}
+
+
+@pytest.mark.parametrize("function", ["walk_stack", "walk_tb", "logging"])
+def test_frames_that_the_standard_library_hands_out_are_noted(sandbox: Sandbox, function: str) -> None:
+    reply = call(sandbox, "nosy", f"frames_of_{function}")
+    assert "frames" in {note.kind for note in reply.notes}
+
+
+def test_tracebacks_and_log_messages_leave_no_note(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "prints_and_logs")
+    assert (reply.kind, reply.notes) == ("ok", ())
 
 
 def test_code_that_claims_to_be_a_librarys_is_noted(sandbox: Sandbox) -> None:

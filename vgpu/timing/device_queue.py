@@ -88,7 +88,7 @@ class DeviceQueue:
         # Priority -> the streams of its pool, the next one to hand out first.
         self._pools: dict[int, deque[int]] = {}
         # What becomes a `Kernel` when somebody looks: making the objects would double the cost of a launch.
-        self.record = witness.Keeper(witness.record(Kernel))
+        self.record = witness.Keeper(witness.record(Kernel), witness.LAUNCH_EVENT)
         self.busy_seconds = 0.0
         self._busy_until = 0.0
         # With several streams: when each engine is in use, and when the device is.

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
+LAUNCH_EVENT = "vgpu.launch"
+"""Audit event of a launch that is kept, or will be."""
 TIMELINE = "timeline"
 TRACED = "launches, by tracing them"
 READ = object()
@@ -34,8 +36,8 @@ def record(
     """Keeps launches and hiccups. What is sent decides:
 
     - (name, seconds, flops): the answer is how long such a kernel takes with the hiccups that hit it.
-    - a longer tuple, the arguments of `make`: a launch to keep. Raises READ_EVENT while functions are traced, since a
-      trace function is handed our frame.
+    - a longer tuple, the arguments of `make`: a launch to keep. Raises LAUNCH_EVENT, and READ_EVENT while functions are
+      traced, since a trace function is handed our frame.
     - TIMELINE: the answer is the list of everything that was launched, made by `make`; raises READ_EVENT.
     - None: the answer is whether what was kept can be so: on a stream, nothing overlaps.
     - anything else is a hiccup (`Slowdown`) to apply from now on; raises READ_EVENT.
@@ -55,6 +57,7 @@ def record(
                         seconds *= hiccup.factor
                 answer = seconds
                 continue
+            audit(LAUNCH_EVENT)
             if traced() is not None or profiled() is not None:
                 audit(READ_EVENT, TRACED)
             entries.append(asked)
@@ -91,8 +94,10 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
 class Keeper:
     """What a program holds of a record or a history."""
 
-    def __init__(self, kept: Generator[Any, Any, None]) -> None:
+    def __init__(self, kept: Generator[Any, Any, None], late_event: str = "") -> None:
+        """`late_event` is raised where something has to wait: what keeps it later is not who sent it."""
         next(kept)
+        self._late_event = late_event
         self.tell: Callable[[Any], Any] = kept.send
         self._late: list[Any] = []
 
@@ -104,6 +109,8 @@ class Keeper:
             try:
                 self.tell(first)
             except ValueError:  # the generator is running
+                if self._late_event:
+                    _audit(self._late_event)
                 self._late.insert(0, first)
                 return
 

@@ -1,13 +1,16 @@
 """What the audit hook should note."""
 
+import collections
 import contextlib
 import ctypes
 import gc
 import inspect
+import logging
 import os
 import socket
 import subprocess
 import sys
+import traceback
 
 
 def look_around():
@@ -56,6 +59,56 @@ def floods_the_notes():
     return 1
 
 
+def replaces_the_notes_pipe():
+    _silence()
+    return 1
+
+
+def silent_for_a_while():
+    """The pipe is back before anybody looks."""
+    pipe, kept = _silence()
+    gc.get_objects()
+    os.dup2(kept, pipe)
+    return 1
+
+
+def full_notes_pipe():
+    """A note that would have to wait is dropped by the kernel."""
+    pipe = [number for number in range(3, 64) if _is_pipe(number)][1]
+    _, other = os.pipe()
+    os.set_blocking(other, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(other, bytes(4096))
+    kept = os.dup(pipe)
+    os.dup2(other, pipe)
+    gc.get_objects()
+    os.dup2(kept, pipe)
+    return 1
+
+
+def replaces_it_and_leaves():
+    _silence()
+    os._exit(0)
+
+
+def closes_everything_in_a_child():
+    """As daemons do; nothing of it is the rank's."""
+    child = os.fork()
+    if child == 0:
+        os.closerange(3, 256)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return 1
+
+
+def _silence():
+    pipe = [number for number in range(3, 64) if _is_pipe(number)][1]
+    kept = os.dup(pipe)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), pipe)
+    return pipe, kept
+
+
 def _is_pipe(number):
     try:
         return os.readlink(f"/proc/self/fd/{number}").startswith("pipe:")
@@ -95,6 +148,34 @@ def frames_through_a_library():
     tree_map(sys._getframe, [0])
     tree_map(inspect.currentframe, [])
     return 1
+
+
+def frames_of_walk_stack():
+    for frame, _ in traceback.walk_stack(None):
+        frame.f_locals  # noqa: B018
+    return 1
+
+
+def frames_of_walk_tb():
+    try:
+        raise ValueError
+    except ValueError as error:
+        return [frame.f_lineno for frame, _ in traceback.walk_tb(error.__traceback__)] and 1
+
+
+def frames_of_logging():
+    return logging.currentframe().f_lineno and 1
+
+
+def prints_and_logs():
+    """As honest code does; nobody walks."""
+    try:
+        raise ValueError
+    except ValueError:
+        traceback.print_exc()
+        logging.getLogger("labs").exception("it happened")
+    logging.getLogger("labs").warning("once")
+    return collections.namedtuple("Pair", "one two")(1, 2).one
 
 
 def code_in_anothers_name():
