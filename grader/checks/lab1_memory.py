@@ -81,7 +81,7 @@ class Truth:
         for stage in profile["stages"]:
             real = largest - self.stages[stage["stage"]]["peak_bytes"]
             require_between(
-                told - stage["peak_bytes"],
+                told - number(stage["peak_bytes"], "peak_bytes"),
                 real - slack,
                 real + slack,
                 what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest peak of the step",

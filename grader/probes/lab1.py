@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from grader.probes.support import WrongReturn, fields, plain, sequence, watch_products
+from grader.probes.support import fields, plain, sequence, watch_products
 from labkit.results import (
     STAGES,
     Comparison,
@@ -213,7 +213,7 @@ def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "flo
     profile = student.module(MEMORY).profile_training_memory(
         create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
     )
-    return {"profile": _profile(profile, "profile_training_memory()")}
+    return {"profile": fields(profile, MemoryProfile, "profile_training_memory()")}
 
 
 def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -225,16 +225,10 @@ def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> di
             student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
             "compare_precisions()",
         )
-        compared.append([_profile(profile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)])
+        compared.append(
+            [fields(profile, MemoryProfile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]
+        )
     return {"profiles": compared}
-
-
-def _profile(profile: object, what: str) -> dict[str, Any]:
-    told = fields(profile, MemoryProfile, what)
-    for index, stage in enumerate(told["stages"]):
-        if not isinstance(stage, dict) or set(stage) != {"stage", "allocated_bytes", "reserved_bytes", "peak_bytes"}:
-            raise WrongReturn(f"{what}.stages[{index}] is not a labkit.results.StageMemory")
-    return told
 
 
 def memory_truth(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
