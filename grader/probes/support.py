@@ -7,6 +7,7 @@ claims to be a number is read as the number it converts to.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,29 @@ def plain(value: object, what: str) -> Any:
         if type(number) in (bool, int, float):
             return number
     raise WrongReturn(f"{what} is {_describe(value)}, expected a number, a string or a sequence of them")
+
+
+def instance(value: Any, kind: type, what: str) -> Any:
+    """`value`, which a docstring promises to be a `kind`.
+
+    Raises:
+        WrongReturn: for anything else.
+    """
+    if not isinstance(value, kind):
+        raise WrongReturn(f"{what} is {_describe(value)}, expected a {kind.__name__}")
+    return value
+
+
+def finite_or_text(value: object, what: str) -> float | str:
+    """A promised number; one that is not finite as text.
+
+    Raises:
+        WrongReturn: it is no number.
+    """
+    number = plain(value, what)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise WrongReturn(f"{what} is {_describe(value)}, expected a number")
+    return float(number) if math.isfinite(number) else str(float(number))
 
 
 def sequence(value: object, what: str) -> list[Any]:
