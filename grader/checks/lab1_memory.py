@@ -93,5 +93,5 @@ class Truth:
 
 def truth(submission: Submission, case: Mapping[str, Any]) -> Truth:
     """Run the step of `case` by ourselves on the same device."""
-    seen = submission.probe("lab1.memory_truth", values=False, student=False, **case)
+    seen = submission.probe("lab1_truth.memory", values=False, student=False, **case)
     return Truth({stage["stage"]: stage for stage in seen.stages})
