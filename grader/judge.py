@@ -16,13 +16,18 @@ from numpy.typing import ArrayLike
 _TOLD = 0.005
 """A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
 _MAX_SHOWN = 80
-"""Characters of a value in a message."""
+"""Characters of a value in a message that wants a number."""
+_MAX_COMPARED = 600
+"""Characters of each of two values that are compared."""
+_MAX_MESSAGE = 2000
+"""Characters of a message: it names values that a submission made, and they may be of any length."""
 
 
 class CheckFailed(AssertionError):
     """The submission does something wrong: says what was seen, what was expected, and where to look."""
 
     def __init__(self, message: str, hint: str = "") -> None:
+        message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -32,9 +37,24 @@ class NeedsReview(Exception):
     """We could not decide. Scores as failed for now, and asks a person to look."""
 
     def __init__(self, message: str, hint: str = "") -> None:
+        message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def shown(value: Any, most: int = _MAX_COMPARED) -> str:
+    """`value` as Python would write it, in at most so many characters."""
+    if isinstance(value, str) and len(value) > most:  # not first made longer by quoting all of it
+        value = value[: most + 1]
+    try:
+        return _cut(repr(value), most)
+    except (RecursionError, ValueError):  # an integer of very many digits, or lists in lists without end
+        return f"{type(value).__name__} too large to show"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def require(condition: bool, message: str, hint: str = "") -> None:
@@ -49,9 +69,21 @@ def number(value: Any, what: str, hint: str = "") -> float:
         with contextlib.suppress(OverflowError):  # an integer larger than any float
             if math.isfinite(as_float := float(value)):
                 return as_float
-    shown = repr(value)
-    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
-    raise CheckFailed(f"{what} must be a finite number, but it is {shown}", hint)
+    raise CheckFailed(f"{what} must be a finite number, but it is {shown(value, _MAX_SHOWN)}", hint)
+
+
+def positive(value: Any, what: str, hint: str = "") -> float:
+    """`value` as a finite float above 0, by which one may divide; fails the check, naming `what`, for anything else."""
+    size = number(value, what, hint)
+    require(size > 0, f"{what} must be above 0, but it is {size:g}", hint)
+    return size
+
+
+def numbers(values: Any, count: int, what: str, hint: str = "") -> list[float]:
+    """`values` as that many finite floats; fails the check, naming `what`, for anything else."""
+    require(isinstance(values, list), f"{what} must be a list of numbers, but it is {shown(values, _MAX_SHOWN)}", hint)
+    require_equal(len(values), count, what=f"length of {what}", hint=hint)
+    return [number(value, f"{what}[{index}]", hint) for index, value in enumerate(values)]
 
 
 def require_close(
@@ -130,7 +162,9 @@ def require_arrays_close(
     try:
         seen = np.asarray(observed, dtype=np.float64)
     except (OverflowError, TypeError, ValueError) as error:
-        raise CheckFailed(f"{what}: these are not {np.shape(expected)} numbers ({error})", hint) from None
+        raise CheckFailed(
+            f"{what}: these are not {np.shape(expected)} numbers ({_cut(str(error), _MAX_SHOWN)})", hint
+        ) from None
     truth = np.asarray(expected, dtype=np.float64)
     require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
     wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))
@@ -153,7 +187,7 @@ def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") ->
     """Fail unless `observed == expected`, of JSON values."""
     require(
         type(observed) is type(expected) and observed == expected,
-        f"{what}: saw {observed!r}, expected {expected!r}",
+        f"{what}: saw {shown(observed)}, expected {shown(expected)}",
         hint,
     )
 

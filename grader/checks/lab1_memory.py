@@ -81,7 +81,7 @@ class Truth:
         for stage in profile["stages"]:
             real = largest - self.stages[stage["stage"]]["peak_bytes"]
             require_between(
-                told - stage["peak_bytes"],
+                told - number(stage["peak_bytes"], "peak_bytes"),
                 real - slack,
                 real + slack,
                 what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest peak of the step",
@@ -93,5 +93,5 @@ class Truth:
 
 def truth(submission: Submission, case: Mapping[str, Any]) -> Truth:
     """Run the step of `case` by ourselves on the same device."""
-    seen = submission.probe("lab1.memory_truth", values=False, student=False, **case)
+    seen = submission.probe("lab1_truth.memory", values=False, student=False, **case)
     return Truth({stage["stage"]: stage for stage in seen.stages})

@@ -52,6 +52,11 @@ def _judge_benchmark(claims: Mapping[str, Any], document: Mapping[str, Any]) -> 
         }
     except (KeyError, TypeError, ValueError):
         raise CheckFailed("results/benchmark.json holds no comparisons", "run the benchmark program again") from None
+    require(
+        all(seconds > 0 for both in rows.values() for seconds in both),
+        "results/benchmark.json has times that are not above 0",
+        "run the benchmark program again",
+    )
     require({128, 4096} <= rows.keys(), f"results/benchmark.json has sizes {sorted(rows)}, expected 128 to 4096")
     speedup = {size: cpu / gpu for size, (cpu, gpu) in rows.items()}
     wins = [size for size in sorted(rows) if all(speedup[other] > 1 for other in rows if other >= size)]

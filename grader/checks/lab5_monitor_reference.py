@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -108,7 +109,8 @@ def series(text: str) -> dict[tuple[str, str], float]:
         if parts is None or line.startswith("#") or 'reason="' in line:
             continue
         index = _GPU.search(parts[2] or "")
-        found[parts[1], index[1] if index else ""] = float(parts[3])
+        with contextlib.suppress(ValueError):  # no number: as if it were not there
+            found[parts[1], index[1] if index else ""] = float(parts[3])
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grader.checks import lab1_report
 from grader.criterion import criterion
 from grader.fresh import Fresh
-from grader.judge import number, require, require_between, require_close, require_equal, seconds
+from grader.judge import number, require, require_between, require_close, require_equal, seconds, shown
 from grader.submission import Submission
 from labkit.results import STAGES
 
@@ -91,7 +91,9 @@ class TestAnalysis:
         for held, told in zip(allocated, seen.increases, strict=True):
             steps = [after - before for before, after in zip([0, *held], held, strict=False)]
             wanted = dict(zip(STAGES, steps, strict=True))
-            require(isinstance(told, dict), f"stage_increases() returned {told!r}, expected a dict of stage: bytes")
+            require(
+                isinstance(told, dict), f"stage_increases() returned {shown(told)}, expected a dict of stage: bytes"
+            )
             told = {name: value for name, value in told.items() if name != STAGES[0]}
             wanted.pop(STAGES[0])
             require_equal(told, wanted, what=f"stage_increases() for allocated bytes {held}")
@@ -128,6 +130,11 @@ class TestAnalysis:
             took = [number(row["device_seconds"], "device_seconds") for row in seen.operations]
             require(took == sorted(took, reverse=True), f"the operations are not sorted by device_seconds: {took[:5]}")
             if submission.device.simulated:
+                require(
+                    seen.steps_run >= steps and f"aten::{slowest}" in seen.device_seconds,
+                    f"profile_operations(): the step ran {seen.steps_run} times, expected at least {steps}",
+                    "call step() in the profiled steps: what was not run cannot be profiled",
+                )
                 kernel = seen.device_seconds[f"aten::{slowest}"] * steps / seen.steps_run
                 require_close(
                     took[0],

@@ -8,7 +8,7 @@ from grader.checks.programs import picture_and_json
 from grader.checks.timing import Call, expected, long_size, long_sizes, measure, require_ran
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import number, require, require_between, require_close, require_equal, seconds
+from grader.judge import number, positive, require, require_between, require_close, require_equal, seconds
 from grader.submission import Submission
 
 ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
@@ -166,5 +166,5 @@ def _require_compared(row: dict[str, Any], iterations: int) -> None:
     require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
     require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
     require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations")
-    ratio = number(row["cpu"]["seconds"], what) / number(row["gpu"]["seconds"], what)
-    require_close(row["speedup"], ratio, relative=1e-6, what=f"{what}, speedup = cpu.seconds / gpu.seconds")
+    cpu, gpu = (positive(row[side]["seconds"], f"{what}: .{side}.seconds") for side in ("cpu", "gpu"))
+    require_close(row["speedup"], cpu / gpu, relative=1e-6, what=f"{what}, speedup = cpu.seconds / gpu.seconds")

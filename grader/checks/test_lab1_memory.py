@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from grader.checks.lab1_memory import network, networks, require_parameters, truth
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
@@ -29,7 +32,8 @@ class TestMemory:
             "(batch, output, loss) and nothing else, and no gradients after zero_grad"
         )
         real.compare(seen.profile, "allocated_bytes", hint)
-        held = seen.profile["stages"][1]["allocated_bytes"] - seen.profile["stages"][0]["allocated_bytes"]
+        stages = _allocated(seen.profile, "profile_training_memory()")
+        held = stages["model"] - stages["baseline"]
         require_parameters(held, case["widths"], 4, "bytes that the parameters added in stage 'model'")
 
     @requires("every_stage_present")
@@ -69,7 +73,7 @@ class TestMemory:
             names = [str(profile["dtype"]).removeprefix("torch.") for profile in profiles]
             require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
             for profile, bytes_per_element in zip(profiles, (4, 2), strict=True):
-                stages = {stage["stage"]: stage["allocated_bytes"] for stage in profile["stages"]}
+                stages = _allocated(profile, "compare_precisions()")
                 require_parameters(
                     stages["model"] - stages["baseline"],
                     case["widths"],
@@ -85,3 +89,11 @@ class TestMemory:
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.memory_profiling")
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
         require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")
+
+
+def _allocated(profile: Mapping[str, Any], what: str) -> dict[str, float]:
+    """Allocated bytes by stage, of all stages."""
+    stages = {stage["stage"]: stage for stage in profile["stages"] if isinstance(stage["stage"], str)}
+    missing = [name for name in STAGES if name not in stages]
+    require(not missing, f"{what}: there is no stage {', '.join(missing)}", "one StageMemory for each of STAGES")
+    return {name: number(stages[name]["allocated_bytes"], f"{what}: allocated_bytes of {name!r}") for name in STAGES}

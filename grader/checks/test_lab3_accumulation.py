@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from grader.checks.lab3_training import Array, class_loss, half_squares, require_equal_replicas, require_moved_alike
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import require_arrays_close, require_between, require_close, require_equal
+from grader.judge import numbers, require_arrays_close, require_between, require_close, require_equal
 from grader.submission import Seen, Submission
 
 RTOL = 1e-6
@@ -93,7 +93,8 @@ class Pass:
             require_arrays_close(
                 each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}: weights of rank {rank}", hint=hint
             )
-            for step, (told, loss) in enumerate(zip(each.result["losses"], losses, strict=True)):
+            losses_told = numbers(each.result["losses"], len(losses), f"{what}: losses on rank {rank}", hint)
+            for step, (told, loss) in enumerate(zip(losses_told, losses, strict=True)):
                 require_close(told, loss, relative=RTOL, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
 
 

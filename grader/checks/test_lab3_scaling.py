@@ -12,7 +12,7 @@ from grader.checks.lab3_steps import point, profile, split
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import number, require, require_between, require_close, require_equal, seconds
+from grader.judge import number, numbers, positive, require, require_between, require_close, require_equal, seconds
 from grader.submission import Seen, Submission
 
 PROGRAM = "lab3_distributed.scaling_analysis"
@@ -129,7 +129,7 @@ class TestScaling:
             measured, truth = steps(submission, fresh, ranks, kind, uneven=False)
             for rank, (seen, real) in enumerate(zip(measured, truth, strict=True)):
                 told, what = seen.point, f"measure_rank() on rank {rank} of {ranks}, {kind} (simulated)"
-                batch = told["batch_size"]
+                batch = positive(told["batch_size"], f"{what}: batch_size")
                 require_equal(told["world_size"], ranks, what=f"{what}: world_size")
                 require_equal(told["kind"], kind, what=f"{what}: kind")
                 require_close(
@@ -140,7 +140,7 @@ class TestScaling:
                     show=seconds,
                     hint="the median whole step: batch, forward, backward with exchange, optimizer; the device idle",
                 )
-                rate = batch / told["step_seconds"]
+                rate = batch / positive(told["step_seconds"], f"{what}: step_seconds")
                 require_close(told["samples_per_second"], rate, relative=1e-6, what=f"{what}: samples_per_second")
                 require_equal(seen.in_group, False, what=f"{what}: process group still there afterwards")
             self._require_batch(measured, ranks, kind)
@@ -163,9 +163,9 @@ class TestScaling:
                 }
                 slack = TRUTH_TOLERANCE * real.step_seconds
                 for name, value in parts.items():
-                    require_equal(len(told[name]), 2, what=f"measure_rank() on 2 ranks: number of figures in {name}")
+                    figures = numbers(told[name], 2, f"{name} of measure_rank() on 2 ranks")
                     require_between(
-                        told[name][rank],
+                        figures[rank],
                         value - slack,
                         value + slack,
                         what=f"measure_rank(): {name} of rank {rank}, where one rank is slower (simulated)",

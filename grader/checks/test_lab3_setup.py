@@ -20,7 +20,7 @@ from grader.checks.lab3_training import (
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import CheckFailed, number, require, require_arrays_close, require_close, require_equal
+from grader.judge import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
 from grader.sandbox import Limits
 from grader.submission import Seen, Submission
 
@@ -88,14 +88,14 @@ class TestSetup:
         epochs = given.arguments["epochs"]
         for rank, each in enumerate(seen):
             told = each.result
-            require_equal(len(told["losses"]), epochs, what=f"DdpTraining.losses on rank {rank}: number of epochs")
+            told_losses = numbers(told["losses"], epochs, f"DdpTraining.losses on rank {rank}")
             require_equal(told["optimizer_steps"], len(steps), what=f"DdpTraining.optimizer_steps on rank {rank}")
             require_equal(
                 told["effective_batch_size"],
                 given.ranks * given.arguments["batch_size"],
                 what="DdpTraining.effective_batch_size with 2 ranks",
             )
-            for epoch, loss in enumerate(told["losses"]):
+            for epoch, loss in enumerate(told_losses):
                 part = slice(epoch * len(steps) // epochs, (epoch + 1) * len(steps) // epochs)
                 sizes = np.array([len(numbers) for numbers in steps[part]])
                 require_close(
@@ -226,10 +226,7 @@ class TestSetup:
             raise
         steps_of(seen)
         for rank, each in enumerate(seen):
-            losses = each.result["losses"]
-            require_equal(len(losses), given.arguments["epochs"], what=f"losses of train_two_heads() on rank {rank}")
-            for epoch, loss in enumerate(losses):
-                number(loss, f"losses[{epoch}] of train_two_heads() on rank {rank}")
+            numbers(each.result["losses"], given.arguments["epochs"], f"losses of train_two_heads() on rank {rank}")
         first, second = (each.result["losses"] for each in seen)
         require_equal(first, second, what="losses of train_two_heads() on rank 0, and on rank 1")
 

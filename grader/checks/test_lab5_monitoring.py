@@ -26,7 +26,7 @@ from grader.checks.lab5_monitor_reference import (
 from grader.checks.programs import picture_and_json
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import require, require_between, require_close, require_equal
+from grader.judge import number, require, require_between, require_close, require_equal
 from grader.submission import Seen, Submission
 
 EXACT = 1e-9
@@ -104,7 +104,7 @@ class TestMonitoring:
             wanted = readings(gpus[1])[field]
             require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
         own = submission.probe("lab5_monitoring.on_this_device", work=2048, values=False)
-        watts, total = own.reading["power_watts"], own.reading["memory_total_bytes"]
+        watts, total = (own.reading.get(name) for name in ("power_watts", "memory_total_bytes"))
         require_between(watts, 1, 3000, what="power_watts of this machine's GPU", hint="watts, not milliwatts")
         if submission.device.simulated:
             require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
@@ -125,7 +125,8 @@ class TestMonitoring:
         _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
         for name in ("monitor_samples_total", "monitor_seconds_total"):
             require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
-        require_close(series(seen.text)["monitor_samples_total", ""], 2, relative=0, what="monitor_samples_total")
+        samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
+        require_close(samples, 2, relative=0, what="monitor_samples_total")
         _, by_dcgm = _seen(submission, fresh, dcgm_names=True)
         found = series(by_dcgm.text)
         for field, name in DCGM.items():
@@ -156,7 +157,11 @@ class TestMonitoring:
             hint="not supported is absent, never zero",
         )
         lines = records(seen.jsonl)
-        entry = {reading["index"]: reading for reading in lines[-1]["gpus"]}
+        last = lines[-1]["gpus"] if lines else []
+        entry = {reading["index"]: reading for reading in last if isinstance(reading, dict) and "index" in reading}
+        require(
+            poor in entry, f"the last line of metrics.jsonl has no GPU {poor}", "every GPU of the snapshot, by index"
+        )
         absent = {"throttle_reasons", *GAUGES, *COUNTERS} - known.keys()
         require(
             known.keys() <= entry[poor].keys() and not absent & entry[poor].keys(),
@@ -178,8 +183,11 @@ class TestMonitoring:
             hint="its last values are not its values",
         )
         hint = "the monitor goes on telling whether a GPU is there: 1 while the driver has it, 0 from then on"
-        require_between(found["gpu_up", str(lost)], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
-        require_close(found["gpu_up", str(full)], 1, relative=0, what="gpu_up of the GPU beside it")
+        up = {
+            index: number(found.get(("gpu_up", str(index))), f"gpu_up of GPU {index}", hint) for index in (lost, full)
+        }
+        require_between(up[lost], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
+        require_close(up[full], 1, relative=0, what="gpu_up of the GPU beside it")
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
         logs = _logs(fresh)
@@ -338,7 +346,7 @@ class TestMonitoring:
         for name in ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds"):
             require_between(row[name], 1e-9, 60, what=name, hint="seconds, by time.perf_counter()")
         require_between(
-            row["overhead_ratio"] + 1,
+            number(row["overhead_ratio"], "overhead_ratio") + 1,
             0.999 * row["monitored_step_seconds"] / row["bare_step_seconds"],
             1.001 * row["monitored_step_seconds"] / row["bare_step_seconds"],
             what="1 + overhead_ratio",
@@ -349,12 +357,12 @@ class TestMonitoring:
         """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
         for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
             told = submission.probe("lab5_monitoring.evaluate", device="cpu", rules=rules, snapshots=given).alerts
-            for number, (snapshot, alerts, wanted) in enumerate(
+            for place, (snapshot, alerts, wanted) in enumerate(
                 zip(given, told, expected_alerts(rules, given), strict=True)
             ):
                 keys = [[alert["rule"], alert["gpu"]] for alert in alerts]
                 shown = {key: value for key, value in snapshot.items() if key != "gpus" or value}
-                what = f"alerts (rule, GPU) at snapshot {number} of {len(given)}"
+                what = f"alerts (rule, GPU) at snapshot {place} of {len(given)}"
                 changed = f"; rules with other thresholds: {json.dumps(rules)}" if rules else ""
                 require_equal(
                     sorted(keys, key=str),

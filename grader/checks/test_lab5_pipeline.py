@@ -10,7 +10,15 @@ from grader.checks import lab5_report
 from grader.checks.lab5_training import Case, case, rate, windows
 from grader.criterion import criterion, requires
 from grader.fresh import Fresh
-from grader.judge import CheckFailed, require, require_arrays_close, require_between, require_close, require_equal
+from grader.judge import (
+    CheckFailed,
+    number,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+)
 from grader.submission import Seen, Submission
 
 RTOL = 1e-9
@@ -161,7 +169,8 @@ class TestPipeline:
         for dtype in ("float16", "bfloat16"):
             run = seen[dtype]
             made, left_out = (
-                sum(each[name] for each in run["results"]) for name in ("optimizer_steps", "skipped_steps")
+                sum(number(each[name], name) for each in run["results"])
+                for name in ("optimizer_steps", "skipped_steps")
             )
             what = f"train_epoch() in {dtype}" + (", whose first steps overflow" if dtype == "float16" else "")
             require_equal(sorted(set(run["products"])), [dtype], what=f"{what}: dtype of the products")
@@ -366,11 +375,13 @@ class TestPipeline:
         for tag in ("train/loss", "train/learning_rate", "train/grad_norm", "train/samples_per_second"):
             found = [int(step) for step, _ in first.entries.get(tag, [])]
             require_equal(found, steps, what=f"steps of TensorBoard's {tag}, one entry per step")
-        for index, (_, value) in enumerate(first.entries["train/learning_rate"]):
+        for index, (_, value) in enumerate(first.entries.get("train/learning_rate", [])):
             require_close(
                 value, rate(given.config, index, total), relative=1e-5, what=f"train/learning_rate of step {index + 1}"
             )
-        losses = [test["loss"] for test in first.run["validations"]]
+        validations = first.run["validations"]
+        require_equal(len(validations), 2, what="length of TrainerRun.validations of 2 epochs")
+        losses = [number(test["loss"], "loss in TrainerRun.validations") for test in validations]
         found = first.entries.get("validation/loss", [])
         steps = [int(step) for step, _ in found]
         require_equal(steps, [total // 2, total], what="steps of TensorBoard's validation/loss")

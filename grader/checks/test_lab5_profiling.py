@@ -220,6 +220,7 @@ class TestProfiling:
             what="tune(): settings of its points",
             hint="one point each, in the order given; settings that do not fit in memory are left out",
         )
+        require(bool(seen.held), "tune() asked for no job, and measured nothing")
         require(
             max(seen.held) < 1 << 20,
             f"tune() asked for a job while {max(seen.held) / 2**20:.1f} MiB of an earlier one were still on the GPU",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
-from grader.probes.support import WrongReturn, fields, plain, sequence, watch_products
+from grader.probes.handed_out import network
+from grader.probes.support import fields, plain, sequence, watch_products
 from labkit.results import (
     STAGES,
     Comparison,
@@ -48,7 +47,7 @@ def matmul(
     calls: Sequence[dict[str, Any]],
     warm: bool = False,
     busy_products: int = 0,
-    slow_factor: float | None = None,
+    hiccups: Sequence[Sequence[dict[str, Any]]] = (),
     pace: float | None = None,
     truth: bool = False,
 ) -> dict[str, Any]:
@@ -57,7 +56,8 @@ def matmul(
     Args:
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
-        slow_factor: one product in the middle of each timed call takes this many times as long (virtual GPU only).
+        hiccups: of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
+            from the first product after the warm-up (virtual GPU only).
         pace: every kernel takes this many times as long (virtual GPU only).
         truth: also measure each product independently, around the student's call (real GPU only).
     """
@@ -75,9 +75,9 @@ def matmul(
             _synchronize()
         # Measured before a first, cold call it would do the student's warm-up for them.
         truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
-        if slow_factor is not None:
-            skipped = arguments.get("warmup", 10) + arguments["iterations"] // 2
-            student.gpu.inject_slowdown(factor=slow_factor, after_kernels=skipped, min_flops=2 * size**3)
+        for run in hiccups[len(observed)] if hiccups else ():
+            skipped = arguments.get("warmup", 10) + run["first"]
+            student.gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
         if busy_products:
             _queue_products(arguments["device"], size, dtype, busy_products)
         with watch_products(student.gpu) as products:
@@ -194,87 +194,28 @@ def peak_share(student: Any, *, cases: Sequence[dict[str, float]]) -> dict[str, 
     }
 
 
-def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
-    def create_model() -> nn.Module:
-        layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
-
-    def create_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
-
-    return create_model, create_batch
-
-
 def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
     """`profile_training_memory` of a fully connected network with these layer widths."""
-    create_model, create_batch = _network(widths, batch)
+    create_model, create_batch = network(widths, batch)
     profile = student.module(MEMORY).profile_training_memory(
         create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
     )
-    return {"profile": _profile(profile, "profile_training_memory()")}
+    return {"profile": fields(profile, MemoryProfile, "profile_training_memory()")}
 
 
 def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`compare_precisions` of the same kind of network, for each one (`widths` and `batch`)."""
     compared = []
-    for network in networks:
-        create_model, create_batch = _network(**network)
+    for given in networks:
+        create_model, create_batch = network(**given)
         profiles = sequence(
             student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
             "compare_precisions()",
         )
-        compared.append([_profile(profile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)])
-    return {"profiles": compared}
-
-
-def _profile(profile: object, what: str) -> dict[str, Any]:
-    told = fields(profile, MemoryProfile, what)
-    for index, stage in enumerate(told["stages"]):
-        if not isinstance(stage, dict) or set(stage) != {"stage", "allocated_bytes", "reserved_bytes", "peak_bytes"}:
-            raise WrongReturn(f"{what}.stages[{index}] is not a labkit.results.StageMemory")
-    return told
-
-
-def memory_truth(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
-    """The same training step, measured by the course: runs in a child of its own, without any student's code."""
-    create_model, create_batch = _network(widths, batch)
-    stages: list[dict[str, Any]] = []
-
-    def end(stage: str) -> None:
-        torch.cuda.synchronize()
-        stages.append(
-            {
-                "stage": stage,
-                "allocated_bytes": torch.cuda.memory_allocated(),
-                "reserved_bytes": torch.cuda.memory_reserved(),
-                "peak_bytes": torch.cuda.max_memory_allocated(),
-            }
+        compared.append(
+            [fields(profile, MemoryProfile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]
         )
-        torch.cuda.reset_peak_memory_stats()
-
-    kind = getattr(torch, dtype)
-    inputs, targets = create_batch()
-    model = create_model()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    end("baseline")
-    model = model.to("cuda", kind)
-    optimizer = torch.optim.Adam(model.parameters())
-    end("model")
-    inputs, targets = inputs.to("cuda", kind), targets.to("cuda")
-    output = model(inputs)
-    end("forward")
-    loss = nn.functional.cross_entropy(output, targets)
-    end("loss")
-    loss.backward()
-    end("backward")
-    optimizer.step()
-    end("step")
-    optimizer.zero_grad()
-    end("zero_grad")
-    return {"stages": stages}
+    return {"profiles": compared}
 
 
 def bottleneck(student: Any, *, peaks: Sequence[Sequence[int]], allocated: Sequence[Sequence[int]]) -> dict[str, Any]:

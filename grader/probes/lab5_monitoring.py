@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from prometheus_client import generate_latest
 
 from grader.probes.fake_nvml import FakeNvml
-from grader.probes.support import WrongReturn, plain, run_program, sequence
+from grader.probes.support import WrongReturn, fields, finite_or_text, instance, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
@@ -141,6 +141,7 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
+        instance(monitor.history, Sized, "GPUMonitor.history")
         _wait_for(lambda: len(monitor.history) >= samples)
         history = len(monitor.history)
         elsewhere = sum(thread != here for thread in nvml.calls)
@@ -208,14 +209,13 @@ def _tuples(gpu: Mapping[str, Any]) -> dict[str, Any]:
 def _alert(alert: Any) -> dict[str, Any]:
     if not isinstance(alert, Alert):
         raise WrongReturn(f"AlertEngine.evaluate() returned a {type(alert).__name__}, expected labkit.monitoring.Alert")
-    value = float(alert.value)
     return {
-        "rule": alert.rule,
-        "gpu": alert.gpu,
-        "severity": alert.severity,
-        "since": float(alert.since),
-        "value": value if math.isfinite(value) else str(value),
-        "message": str(alert.message),
+        "rule": plain(alert.rule, "Alert.rule"),
+        "gpu": plain(alert.gpu, "Alert.gpu"),
+        "severity": plain(alert.severity, "Alert.severity"),
+        "since": finite_or_text(alert.since, "Alert.since"),
+        "value": finite_or_text(alert.value, "Alert.value"),
+        "message": str(plain(alert.message, "Alert.message")),
     }
 
 
@@ -238,7 +238,8 @@ def raised(
             monitor.sample()
             monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
             counts.append(len(told))
-        firing = [alert.rule for alert in monitor.snapshot().alerts]
+        snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
+        firing = [_alert(alert)["rule"] for alert in sequence(snapshot.alerts, "Snapshot.alerts")]
         monitor.close()
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
     return {"told": [_alert(alert) for alert in told], "counts": counts, "firing": firing, "jsonl": lines}
@@ -252,10 +253,12 @@ def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
         matrix @ matrix
     torch.cuda.synchronize()
     monitor.sample()
-    snapshot = monitor.snapshot()
+    snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
     monitor.close()
-    (gpu, *_) = snapshot.gpus
-    return {"reading": plain(gpu, "the reading"), "total_bytes": torch.cuda.mem_get_info()[1]}
+    gpus = sequence(snapshot.gpus, "Snapshot.gpus")
+    if not gpus:
+        raise WrongReturn("GPUMonitor.snapshot() has no GPU on a machine with one, after sample()")
+    return {"reading": fields(gpus[0], GpuReading, "Snapshot.gpus[0]"), "total_bytes": torch.cuda.mem_get_info()[1]}
 
 
 def program(student: Any, *, steps: int) -> dict[str, Any]:

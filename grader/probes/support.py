@@ -7,6 +7,8 @@ claims to be a number is read as the number it converts to.
 from __future__ import annotations
 
 import dataclasses
+import math
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +37,30 @@ def fields(value: object, kind: type, what: str) -> dict[str, Any]:
     """
     if not isinstance(value, kind):
         raise WrongReturn(f"{what} returned {_describe(value)}, expected a labkit.results.{kind.__name__}")
-    return {
+    told = {
         field.name: plain(getattr(value, field.name), f"{what}.{field.name}")
         for field in dataclasses.fields(value)  # type: ignore[arg-type]
     }
+    _require_form(told, kind, what)
+    return told
+
+
+def _require_form(told: Any, kind: Any, what: str) -> None:
+    """Fail unless a plain value has the fields of the dataclass `kind`, and so do those dataclasses that lie in it.
+
+    What else is in a field is not looked at: checks say what they want of it.
+    """
+    if not isinstance(told, dict) or any(field.name not in told for field in dataclasses.fields(kind)):
+        raise WrongReturn(f"{what} is {_describe(told)}, expected a labkit.results.{kind.__name__}")
+    for name, declared in typing.get_type_hints(kind).items():
+        inner = typing.get_args(declared)[:1] if typing.get_origin(declared) is tuple else ()
+        if dataclasses.is_dataclass(declared):
+            _require_form(told[name], declared, f"{what}.{name}")
+        elif inner and dataclasses.is_dataclass(inner[0]):
+            if not isinstance(told[name], list):
+                raise WrongReturn(f"{what}.{name} is {_describe(told[name])}, expected a tuple")
+            for index, item in enumerate(told[name]):
+                _require_form(item, inner[0], f"{what}.{name}[{index}]")
 
 
 def plain(value: object, what: str) -> Any:
@@ -69,6 +91,29 @@ def plain(value: object, what: str) -> Any:
         if type(number) in (bool, int, float):
             return number
     raise WrongReturn(f"{what} is {_describe(value)}, expected a number, a string or a sequence of them")
+
+
+def instance(value: Any, kind: type, what: str) -> Any:
+    """`value`, which a docstring promises to be a `kind`.
+
+    Raises:
+        WrongReturn: for anything else.
+    """
+    if not isinstance(value, kind):
+        raise WrongReturn(f"{what} is {_describe(value)}, expected a {kind.__name__}")
+    return value
+
+
+def finite_or_text(value: object, what: str) -> float | str:
+    """A promised number; one that is not finite as text.
+
+    Raises:
+        WrongReturn: it is no number.
+    """
+    number = plain(value, what)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise WrongReturn(f"{what} is {_describe(value)}, expected a number")
+    return float(number) if math.isfinite(number) else str(float(number))
 
 
 def sequence(value: object, what: str) -> list[Any]:

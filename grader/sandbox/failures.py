@@ -44,6 +44,8 @@ def describe(
         blamed = _provoked(error, frames, probe_folders)
         if blamed is not None:
             kind, (message, where) = "error", (blamed[0] or message, blamed[1])
+        elif not ours and (lacking := _lacking(error)):
+            kind, message = "wrong_return", lacking
         else:
             kind = "error" if ours else "probe_error"
     if kind == "import_error" and isinstance(error, ModuleNotFoundError) and where is None and importing:
@@ -125,6 +127,20 @@ def _provoked(
             if code is not None:
                 return "", f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {match[1]}"
     return None
+
+
+def _lacking(error: BaseException) -> str | None:
+    """What an object of a class of the submission lacks that a probe asked it for; None for any other error.
+
+    Probes ask for nothing that no docstring promises.
+    """
+    if not isinstance(error, AttributeError):
+        return None
+    kind = error.obj if isinstance(error.obj, type) else type(error.obj)
+    owner = type.__dict__["__module__"].__get__(kind)  # not by its metaclass, which may be the submission's too
+    if type(owner) is not str or not owner.startswith("labs."):
+        return None
+    return f"{owner.replace('.', '/')}.py: {kind.__name__} has no attribute {error.name!r}"
 
 
 def _frames(step: TracebackType | None) -> list[tuple[FrameType, int]]:

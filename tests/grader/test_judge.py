@@ -7,12 +7,16 @@ import pytest
 
 from grader.judge import (
     CheckFailed,
+    NeedsReview,
     number,
+    numbers,
+    positive,
     require_arrays_close,
     require_between,
     require_close,
     require_equal,
     seconds,
+    shown,
 )
 
 
@@ -76,3 +80,44 @@ def test_numbers_are_shown_in_the_digits_that_tell_them_apart(observed: float, e
 def test_a_tolerance_is_told_where_it_says_something() -> None:
     with pytest.raises(CheckFailed, match=r"expected 2 within 10%$"):
         require_close(2.5, 2.0, relative=0.1, what="it")
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, None, "1", math.nan])
+def test_what_is_divided_by_is_above_zero(value: object) -> None:
+    with pytest.raises(CheckFailed, match=r"gpu\.seconds must be"):
+        positive(value, "gpu.seconds")
+
+
+@pytest.mark.parametrize("values", [None, "12", {"0": 1.0, "1": 2.0}, [1.0], [1.0, 2.0, 3.0], [1.0, None], ["1", "2"]])
+def test_only_so_many_numbers_are_numbers(values: object) -> None:
+    with pytest.raises(CheckFailed, match="losses"):
+        numbers(values, 2, "losses")
+    assert numbers([1, 2.5], 2, "losses") == [1.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    "value", ["A" * 7_000_000, ["A"] * 1_000_000, {"A" * 10_000: "A" * 10_000}, [10**5000]], ids=type
+)
+def test_a_value_without_end_is_cut_short_in_every_message(value: object) -> None:
+    with pytest.raises(CheckFailed) as equal:
+        require_equal(value, 1, what="find_bottleneck()")
+    with pytest.raises(CheckFailed) as size:
+        number(value, "seconds")
+    with pytest.raises(CheckFailed) as array:
+        require_arrays_close([value], [1.0], rtol=0.1, what="weights")  # type: ignore[list-item]
+    for failed in (equal, size, array):
+        assert len(failed.value.message) <= 1000
+        assert len(str(failed.value)) <= 1000
+
+
+@pytest.mark.parametrize("kind", [CheckFailed, NeedsReview])
+def test_no_message_is_longer_than_a_page(kind: type[CheckFailed] | type[NeedsReview]) -> None:
+    assert len(kind("A" * 7_000_000).message) <= 2010
+    assert kind("short").message == "short"
+
+
+def test_a_list_without_end_is_shown_by_its_kind() -> None:
+    endless: list[object] = []
+    for _ in range(100_000):
+        endless = [endless]
+    assert shown(endless) == "list too large to show"

@@ -12,16 +12,16 @@ from tests.sandbox.sandbox_runs import PROBES, call, place
 
 
 @pytest.fixture
-def importing(tmp_path: Path) -> Iterator[Callable[[str], Reply]]:
+def importing(tmp_path: Path) -> Iterator[Callable[..., Reply]]:
     """Writes a module of Lab 1 and imports it in a sandbox without torch."""
     module = tmp_path / "lab1_gpu_basics" / "module.py"
     module.parent.mkdir()
     with Sandbox(tmp_path, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
 
-        def run(source: str) -> Reply:
+        def run(source: str, probe: str = "call") -> Reply:
             module.write_text(source)
             sandbox.turn_to(tmp_path)
-            return call(sandbox, "module", "function")
+            return sandbox.run(Request(f"drive.{probe}", params={"module": "module", "function": "function"}))
 
         yield run
 
@@ -87,6 +87,16 @@ def test_a_changed_signature_is_the_submissions_error(sandbox: Sandbox) -> None:
     reply = sandbox.run(request)
     assert (reply.kind, reply.where) == ("error", place("honest", "def one_argument", "one_argument"))
     assert "takes 1 positional argument" in reply.message
+
+
+def test_what_an_object_of_the_submission_lacks_is_the_submissions_fault(importing: Callable[..., Reply]) -> None:
+    first = importing("class Monitor:\n    pass\ndef function():\n    return Monitor()\n", probe="url_of").first
+    assert first.kind == "wrong_return"
+    assert first.message == "labs/lab1_gpu_basics/module.py: Monitor has no attribute 'url'"
+
+
+def test_what_a_number_lacks_is_a_bug_of_ours(importing: Callable[..., Reply]) -> None:
+    assert importing("def function():\n    return 5\n", probe="url_of").kind == "probe_error"
 
 
 def test_a_bug_of_ours_is_told_apart(sandbox: Sandbox) -> None:

@@ -11,6 +11,11 @@ def call(student: Any, *, module: str, function: str, **arguments: Any) -> dict[
     return {"returned": target(**arguments)}
 
 
+def url_of(student: Any, *, module: str, function: str) -> dict[str, Any]:
+    """An attribute of what the function returns."""
+    return {"url": getattr(student.module(f"lab1_gpu_basics.{module}"), function)().url}
+
+
 def fixed_signature(student: Any, *, module: str, function: str) -> dict[str, Any]:
     """Call with two arguments, whatever the function takes."""
     return {"returned": getattr(student.module(f"lab1_gpu_basics.{module}"), function)(1, 2)}

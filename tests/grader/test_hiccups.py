@@ -1,0 +1,42 @@
+"""Products slow or fast on purpose: the median of five or more measurements is right, and what is less is not."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import pytest
+
+from grader.checks.test_lab1_measurements import _DISTURBED, _hiccups
+from grader.fresh import Fresh
+
+
+def _times(call: list[dict[str, float]]) -> list[float]:
+    times = [1.0] * _DISTURBED
+    for run in call:
+        for index in range(int(run["first"]), int(run["first"] + run["count"])):
+            times[index] *= run["factor"]
+    return times
+
+
+def _evenly(count: int) -> list[int]:
+    return [_DISTURBED * (block + 1) // count - _DISTURBED * block // count for block in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_median_of_five_or_more_measurements_is_right(seed: int) -> None:
+    for call in _hiccups(Fresh(seed, "hiccups")):
+        times = _times(call)
+        for count in range(5, _DISTURBED + 1):
+            length, longer = divmod(_DISTURBED, count)
+            for lengths in ([length + 1] * longer + [length] * (count - longer), _evenly(count)):
+                edges = [0, *itertools.accumulate(lengths)]
+                blocks = [statistics.mean(times[start:stop]) for start, stop in itertools.pairwise(edges)]
+                assert statistics.median(blocks) == 1.0, (count, call)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_product_the_mean_and_the_extremes_are_wrong(seed: int) -> None:
+    calls = [_times(call) for call in _hiccups(Fresh(seed, "hiccups"))]
+    assert all(max(times) > 100 and min(times) < 0.1 and statistics.mean(times) > 30 for times in calls)
+    assert all(any(times[index] != 1.0 for times in calls) for index in range(_DISTURBED))

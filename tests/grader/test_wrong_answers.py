@@ -1,0 +1,111 @@
+"""Answers of the wrong form fail a check with a message for the student; none ends in an exception of the judge.
+
+What the probes report is made up here. How a submission gets there is another matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from grader.checks import test_lab1_analysis as analysis
+from grader.checks import test_lab1_benchmark as benchmark
+from grader.checks import test_lab1_memory as memory
+from grader.checks import test_lab3_accumulation as accumulation
+from grader.checks import test_lab5_monitoring as monitoring
+from grader.devices import GradingDevice
+from grader.fresh import Fresh
+from grader.judge import CheckFailed
+from grader.probes.support import WrongReturn, fields
+from grader.submission import Seen, Submission
+from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile
+
+FRESH = Fresh(7, "wrong answers")
+
+
+class Told:
+    """A submission whose every probe tells the same."""
+
+    device = GradingDevice("vgpu:T4", "virtual T4")
+
+    def __init__(self, **values: Any) -> None:
+        self._seen = Seen(values, {})
+
+    def probe(self, name: str, **inputs: Any) -> Seen:
+        return self._seen
+
+
+def told(**values: Any) -> Submission:
+    return cast(Submission, Told(**values))
+
+
+def result(device: str, seconds: object) -> Any:
+    return MatmulResult(device=device, dtype="float32", size=9, iterations=5, seconds=cast(float, seconds), tflops=1.0)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -1.0, "1", None])
+def test_seconds_that_one_cannot_divide_by(seconds: object) -> None:
+    row = {"size": 9, "cpu": vars(result("cpu", 1.0)), "gpu": vars(result("cuda", seconds)), "speedup": 1.0}
+    with pytest.raises(CheckFailed, match=r"\.gpu\.seconds must be"):
+        benchmark._require_compared(row, 5)
+
+
+@pytest.mark.parametrize("size", ["x", None, [1]])
+def test_texts_for_bytes(size: object) -> None:
+    stages = [{"stage": name, "allocated_bytes": size} for name in STAGES]
+    profiles = [{"dtype": dtype, "stages": stages} for dtype in ("float32", "float16")]
+    with pytest.raises(CheckFailed, match="allocated_bytes of 'baseline' must be"):
+        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles]), FRESH)
+
+
+def test_a_profile_without_its_stages() -> None:
+    profiles = [{"dtype": dtype, "stages": []} for dtype in ("float32", "float16")]
+    with pytest.raises(CheckFailed, match="there is no stage baseline"):
+        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles]), FRESH)
+
+
+def test_a_step_that_was_never_run() -> None:
+    class NeverRun(Told):
+        def probe(self, name: str, **inputs: Any) -> Seen:
+            slowest = max(inputs["repeats"], key=lambda each: {"mm": 9, "exp": inputs["repeats"]["exp"]}[each])
+            calls = inputs["repeats"][slowest] * inputs["steps"]
+            row = {"name": f"aten::{slowest}", "calls": calls, "cpu_seconds": 1.0, "device_seconds": 1.0}
+            return Seen({"operations": [row], "steps_run": 0, "device_seconds": {}}, {})
+
+    with pytest.raises(CheckFailed, match="the step ran 0 times"):
+        analysis.TestAnalysis().test_slowest_operation_found(cast(Submission, NeverRun()), FRESH)
+
+
+@pytest.mark.parametrize("losses", [None, [], [1.0], "losses"])
+def test_losses_of_another_number_than_steps(losses: object) -> None:
+    given = accumulation.whole_windows(FRESH)
+    weight, real, _ = given.follow()
+    answer = {"optimizer_steps": len(real), "micro_batches": len(given.sizes[0]), "losses": losses}
+    with pytest.raises(CheckFailed, match="losses"):
+        given.require_right([Seen({"result": answer}, {"weight": weight})], "training", "")
+
+
+def test_metrics_that_are_no_numbers() -> None:
+    seen = {"text": "# TYPE gpu_power_watts gauge\ngpu_power_watts abc\n", "scalars": []}
+    with pytest.raises(CheckFailed, match="/metrics has no"):
+        monitoring.TestMonitoring().test_base_units(told(**seen), FRESH)
+
+
+@pytest.mark.parametrize("inner", [None, 1.0, {"seconds": 1.0}])
+def test_something_else_where_a_dataclass_is_promised(inner: object) -> None:
+    row = Comparison(size=9, cpu=result("cpu", 1.0), gpu=cast(MatmulResult, inner), speedup=1.0)
+    with pytest.raises(WrongReturn, match=r"compare\.gpu is .* expected a labkit\.results\.MatmulResult"):
+        fields(row, Comparison, "compare")
+
+
+@pytest.mark.parametrize("stages", [None, 3, (None,), ({"stage": "model"},)])
+def test_something_else_where_dataclasses_are_promised(stages: object) -> None:
+    profile = MemoryProfile(device="cuda", dtype="float32", stages=cast(Any, stages))
+    with pytest.raises(WrongReturn, match=r"profile\.stages"):
+        fields(profile, MemoryProfile, "profile")
+
+
+def test_right_answers_have_the_right_form() -> None:
+    row = Comparison(size=9, cpu=result("cpu", 2.0), gpu=result("cuda", 1.0), speedup=2.0)
+    assert fields(row, Comparison, "compare")["gpu"]["device"] == "cuda"
