@@ -96,7 +96,7 @@ def capture_random_state() -> State:
     # TODO(task 5.2): all four. NumPy's holds an array, which is none of the kinds in `State`: make it a list.
     raise NotImplementedError(
         "Task 5.2 is open: write capture_random_state "
-        "in labs/lab5_production/checkpoints.py (about 7 lines)"
+        "in labs/lab5_production/checkpoints.py (about 8 lines)"
     )
 
 
