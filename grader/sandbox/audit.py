@@ -8,12 +8,13 @@ ctypes, frames and sockets.
 
 from __future__ import annotations
 
+import _lsprof
 import _thread
 import json
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 from grader.sandbox.ours import Ours, asks
@@ -149,7 +150,7 @@ def install(
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None or (kind, detail, where) in seen:
                 return
-            if event == "sys.monitoring.register_callback":
+            if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
                 make_void("the probe's steps, by sys.monitoring", frame)
             counts[kind] = counts.get(kind, 0) + 1
             if counts[kind] <= MAX_NOTES_OF_A_KIND:
@@ -279,6 +280,14 @@ def _is_traced(
     """Whether functions of somebody's see each step; cProfile's are in C and see no values."""
     profiler = profile()
     return trace() is not None or (profiler is not None and callable(profiler))
+
+
+def _is_profilers(arguments: tuple[Any, ...]) -> bool:
+    """Whether a callback is that of `cProfile`, which from Python 3.12 on is told of calls in this way, or is none."""
+    callback = arguments[0] if arguments else None
+    if callback is None:
+        return True
+    return type(callback) is BuiltinFunctionType and issubclass(type(callback.__self__), _lsprof.Profiler)
 
 
 def _function_of(event: str, arguments: tuple[Any, ...]) -> str:
