@@ -1,9 +1,9 @@
 """Starts a grading: the judge is a process of its own that sees nothing of the folder it was started from.
 
 `gpulabs grade`, `gpulabs next --grade` and `pytest --grade` all come here. The judge runs in an empty private folder,
-under the course's own pytest configuration, without any `conftest.py`, with a short list of environment variables and a
-search path in which neither the current folder nor the submission is. However it ends, the caller gets one of the
-documented exit codes. Not for grading (`plugin.py`, `session.py`).
+under the course's own pytest configuration, without any `conftest.py`, without variables that tell Python or pytest
+what to run, and with a search path in which neither the current folder nor the submission is. However it ends, the
+caller gets one of the documented exit codes. Not for grading (`plugin.py`, `session.py`).
 """
 
 from __future__ import annotations
