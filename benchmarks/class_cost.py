@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import load, save
-from grader.classroom import standing
-from grader.classroom.gradebook import FILE
-from grader.classroom.memory import PeakMemory
+from gradebook import standing
+from gradebook.run.memory import PeakMemory
+from gradebook.store import FILE
 from tests.classroom.synthetic import make_class
 
 ROOT = Path(__file__).parents[1]

@@ -27,8 +27,8 @@ import pytest
 
 from benchmarks.measure import load, save
 from benchmarks.three_questions import assignment
-from grader.configuration import own_configuration
-from grader.sandbox import Sandbox
+from gradebox.configuration import own_configuration
+from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
 COURSE = Path(__file__).with_name("three_questions")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import interleaved, save, summary
-from grader.probes import lab1
-from grader.sandbox import Request, Sandbox
+from gradebox.sandbox import Request, Sandbox
+from grader.lab1.probes import gpu_basics as lab1
 
 ROOT = Path(__file__).parents[1]
 CASES = [{"size": 1001, "seconds": 1e-3, "peak_tflops": 8.0}]
@@ -38,8 +38,8 @@ def main() -> Path:
     student = InProcess()
     fresh = [sys.executable, "-c", FRESH.format(root=str(ROOT), cases=CASES)]
     with Sandbox(ROOT / "solutions") as sandbox:
-        request = Request("lab1.peak_share", params={"cases": CASES})
-        on_gpu = Request("lab1.peak_share", params={"cases": CASES}, device="vgpu:T4", values=False)
+        request = Request("lab1.gpu_basics.peak_share", params={"cases": CASES})
+        on_gpu = Request("lab1.gpu_basics.peak_share", params={"cases": CASES}, device="vgpu:T4", values=False)
 
         def ask(which: Request) -> None:
             reply = sandbox.run(which)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from grader.sandbox import linux
+from gradebox.sandbox import linux
 
 SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
 PROGRAMS = (

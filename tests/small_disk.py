@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from grader.sandbox import linux
+from gradebox.sandbox import linux
 
 
 def on_a_small_disk(folder: Path, size: str) -> Callable[[], None]:

@@ -11,17 +11,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from grader.classroom.pool import LocalPool
-from grader.classroom.results import ClassResult
-from grader.classroom.run import OpenEngine, Order, grade_class
-from grader.classroom.settings import parse_moment
-from grader.classroom.tasks import EngineError
+from gradebook.exports import reviews, view
+from gradebook.results import ClassResult
+from gradebook.run.grade_class import OpenEngine, Order, grade_class
+from gradebook.run.pool import LocalPool
+from gradebook.run.tasks import EngineError
+from gradebook.settings import parse_moment
+from gradebox.devices import DeviceError
+from gradebox.grade import ExitCode
+from gradebox.report.console import Console
+from gradebox.rubric import RubricError
 from grader.cli.echo import echo
-from grader.devices import DeviceError
-from grader.exports import reviews, view
-from grader.grade import ExitCode
-from grader.report.console import Console
-from grader.rubric import RubricError
 
 _INTERRUPTED = 130
 
@@ -104,7 +104,7 @@ def _engines(name: str) -> OpenEngine:
     if name != "ray":
         raise EngineError(f"--engine {name}: expected local or ray")
     try:
-        from grader.classroom.ray_engine import RayEngine
+        from gradebook.run.ray_engine import RayEngine
     except ImportError:
         raise EngineError('--engine ray needs Ray: pip install "gpu-computing-labs[ray]"') from None
     return lambda jobs, room, device: RayEngine(jobs, device)

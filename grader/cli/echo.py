@@ -2,7 +2,7 @@
 
 import typer
 
-from grader.texts import printable
+from gradebox.texts import printable
 
 
 def echo(text: object = "", *, err: bool = False) -> None:

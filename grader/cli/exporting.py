@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gradebox.grade import Grade
 from grader.cli.echo import echo
-from grader.grade import Grade
 
 export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
 
@@ -22,7 +22,7 @@ def _fail(error: object, code: int = 1) -> typer.Exit:
 
 
 def _read_grade(path: Path) -> Grade:
-    from grader.report.document import from_document
+    from gradebox.report.document import from_document
 
     try:
         grade = from_document(json.loads(path.read_text(encoding="utf-8")))
@@ -36,7 +36,7 @@ def _read_grade(path: Path) -> Grade:
 
 
 def _put(content: str | bytes, out: Path | None) -> None:
-    from grader.exports.cells import write
+    from gradebook.exports.cells import write
 
     if out is None:
         sys.stdout.write(content if isinstance(content, str) else content.decode())
@@ -55,7 +55,7 @@ def export_class(
     ] = None,
 ) -> None:
     """Write all exports of a class anew, from its gradebook and without grading."""
-    from grader.exports.book import Book
+    from gradebook.exports.book import Book
 
     try:
         book = Book.open(folder)
@@ -78,7 +78,7 @@ def export_gradescope_autograder(
     ] = None,
 ) -> None:
     """Make the zip to upload as Gradescope's autograder."""
-    from grader.exports import gradescope_autograder
+    from gradebook.exports import gradescope_autograder
 
     try:
         content = gradescope_autograder.build(lab=lab, device=device, seed=seed)
@@ -94,7 +94,7 @@ def export_gradescope_results(
     out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
 ) -> None:
     """Turn a grade.json into Gradescope's results.json."""
-    from grader.exports import gradescope
+    from gradebook.exports import gradescope
 
     if (grade is None) == (failed is None):
         raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
@@ -114,7 +114,7 @@ def export_github_classroom(
     force: Annotated[bool, typer.Option("--force", help="Replace a workflow that was edited.")] = False,
 ) -> None:
     """Write the workflow with which GitHub Classroom grades every push."""
-    from grader.exports import github
+    from gradebook.exports import github
 
     try:
         text = github.workflow(lab=lab)
@@ -128,7 +128,7 @@ def export_github_classroom(
 @export_app.command("github-result")
 def export_github_result(grade: _GradeFile) -> None:
     """Print a grade as GitHub Classroom's reporter takes it: one line of base64."""
-    from grader.exports import github
+    from gradebook.exports import github
 
     echo(github.reporter_result(_read_grade(grade)))
 
@@ -140,7 +140,7 @@ def export_markdown(
     out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
 ) -> None:
     """Turn a grade.json into Markdown, for a student or a job's summary."""
-    from grader.exports.feedback import grade_markdown
+    from gradebook.exports.feedback import grade_markdown
 
     _put(grade_markdown(_read_grade(grade), title), out)
 
@@ -165,11 +165,11 @@ def review_class(
     Exit codes of the list: 0 nothing is open, 2 it cannot be read, 3 something is open. After a decision the exports
     are written anew.
     """
-    from grader.classroom.tasks import EngineError
-    from grader.devices import DeviceError
-    from grader.exports import review_list
-    from grader.exports.book import Book
-    from grader.rubric import RubricError
+    from gradebook.exports import review_list
+    from gradebook.exports.book import Book
+    from gradebook.run.tasks import EngineError
+    from gradebox.devices import DeviceError
+    from gradebox.rubric import RubricError
 
     if sum(choice is not None for choice in (accept, override, rerun)) > 1:
         raise _fail("decide one thing at a time: --accept, --override or --rerun", 2)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from grader import launch
+from gradebox import launch
 
 
 def grade_submission(

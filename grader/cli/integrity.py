@@ -7,15 +7,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from grader import rubric
-from grader.classroom.gradebook import FILE, Gradebook
-from grader.classroom.handed_in import IntakeError
-from grader.classroom.intake import STORE, Intake, Store, Student
-from grader.classroom.results import GradebookError
-from grader.classroom.settings import Settings
+from gradebook.intake.collect import STORE, Intake, Store, Student
+from gradebook.intake.handed_in import IntakeError
+from gradebook.results import GradebookError
+from gradebook.settings import Settings
+from gradebook.similarity import report, similarity
+from gradebook.store import FILE, Gradebook
+from gradebox import rubric
+from gradebox.configuration import ROOT
 from grader.cli.echo import echo
-from grader.configuration import ROOT
-from grader.integrity import report, similarity
 
 _SHOWN = 50
 

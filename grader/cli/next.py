@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from grader import hints as all_hints
-from grader import launch, rubric
+from gradebox import hints as all_hints
+from gradebox import launch, rubric
+from gradebox.configuration import own_command
+from gradebox.grade import ExitCode
+from gradebox.guide import text
+from gradebox.guide.advice import advise
+from gradebox.guide.standing import read
 from grader.cli.echo import echo
-from grader.configuration import own_command
-from grader.grade import ExitCode
-from grader.guide import text
-from grader.guide.advice import advise
-from grader.guide.standing import read
 
 
 def show_next(

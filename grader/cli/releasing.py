@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from grader import release
+from gradebox import release
+from gradebox.configuration import ROOT
+from gradebox.release import course
 from grader.cli.echo import echo
-from grader.configuration import ROOT
-from grader.release import course
 
 
 def release_labs(

@@ -26,7 +26,7 @@ _TRIED_BYTES = 1 << 20
 _SANDBOX_SECONDS = 60.0
 _LOOK_AT_SANDBOX = """
 import tempfile
-from grader.sandbox.machine import Config, explore
+from gradebox.sandbox.machine import Config, explore
 with tempfile.TemporaryDirectory() as home:
     found = explore(Config(home, (), (), "auto", (), ()))
 print("namespaces" if found.namespaces else found.reason)
@@ -34,7 +34,7 @@ print("namespaces" if found.namespaces else found.reason)
 _TRY_SANDBOX = """
 import tempfile
 from grader import trial
-from grader.sandbox import Sandbox
+from gradebox.sandbox import Sandbox
 with tempfile.TemporaryDirectory() as empty, Sandbox(empty) as sandbox:
     print(trial.problem(sandbox, "vgpu:T4") or trial.problem(sandbox, "cpu"))
     print("namespaces" if sandbox.isolation.mode == "namespaces" else sandbox.isolation.reason)

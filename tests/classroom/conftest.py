@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grader.classroom.results import ClassResult
-from grader.classroom.run import Order, grade_class
+from gradebook.results import ClassResult
+from gradebook.run.grade_class import Order, grade_class
 from tests.classroom.fakes import LOG, fake_engine
 
 

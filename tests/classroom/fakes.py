@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grader import rubric
-from grader.classroom.tasks import Grading, Task
-from grader.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
-from grader.report.document import to_document
-from grader.submission import MACHINE_WAS_BUSY
+from gradebook.run.tasks import Grading, Task
+from gradebox import rubric
+from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
+from gradebox.report.document import to_document
+from gradebox.submission import MACHINE_WAS_BUSY
 
 NOTES = (
     IntegrityNote("file", "opened /etc/passwd", "memory_profiling.py:3", "lab1.memory.every_stage_present"),

@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from grader.classroom.run import Order, grade_class
-from grader.classroom.tasks import Grading, Task
+from gradebook.run.grade_class import Order, grade_class
+from gradebook.run.tasks import Grading, Task
 from tests.classroom.fakes import FakeJudge, fake_engine
 
 STATEMENTS = {

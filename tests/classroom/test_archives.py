@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom import unpacking
-from grader.classroom.names import Refused
-from grader.texts import is_printable
+from gradebook.intake import unpacking
+from gradebook.intake.names import Refused
+from gradebox.texts import is_printable
 
 FILES, BYTES = 20, 2**20
 

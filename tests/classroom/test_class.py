@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from grader.classroom import standing
+from gradebook import standing
+from gradebox.report.document import SCHEMA_FILE
 from grader.cli import app
-from grader.report.document import SCHEMA_FILE
 from tests.scenarios.build import ROOT, SCENARIOS, load
 
 BEFORE, BUG = "sys_exit_at_import", "no_warm_up"

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grader.classroom import repositories
-from grader.classroom.results import ClassResult, StudentResult
-from grader.classroom.settings import GitSettings, Settings
+from gradebook.exports.book import Book
+from gradebook.exports.reviews import ReviewError
+from gradebook.intake import repositories
+from gradebook.results import ClassResult, StudentResult
+from gradebook.settings import GitSettings, Settings
 from grader.cli import app
-from grader.exports.book import Book
-from grader.exports.reviews import ReviewError
 from tests.classroom.conftest import SmallClass
 from tests.classroom.fakes import fake_engine
 from tests.classroom.test_repositories import Repository, take

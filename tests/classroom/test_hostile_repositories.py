@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom.handed_in import find
-from grader.classroom.repositories import Repository as OurCopy
-from grader.classroom.settings import GitSettings, Settings
+from gradebook.intake.handed_in import find
+from gradebook.intake.repositories import Repository as OurCopy
+from gradebook.settings import GitSettings, Settings
 from tests.classroom.test_repositories import Repository, take, text_of
 
 THEIRS = "the classmate's answer"
@@ -323,9 +323,9 @@ def test_a_name_that_git_would_complete_is_no_folder(tmp_path: Path, classmate: 
 
 
 def test_too_many_files_and_bytes_are_refused(tmp_path: Path, ada: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grader.classroom.plain_copy.MAX_BYTES", 10)
+    monkeypatch.setattr("gradebook.intake.plain_copy.MAX_BYTES", 10)
     assert "GiB inside .git" in take(tmp_path).reason
-    monkeypatch.setattr("grader.classroom.plain_copy.MAX_FILES", 2)
+    monkeypatch.setattr("gradebook.intake.plain_copy.MAX_FILES", 2)
     assert "more than 2 files inside .git" in take(tmp_path).reason
 
 
@@ -334,7 +334,7 @@ def test_git_gets_no_more_memory_than_it_needs(
 ) -> None:
     (ada.folder / "large.bin").write_bytes(bytes(64 * 2**20))
     ada.commit("with a large file", 2)
-    monkeypatch.setattr("grader.classroom.repositories._MEMORY_BYTES", 24 * 2**20)
+    monkeypatch.setattr("gradebook.intake.repositories._MEMORY_BYTES", 24 * 2**20)
     student = take(tmp_path)
     assert student.status == "could_not_fetch"  # a person looks: it may be our machine
     assert "git failed on this machine" in student.reason

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom import roster as rosters
-from grader.classroom.handed_in import IntakeError, find
-from grader.classroom.intake import Intake, Store, Student
-from grader.classroom.settings import IntakeLimits, Settings
-from grader.sandbox import Sandbox
+from gradebook.intake import roster as rosters
+from gradebook.intake.collect import Intake, Store, Student
+from gradebook.intake.handed_in import IntakeError, find
+from gradebook.settings import IntakeLimits, Settings
+from gradebox.sandbox import Sandbox
 from tests.classroom.synthetic import make_class
 
 Take = Callable[..., dict[str, Student]]

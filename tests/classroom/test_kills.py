@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from grader.classroom import standing
+from gradebook import standing
 from tests.classroom.conftest import SmallClass
 from tests.classroom.kill import POINTS
 

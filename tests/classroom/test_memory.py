@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom.memory import PeakMemory, used_bytes
+from gradebook.run.memory import PeakMemory, used_bytes
 
 MEGABYTE = 1_000_000
 FORKS = 4

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grader.classroom.results import ClassResult, GradebookError
-from grader.classroom.run import Order, grade_class
-from grader.classroom.settings import SettingsError
-from grader.overrides import OverrideError
+from gradebook.results import ClassResult, GradebookError
+from gradebook.run.grade_class import Order, grade_class
+from gradebook.settings import SettingsError
+from gradebox.overrides import OverrideError
 from tests.classroom.conftest import SmallClass
 from tests.classroom.fakes import fake_engine
 
@@ -50,7 +50,7 @@ def test_an_override_for_nobody_is_refused_and_says_who_was_meant(small_class: S
 
 
 def test_an_override_written_after_the_grading_is_checked_too(small_class: SmallClass) -> None:
-    from grader.classroom import standing
+    from gradebook import standing
 
     small_class.hands_in("bob")
     grade(small_class)

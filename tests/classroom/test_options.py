@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from grader.classroom import standing
-from grader.classroom.results import ClassResult
+from gradebook import standing
+from gradebook.results import ClassResult
 from grader.cli import app
 from grader.cli.classroom import grade_submissions
 from tests.classroom.conftest import SmallClass

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom.pool import LocalPool
-from grader.classroom.tasks import EngineError, Judge
+from gradebook.run.pool import LocalPool
+from gradebook.run.tasks import EngineError, Judge
 from tests.classroom.conftest import SmallClass
 from tests.classroom.fakes import FakeJudge
 
@@ -81,7 +81,7 @@ def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallCl
         "import sys\n"
         "from pathlib import Path\n"
         "from rich.console import Console\n"
-        "from grader.classroom.run import Order, grade_class\n"
+        "from gradebook.run.grade_class import Order, grade_class\n"
         "from tests.classroom.test_pool import pool\n"
         "if __name__ == '__main__':\n"
         "    order = Order(submissions=Path(sys.argv[1]), out=Path(sys.argv[2]), labs=(1,), device='vgpu')\n"

@@ -15,9 +15,9 @@ ray = pytest.importorskip("ray", reason='needs Ray: pip install "gpu-computing-l
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from grader.classroom import standing  # noqa: E402
-from grader.classroom.ray_engine import RayEngine  # noqa: E402
-from grader.classroom.tasks import Grading, Task  # noqa: E402
+from gradebook import standing  # noqa: E402
+from gradebook.run.ray_engine import RayEngine  # noqa: E402
+from gradebook.run.tasks import Grading, Task  # noqa: E402
 from tests.classroom.conftest import SmallClass  # noqa: E402
 from tests.classroom.fakes import FakeJudge  # noqa: E402
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom.handed_in import find
-from grader.classroom.intake import Intake, Store, Student
-from grader.classroom.settings import GitSettings, Settings
+from gradebook.intake.collect import Intake, Store, Student
+from gradebook.intake.handed_in import find
+from gradebook.settings import GitSettings, Settings
 
 DEADLINE = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from grader import rubric
-from grader.classroom import results, run, standing, versions
-from grader.classroom.gradebook import Gradebook
+from gradebook import results, standing
+from gradebook.run import grade_class as run
+from gradebook.run import versions
+from gradebook.store import Gradebook
+from gradebox import rubric
 from tests.classroom.conftest import SmallClass
 
 BENCHMARK, MEASUREMENTS, MEMORY, ANALYSIS = "lab1.benchmark", "lab1.measurements", "lab1.memory", "lab1.analysis"

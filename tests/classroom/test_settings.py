@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom import roster, settings
-from grader.classroom.late import LateRules
+from gradebook import settings
+from gradebook.intake import roster
+from gradebook.late import LateRules
 
 EVERYTHING = """\
 title = "GPU computing"

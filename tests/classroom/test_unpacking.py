@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from grader.classroom import unpacking
-from grader.classroom.archives import CannotStore
-from grader.classroom.intake import Intake, Store
-from grader.classroom.names import Refused
-from grader.classroom.settings import IntakeLimits, Settings
+from gradebook.intake import unpacking
+from gradebook.intake.archives import CannotStore
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.names import Refused
+from gradebook.settings import IntakeLimits, Settings
 
 FILES, BYTES = 400, 4 * 2**20
 END = bytes(1024)
@@ -205,7 +205,7 @@ def test_how_the_process_ended_says_whose_fault_it_is(
 
 
 def test_the_process_imports_nothing_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heavy = "[name for name in ('numpy', 'torch', 'rich', 'grader.sandbox') if name in sys.modules]"
+    heavy = "[name for name in ('numpy', 'torch', 'rich', 'gradebox.sandbox') if name in sys.modules]"
     monkeypatch.setattr(unpacking, "_START", f"{unpacking._START.replace('main()', f'sys.exit(str({heavy}))')}")
     with pytest.raises(CannotStore, match=r"exit code 1 \(\[\]\)"):
         unpack(LAB + END, tmp_path)
@@ -215,7 +215,7 @@ def test_the_process_imports_nothing_that_is_slow(tmp_path: Path, monkeypatch: p
 def test_nothing_is_left_behind_by_a_class_that_is_killed(tmp_path: Path) -> None:
     source, end = os.pipe()
     text = (
-        "import sys; from pathlib import Path; from grader.classroom import unpacking; "
+        "import sys; from pathlib import Path; from gradebook import unpacking; "
         f"unpacking.unpack(Path('/dev/fd/{source}'), Path(sys.argv[1]), files=1, limit_bytes=1)"
     )
     parent = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)], pass_fds=(source,))

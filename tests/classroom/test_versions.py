@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import rubric
-from grader.classroom import versions
-from grader.configuration import ROOT
+from gradebook.run import versions
+from gradebox import rubric
+from gradebox.configuration import ROOT
 
 EVERYTHING = {criterion.id for lab in rubric.load().labs for criterion in lab.criteria if criterion.available}
 
@@ -44,37 +44,37 @@ def add(file: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("file", "criteria"),
     [
-        ("grader/checks/test_lab1_memory.py", {"lab1.memory"}),
+        ("grader/lab1/checks/memory.py", {"lab1.memory"}),
         # whose checks `lab1.measurements` builds on
-        ("grader/checks/test_lab1_benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
-        ("grader/checks/lab1_report.py", {"lab1.analysis"}),
-        ("grader/checks/timing.py", {"lab1.benchmark", "lab1.measurements"}),
-        ("grader/probes/lab3_launch.py", {"lab3.setup", "lab3.scaling"}),
-        ("grader/probes/fake_nvml.py", {"lab5.monitoring"}),
-        ("grader/probes/support.py", EVERYTHING),
-        ("grader/plugin.py", EVERYTHING),
-        ("grader/judge.py", EVERYTHING),
-        ("grader/integrity/source.py", EVERYTHING),
-        ("grader/sandbox/server.py", EVERYTHING),
+        ("grader/lab1/checks/benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
+        ("grader/lab1/checks/report.py", {"lab1.analysis"}),
+        ("grader/lab1/truth/timing.py", {"lab1.benchmark", "lab1.measurements"}),
+        ("grader/lab3/probes/launch.py", {"lab3.setup", "lab3.scaling"}),
+        ("grader/lab5/probes/fake_nvml.py", {"lab5.monitoring"}),
+        ("grader/shared/probes/support.py", EVERYTHING),
+        ("gradebox/pytest_plugin.py", EVERYTHING),
+        ("gradebox/assertions.py", EVERYTHING),
+        ("gradebox/source.py", EVERYTHING),
+        ("gradebox/sandbox/server.py", EVERYTHING),
         ("vgpu/cost.py", EVERYTHING),
         ("vgpu/operations/charges.py", EVERYTHING),
         ("vgpu/calibrate/measure.py", set()),
         ("labkit/results/__init__.py", EVERYTHING),
         ("labkit/monitoring/page.html", EVERYTHING),
         ("grader/hints/__init__.py", set()),
-        ("grader/hints/lab1.toml", set()),
-        ("grader/guide/text.py", set()),
+        ("grader/lab1/hints.toml", set()),
+        ("gradebox/guide/text.py", set()),
         ("grader/doctor/look.py", set()),
         ("grader/notebooks/export.py", set()),
-        ("grader/integrity/similarity.py", set()),
+        ("gradebook/similarity/similarity.py", set()),
         ("grader/integrity/similarity.html.jinja", set()),
-        ("grader/extensions/container/rubric.toml", set()),
-        ("grader/release/leaks.py", set()),
-        ("grader/report/html.py", set()),
-        ("grader/exports/canvas.py", set()),
-        ("grader/overrides.py", set()),
+        ("grader/container/rubric.toml", set()),
+        ("gradebox/release/leaks.py", set()),
+        ("gradebox/report/html.py", set()),
+        ("gradebook/exports/canvas.py", set()),
+        ("gradebox/overrides.py", set()),
         ("grader/cli/grading.py", set()),
-        ("grader/classroom/run.py", set()),
+        ("gradebook/run/grade_class.py", set()),
     ],
 )
 def test_a_changed_file_concerns_the_criteria_that_use_it(
@@ -101,9 +101,9 @@ def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: 
     [
         ("vgpu/gpus.toml", "memory_bytes = 15828320256", "memory_bytes = 15828320257"),
         ("labkit/gpus/RTX-3090.toml", " = 2", " = 3"),
-        ("grader/judge.py", "_TOLD = 0.005", "_TOLD = 0.05"),
-        ("grader/judge.py", "if low <= observed <= high", "if low < observed <= high"),
-        ("grader/judge.py", "must be a finite number, but", "should be a finite number, but"),
+        ("gradebox/assertions.py", "_TOLD = 0.005", "_TOLD = 0.05"),
+        ("gradebox/assertions.py", "if low <= observed <= high", "if low < observed <= high"),
+        ("gradebox/assertions.py", "must be a finite number, but", "should be a finite number, but"),
     ],
 )
 def test_the_smallest_real_change_concerns_everything(
@@ -167,8 +167,8 @@ def test_points_concern_nothing_and_a_new_check_its_criterion(before: dict[str, 
 
 IMPORTED = """\
 import importlib, json, os, sys
-import grader.plugin, torch
-from grader.sandbox import server, worker
+import gradebox.pytest_plugin, torch
+from gradebox.sandbox import server, worker
 found = {}
 for name in sys.argv[1:]:
     there, here = os.pipe()

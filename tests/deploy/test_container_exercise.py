@@ -16,16 +16,16 @@ from typing import Any, cast
 import jsonschema
 import numpy as np
 import pytest
-
-from grader import rubric
 from grader.extensions import rubric_file
-from grader.extensions.container import recipe
-from grader.extensions.container.dockerfile import Dockerfile, parse
-from grader.extensions.container.test_container import TestReport as Report
-from grader.extensions.container.test_container import TestRun as Criteria
-from grader.judge import CheckFailed, NeedsReview
-from grader.report.document import SCHEMA_FILE
-from grader.submission import Submission
+
+from gradebox import rubric
+from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.report.document import SCHEMA_FILE
+from gradebox.submission import Submission
+from grader.container.checks import recipe
+from grader.container.checks.dockerfile import Dockerfile, parse
+from grader.container.checks.exercise import TestReport as Report
+from grader.container.checks.exercise import TestRun as Criteria
 from solutions.container_exercise import checklist
 from tests.deploy.conftest import ROOT
 from tests.deploy.dockerfiles import MISTAKES, REFERENCE, STYLES

@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from grader.release.contents import for_students
-from grader.rubric import Lab, load
-from grader.rubric_table import out_of_date
+from gradebox.release.contents import for_students
+from gradebox.rubric import Lab, load
+from gradebox.rubric_table import out_of_date
 from tests.docs.markdown import ROOT, Link, anchors, links
 
 PAGES = sorted(
@@ -35,7 +35,7 @@ def test_what_students_get_links_to_nothing_that_they_do_not_get(released: Mappi
     # The change log is written by the release itself.
     there = {*released, *folders, "CHANGES.md"}
     pages = {name: content.decode() for name, content in released.items() if name.endswith(".md")}
-    del pages["grader/release/templates/README.md"]  # a template: its links hold where its copy lies
+    del pages["gradebox/release/templates/README.md"]  # a template: its links hold where its copy lies
     assert {"README.md", "docs/student.md", "docs/chapter.md", "docs/labs/lab1.md"} <= pages.keys()
     found = [link for name, text in pages.items() for link in links(name, text)]
     assert [str(link) for link in found if link.path and _target(link) not in there] == []
@@ -49,7 +49,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
 
 def test_points_on_pages_are_those_of_the_rubric() -> None:
     stale = out_of_date([*(ROOT / "docs" / "labs").glob("*.md"), ROOT / "README.md"])
-    assert stale == [], "python -m grader.rubric_table docs/labs/*.md README.md"
+    assert stale == [], "python -m gradebox.rubric_table docs/labs/*.md README.md"
 
 
 @pytest.mark.parametrize("lab", load().labs, ids=lambda lab: lab.id)

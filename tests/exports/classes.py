@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from grader import rubric as rubrics
-from grader.classroom.results import ClassResult, LatePenalty, StudentResult
-from grader.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
-from grader.overrides import Override
-from grader.report.document import to_document
+from gradebook.results import ClassResult, LatePenalty, StudentResult
+from gradebox import rubric as rubrics
+from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
+from gradebox.overrides import Override
+from gradebox.report.document import to_document
 
 MADE_AT = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> {{ 7 * 7 }} | `a` **b** $(id)'

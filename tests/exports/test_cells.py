@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.exports.cells import file_names, neutral, to_csv, write
+from gradebook.exports.cells import file_names, neutral, to_csv, write
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from grader.classroom import standing
-from grader.classroom.results import StudentResult
-from grader.classroom.run import Order, grade_class
-from grader.classroom.tasks import Grading, Task
+from gradebook import standing
+from gradebook.exports import write_all
+from gradebook.exports.everything import ExportError, options
+from gradebook.results import StudentResult
+from gradebook.run.grade_class import Order, grade_class
+from gradebook.run.tasks import Grading, Task
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from grader.cli import app
-from grader.exports import write_all
-from grader.exports.everything import ExportError, options
-from grader.grade import CheckReport, IntegrityNote, Outcome
 from tests.exports.classes import a_class, document, student
 
 PEAK = "lab1.memory.peak_equals_truth"

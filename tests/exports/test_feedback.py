@@ -4,13 +4,13 @@ from decimal import Decimal
 
 import pytest
 
-from grader.classroom.results import LatePenalty, StudentResult
-from grader.exports import feedback, view
-from grader.exports.reviews import Accepted
-from grader.exports.view import Line
-from grader.grade import CheckReport, IntegrityNote, Outcome
-from grader.overrides import Override
-from grader.report.document import duration
+from gradebook.exports import feedback, view
+from gradebook.exports.reviews import Accepted
+from gradebook.exports.view import Line
+from gradebook.results import LatePenalty, StudentResult
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.overrides import Override
+from gradebox.report.document import duration
 from tests.exports.classes import HOSTILE, MADE_AT, a_class, document, student
 
 REPORTS = {

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from grader.exports import github
-from grader.exports.github import WorkflowError
-from grader.grade import CheckReport, Outcome
-from grader.report.document import from_document
+from gradebook.exports import github
+from gradebook.exports.github import WorkflowError
+from gradebox.grade import CheckReport, Outcome
+from gradebox.report.document import from_document
 from tests.exports.classes import HOSTILE, document
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from grader.classroom.results import LatePenalty
-from grader.exports import gradescope, gradescope_autograder, view
-from grader.exports.gradescope_autograder import AutograderError
-from grader.grade import CheckReport, IntegrityNote, Outcome
-from grader.overrides import Override
-from grader.report.document import from_document
+from gradebook.exports import gradescope, gradescope_autograder, view
+from gradebook.exports.gradescope_autograder import AutograderError
+from gradebook.results import LatePenalty
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.overrides import Override
+from gradebox.report.document import from_document
 from tests.exports.classes import HOSTILE, a_class, document, student
 
 SCHEMA = json.loads(gradescope.SCHEMA_FILE.read_text())

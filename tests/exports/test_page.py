@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from grader.classroom.results import ClassResult, LatePenalty
-from grader.exports import page, statistics, view
-from grader.grade import CheckReport, IntegrityNote, Outcome
+from gradebook.exports import page, statistics, view
+from gradebook.results import ClassResult, LatePenalty
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from tests.exports.classes import HOSTILE, a_class, document, large_class, student
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line"}

@@ -20,21 +20,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from grader import report
-from grader import rubric as rubrics
-from grader.classroom.progress import ClassProgress
-from grader.classroom.results import ClassResult, StudentResult
-from grader.classroom.run import Order, grade_class
+from gradebook.exports import everything, github, gradescope, review_list, reviews, view
+from gradebook.exports.everything import Options
+from gradebook.exports.feedback import grade_markdown
+from gradebook.results import ClassResult, StudentResult
+from gradebook.run.grade_class import Order, grade_class
+from gradebook.run.progress import ClassProgress
+from gradebook.similarity import report as similarity_report
+from gradebook.similarity.similarity import Pair, Passage
+from gradebox import report
+from gradebox import rubric as rubrics
+from gradebox.grade import CheckReport, Grade, IntegrityNote, Outcome
+from gradebox.overrides import Override
+from gradebox.report.console import Console
+from gradebox.report.document import from_document, to_document
 from grader.cli import app
-from grader.exports import everything, github, gradescope, review_list, reviews, view
-from grader.exports.everything import Options
-from grader.exports.feedback import grade_markdown
-from grader.grade import CheckReport, Grade, IntegrityNote, Outcome
-from grader.integrity import report as similarity_report
-from grader.integrity.similarity import Pair, Passage
-from grader.overrides import Override
-from grader.report.console import Console
-from grader.report.document import from_document, to_document
 from tests.classroom.conftest import SmallClass
 from tests.classroom.fakes import fake_engine
 from tests.exports.classes import a_class, document, student

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from grader import overrides, rubric
-from grader.classroom.results import ClassResult
-from grader.exports import decisions, review_list, reviews, view
-from grader.exports.reviews import ReviewError
-from grader.grade import CheckReport, IntegrityNote, Outcome
-from grader.overrides import Override, OverrideError
+from gradebook.exports import decisions, review_list, reviews, view
+from gradebook.exports.reviews import ReviewError
+from gradebook.results import ClassResult
+from gradebox import overrides, rubric
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.overrides import Override, OverrideError
 from tests.exports.classes import HOSTILE, a_class, document, student
 
 UNSURE = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")

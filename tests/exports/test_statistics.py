@@ -6,10 +6,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from grader.classroom.results import ClassResult
-from grader.exports import statistics, view
-from grader.exports.statistics import CheckStatistics, item_rest_correlation, upper_lower_index
-from grader.grade import PASSED_IN_DOUBT, CheckReport, Outcome
+from gradebook.exports import statistics, view
+from gradebook.exports.statistics import CheckStatistics, item_rest_correlation, upper_lower_index
+from gradebook.results import ClassResult
+from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Outcome
 from tests.exports.classes import a_class, document, student
 
 CHECK = "lab1.benchmark.warmed_up"

@@ -4,10 +4,10 @@ import csv
 import io
 from decimal import Decimal
 
-from grader.classroom.results import ClassResult, LatePenalty
-from grader.exports import canvas, moodle, statistics, tables, view
-from grader.grade import CheckReport, Outcome
-from grader.overrides import Override
+from gradebook.exports import canvas, moodle, statistics, tables, view
+from gradebook.results import ClassResult, LatePenalty
+from gradebox.grade import CheckReport, Outcome
+from gradebox.overrides import Override
 from tests.exports.classes import HOSTILE, a_class, document, student
 
 FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import hints, rubric
-from grader.guide.tasks import tasks
-from grader.release.leaks import Secrets
+from gradebox import hints, rubric
+from gradebox.guide.tasks import tasks
+from gradebox.release.leaks import Secrets
 from tests.first_hour.conftest import ROOT
 
 LABS = {lab.id: lab for lab in rubric.load().labs}

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grader import hints, report, rubric
+from gradebox import hints, report, rubric
+from gradebox.grade import CheckReport, Circumstances, Outcome, grade
+from gradebox.guide.tasks import survey, tasks
+from gradebox.report import progress
+from gradebox.sandbox import copying
 from grader.cli import app
-from grader.grade import CheckReport, Circumstances, Outcome, grade
-from grader.guide.tasks import survey, tasks
-from grader.report import progress
-from grader.sandbox import copying
 from tests.first_hour.conftest import ROOT
 
 FAILED = CheckReport(Outcome.FAILED, "saw 60 ms, expected about 71 µs", "run `warmup` products first")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import report, rubric
-from grader.grade import SCHEMA_VERSION, CheckReport, Circumstances, Grade, Outcome, grade
-from grader.report import html, progress
+from gradebox import report, rubric
+from gradebox.grade import SCHEMA_VERSION, CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.report import html, progress
 
 
 def graded(failing: Collection[str] = (), labs: tuple[int, ...] = (1,), submission: str = "labs") -> Grade:

@@ -15,11 +15,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from grader import rubric
-from grader.configuration import own_configuration
-from grader.grade import Circumstances, grade
-from grader.report.document import SCHEMA_FILE, to_json
-from grader.sandbox import Reply, Request, Sandbox, SandboxError
+from gradebox import rubric
+from gradebox.configuration import own_configuration
+from gradebox.grade import Circumstances, grade
+from gradebox.report.document import SCHEMA_FILE, to_json
+from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
 from tests.small_disk import on_a_small_disk
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import files, rubric
-from grader.grade import Circumstances, grade
-from grader.report import progress, save, write
+from gradebox import files, rubric
+from gradebox.grade import Circumstances, grade
+from gradebox.report import progress, save, write
 
 GPULABS = str(Path(sys.executable).with_name("gpulabs"))
 COURSE = rubric.load()

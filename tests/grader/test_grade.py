@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
-from grader.rubric import Check, Criterion, Lab, Rubric
+from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from gradebox.rubric import Check, Criterion, Lab, Rubric
 
 HERE = Circumstances("labs", "0" * 64, "virtual T4 (simulated)", True, "namespaces", 7, 1.5)
 

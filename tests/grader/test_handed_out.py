@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from grader.probes import lab1
-from grader.probes.handed_out import network
+from grader.lab1.probes import gpu_basics as lab1
+from grader.shared.probes.handed_out import network
 
 
 def test_the_makers_of_lab_1_lead_to_no_probe() -> None:
@@ -15,7 +15,7 @@ def test_the_makers_of_lab_1_lead_to_no_probe() -> None:
             each.__name__ if isinstance(each, ModuleType) else getattr(each, "__module__", "") for each in reached
         }
         ours = {name for name in modules if str(name).startswith("grader")}
-        assert ours == {"grader.probes.handed_out"}
+        assert ours == {"grader.shared.probes.handed_out"}
 
 
 def test_what_lab_1_defines_for_submissions_lies_beside_no_truth() -> None:

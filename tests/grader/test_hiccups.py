@@ -7,8 +7,8 @@ import statistics
 
 import pytest
 
-from grader.checks.test_lab1_measurements import _DISTURBED, _hiccups
-from grader.fresh import Fresh
+from gradebox.fresh import Fresh
+from grader.lab1.checks.measurements import _DISTURBED, _hiccups
 
 
 def _times(call: list[dict[str, float]]) -> list[float]:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grader.judge import (
+from gradebox.assertions import (
     CheckFailed,
     NeedsReview,
     number,

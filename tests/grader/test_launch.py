@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import launch
+from gradebox import launch
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.other_graders import COURSE, PRELOAD, Course
 from benchmarks.three_questions import assignment
-from grader.configuration import own_configuration
-from grader.sandbox import Sandbox
+from gradebox.configuration import own_configuration
+from gradebox.sandbox import Sandbox
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from grader import rubric as rubrics
-from grader.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
-from grader.overrides import Override, OverrideError, load
-from grader.report.document import to_document
-from grader.report.html import render
+from gradebox import rubric as rubrics
+from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from gradebox.overrides import Override, OverrideError, load
+from gradebox.report.document import to_document
+from gradebox.report.html import render
 
 ENTRY = '[[override]]\nstudent = "ada"\ncriterion = "lab1.analysis"\npoints = 4.5\nreason = "right, in other units"\n'
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from grader.devices import GradingDevice
-from grader.judge import CheckFailed, NeedsReview
-from grader.sandbox import Limits, RankReply, Reply, Request, Sandbox
-from grader.submission import Submission
+from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.devices import GradingDevice
+from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
+from gradebox.submission import Submission
 
 HANGS = RankReply("timeout", message="no result within 60 s", where="benchmark.py:3", importing=True)
 FINE = RankReply("ok", {"answer": 42})
@@ -18,7 +18,7 @@ FINE = RankReply("ok", {"answer": 42})
 
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grader.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: False)
 
 
 class Answers:
@@ -47,13 +47,13 @@ def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> 
     one.begin("lab1.benchmark.first")
     for number in range(2):
         with pytest.raises(CheckFailed, match="no answer in time"):
-            one.probe("lab1.matmul", number=number)
+            one.probe("lab1.gpu_basics.matmul", number=number)
     one.begin("lab1.memory.second")
     with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
-        one.probe("lab1.matmul", number=2)
+        one.probe("lab1.gpu_basics.matmul", number=2)
     assert len(sandbox.asked) == 2
     one.begin("lab2.amp.other")
-    assert one.probe("lab2.amp").answer == 42
+    assert one.probe("lab2.training.amp").answer == 42
 
 
 def test_a_function_that_hangs_decides_nothing_about_others() -> None:
@@ -62,8 +62,8 @@ def test_a_function_that_hangs_decides_nothing_about_others() -> None:
     one.begin("lab1.benchmark.first")
     for number in range(3):
         with pytest.raises(CheckFailed):
-            one.probe("lab1.matmul", number=number)
-    assert one.probe("lab1.matmul", number=3).answer == 42
+            one.probe("lab1.gpu_basics.matmul", number=number)
+    assert one.probe("lab1.gpu_basics.matmul", number=3).answer == 42
     assert len(sandbox.asked) == 4
 
 
@@ -88,7 +88,7 @@ def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) 
 
 def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
     one, sandbox = submission(FINE, time_limit=20.0)
-    one.probe("lab1.matmul")
+    one.probe("lab1.gpu_basics.matmul")
     (request,) = sandbox.asked
     assert request.limits is not None
     assert request.limits.wall_seconds <= 20.0
@@ -97,7 +97,7 @@ def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
 def test_what_is_cut_off_by_the_time_limit_is_a_persons_to_judge() -> None:
     one, _ = submission(HANGS, time_limit=20.0)
     with pytest.raises(NeedsReview, match="left out: the time limit of 20 s for the whole grading was reached"):
-        one.probe("lab1.matmul")
+        one.probe("lab1.gpu_basics.matmul")
 
 
 def test_after_the_time_limit_no_check_begins() -> None:
@@ -109,5 +109,5 @@ def test_after_the_time_limit_no_check_begins() -> None:
 
 def test_without_a_time_limit_a_probe_has_its_own() -> None:
     one, sandbox = submission(FINE)
-    one.probe("lab1.matmul")
+    one.probe("lab1.gpu_basics.matmul")
     assert sandbox.asked[0].limits is None

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from grader.report.document import SCHEMA_FILE
+from gradebox.report.document import SCHEMA_FILE
 
 ROOT = Path(__file__).parents[2]
 

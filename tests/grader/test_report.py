@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from grader import report, rubric
-from grader.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
-from grader.report import html
-from grader.report.document import SCHEMA_FILE, from_document, points, to_document
+from gradebox import report, rubric
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.report import html
+from gradebox.report.document import SCHEMA_FILE, from_document, points, to_document
 
 HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from grader.checks import reports
-from grader.judge import CheckFailed
+from gradebox.assertions import CheckFailed
+from grader.shared import reports
 
 TEXT = """# Title
 

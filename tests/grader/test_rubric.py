@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grader import rubric
-from grader.rubric import RubricError
+from gradebox import rubric
+from gradebox.rubric import RubricError
 
 SMALL = """\
 [rubric]

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from grader.checks import test_lab1_analysis as analysis
-from grader.checks import test_lab1_benchmark as benchmark
-from grader.checks import test_lab1_memory as memory
-from grader.checks import test_lab3_accumulation as accumulation
-from grader.checks import test_lab5_monitoring as monitoring
-from grader.devices import GradingDevice
-from grader.fresh import Fresh
-from grader.judge import CheckFailed
-from grader.probes.support import WrongReturn, fields
-from grader.submission import Seen, Submission
+from gradebox.assertions import CheckFailed
+from gradebox.devices import GradingDevice
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab1.checks import analysis as analysis
+from grader.lab1.checks import benchmark as benchmark
+from grader.lab1.checks import memory as memory
+from grader.lab3.checks import accumulation as accumulation
+from grader.lab5.checks import monitoring as monitoring
+from grader.shared.probes.support import WrongReturn, fields
 from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile
 
 FRESH = Fresh(7, "wrong answers")

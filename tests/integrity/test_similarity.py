@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gradebook.similarity import similarity
 from grader import cli
-from grader.integrity import similarity
 
 pytest.importorskip("copydetect")
 

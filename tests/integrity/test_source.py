@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grader import rubric
-from grader.grade import IntegrityNote
-from grader.integrity import source
+from gradebox import rubric, source
+from gradebox.grade import IntegrityNote
 from tests.scenarios.build import ROOT
 
 LABS = rubric.load().select((1,))

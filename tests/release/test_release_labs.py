@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from grader import cli, release
+from gradebox import release
+from grader import cli
 
 ROOT = Path(__file__).parents[2]
 SOLUTION = '''"""Lab 7."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.release import ReleaseError, contents, course, leaks
+from gradebox.release import ReleaseError, contents, course, leaks
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
@@ -60,7 +60,7 @@ def source(tmp_path: Path) -> Path:
         "solutions/lab7_answers/REPORT.template.md": "What did you measure?\n",
         "solutions/lab7_answers/results/answer.json": '{"answer": 42}\n',
         "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
-        "grader/judge.py": "print('judge')\n",
+        "gradebox/assertions.py": "print('judge')\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in contents._FILES},
         **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "instructor")},
@@ -80,7 +80,7 @@ def repository(tmp_path: Path) -> Path:
 def test_students_get_stubs_and_the_grader_and_nothing_for_instructors(source: Path, repository: Path) -> None:
     course.release(source, repository, now=NOW, hold_until=NOW + timedelta(days=1))
     names = set(git(repository, "ls-files").split())
-    assert {"labs/lab7_answers/answer.py", "grader/judge.py", "Makefile", "README.md", "CHANGES.md"} <= names
+    assert {"labs/lab7_answers/answer.py", "gradebox/assertions.py", "Makefile", "README.md", "CHANGES.md"} <= names
     assert not any(name.startswith(("solutions", "benchmarks", "docs/instructor")) for name in names)
     assert "total = first_number" not in (repository / "labs" / "lab7_answers" / "answer.py").read_text()
     assert (repository / "labs" / "lab7_answers" / "REPORT.md").read_text() == "What did you measure?\n"
@@ -120,7 +120,7 @@ def test_holding_back_what_was_published_already_is_refused(source: Path, reposi
             2,
         ),
         ("docs/virtual-gpu.md", "We measured forty-two seconds for the largest of all products.\n", 1),
-        ("grader/judge.py", f"def f():\n{SECRET}  # the same\n    return total\n", 2),
+        ("gradebox/assertions.py", f"def f():\n{SECRET}  # the same\n    return total\n", 2),
         ("notebooks/copied.json", '{"answer": 42}\n', 1),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from grader.release import ReleaseError, render
+from gradebox.release import ReleaseError, render
 
 SOURCE = '''"""A module."""
 

@@ -16,7 +16,7 @@ def become_nobody() -> None:
 
     An interpreter below root's home cannot be read by others. Nothing changes outside this process.
     """
-    from grader.sandbox import linux
+    from gradebox.sandbox import linux
 
     blocked = _first_closed_folder(sys.base_prefix)
     if blocked is not None:
@@ -39,7 +39,7 @@ def _first_closed_folder(path: str) -> str | None:
 
 
 def main(submission: str, probes: str) -> None:
-    from grader.sandbox import Limits, Request, Sandbox, SandboxError
+    from gradebox.sandbox import Limits, Request, Sandbox, SandboxError
     from tests.sandbox import sandbox_runs
 
     limits = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)

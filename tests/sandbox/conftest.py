@@ -11,7 +11,7 @@ from multiprocessing.resource_tracker import _resource_tracker
 
 import pytest
 
-from grader.sandbox import Sandbox, SandboxError
+from gradebox.sandbox import Sandbox, SandboxError
 from tests.sandbox.sandbox_runs import LIMITS, PRELOAD, PROBES, SUBMISSION, Runner, UserSandbox, children_of, command_of
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from grader.sandbox import Limits, Note, RankReply, Reply, Request, SandboxError
+from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, SandboxError
 from tests.sandbox.as_user import become_nobody
 
 HERE = Path(__file__).parent

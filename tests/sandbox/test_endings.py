@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Limits, Reply, Request, Sandbox
+from gradebox.sandbox import Limits, Reply, Request, Sandbox
 from tests.sandbox.sandbox_runs import Runner, call, place
 
 MIB = 2**20

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grader.sandbox import Limits, Sandbox
+from gradebox.sandbox import Limits, Sandbox
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 REPOSITORY = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
         "solutions",
         "grader/checks",
         "grader/rubric.toml",
-        "grader/plugin.py",
+        "gradebox/pytest_plugin.py",
         ".git",
         "tests/grader",
         "pyproject.toml",

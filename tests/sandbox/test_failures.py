@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Reply, Request, Sandbox
+from gradebox.sandbox import Reply, Request, Sandbox
 from tests.sandbox.sandbox_runs import PROBES, call, place
 
 

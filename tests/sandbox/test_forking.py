@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from grader.sandbox import Request, linux
+from gradebox.sandbox import Request, linux
 from tests.sandbox.sandbox_runs import Runner
 
 

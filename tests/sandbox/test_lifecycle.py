@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Limits, Request, Sandbox, SandboxError
+from gradebox.sandbox import Limits, Request, Sandbox, SandboxError
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ JUDGE = f"""
 import sys
 sys.path.append({str(REPOSITORY)!r})
 from pathlib import Path
-from grader.sandbox import Sandbox, Request
+from gradebox.sandbox import Sandbox, Request
 submission, probes, isolation = sys.argv[1:]
 with Sandbox(Path(submission), preload=("numpy",), probe_paths=[probes], isolation=isolation) as sandbox:
     print(sandbox._home, sandbox.isolation.mode, flush=True)
@@ -118,7 +118,7 @@ def test_an_optional_module_may_be_missing() -> None:
 
 
 def test_the_judges_side_imports_no_torch() -> None:
-    program = "import sys; sys.path.append(sys.argv[1]); import grader.sandbox; print('torch' in sys.modules)"
+    program = "import sys; sys.path.append(sys.argv[1]); import gradebox.sandbox; print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, str(REPOSITORY)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 

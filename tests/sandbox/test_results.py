@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grader.sandbox import Request, Sandbox, codec
+from gradebox.sandbox import Request, Sandbox, codec
 from tests.sandbox.sandbox_runs import call
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Sandbox, SandboxError, SubmissionError, copying
+from gradebox.sandbox import Sandbox, SandboxError, SubmissionError, copying
 from tests.sandbox.sandbox_runs import PROBES, call
 
 HOSTILE = ("torch", "numpy", "sitecustomize", "usercustomize", "conftest", "random", "json", "labkit")

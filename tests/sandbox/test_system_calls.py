@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grader.sandbox import Isolation, Reply, Sandbox
+from gradebox.sandbox import Isolation, Reply, Sandbox
 from tests.sandbox.sandbox_runs import Runner, call
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grader.sandbox import Reply, Request, Sandbox
+from gradebox.sandbox import Reply, Request, Sandbox
 from tests.sandbox.sandbox_runs import call
 
 

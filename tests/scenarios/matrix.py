@@ -36,7 +36,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from grader.sandbox import linux
+from gradebox.sandbox import linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.grading import Bench
 

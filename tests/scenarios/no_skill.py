@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from grader.configuration import own_configuration
-from grader.sandbox import RankReply, Reply, Request
-from grader.session import GradingSession, check_id_of
+from gradebox.configuration import own_configuration
+from gradebox.sandbox import RankReply, Reply, Request
+from gradebox.session import GradingSession, check_id_of
 from tests.scenarios.grading import Bench, Graded, Keeper
 
 Asked = tuple[str, int, str, bool]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grader.sandbox import Request
+from gradebox.sandbox import Request
 from tests.scenarios.build import ROOT
 
 PROBES = ROOT / "grader" / "probes"

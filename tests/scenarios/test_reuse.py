@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.sandbox import Request
+from gradebox.sandbox import Request
 from tests.scenarios import reuse
 from tests.scenarios.build import SCENARIOS, load
 
@@ -21,12 +21,16 @@ def _changed(tmp_path: Path, scenario: str) -> set[reuse.Symbol] | None:
 @pytest.mark.parametrize(
     ("request_", "needed", "not_needed"),
     [
-        (Request("lab2.train"), {(AMP, "train_with_amp")}, {(AMP, "plot_losses"), (COMPARISON, "conclude")}),
-        (Request("lab2_comparison.conclude"), {(COMPARISON, "conclude")}, {(AMP, "train_with_amp")}),
-        (Request("lab2_comparison.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
-        (Request("lab3_checkpoints.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
-        (Request("lab3.evaluate"), {(TRAINING, "evaluate")}, {("lab3_distributed.scaling_analysis", "speedup")}),
-        (Request("lab3_launch.program", {"module": TRAINING}), {(TRAINING, "main"), (TRAINING, "train")}, set()),
+        (Request("lab2.training.train"), {(AMP, "train_with_amp")}, {(AMP, "plot_losses"), (COMPARISON, "conclude")}),
+        (Request("lab2.comparison.conclude"), {(COMPARISON, "conclude")}, {(AMP, "train_with_amp")}),
+        (Request("lab2.comparison.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
+        (Request("lab3.checkpoints.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
+        (
+            Request("lab3.training.evaluate"),
+            {(TRAINING, "evaluate")},
+            {("lab3_distributed.scaling_analysis", "speedup")},
+        ),
+        (Request("lab3.launch.program", {"module": TRAINING}), {(TRAINING, "main"), (TRAINING, "train")}, set()),
     ],
     ids=lambda value: value.probe if isinstance(value, Request) else "",
 )
@@ -39,7 +43,7 @@ def test_what_a_probe_uses_is_found(
 
 
 def test_what_no_source_tells_is_not_known() -> None:
-    assert reuse.symbols_of(Request("lab2_comparison.compare_truth")) == set()
+    assert reuse.symbols_of(Request("lab2.comparison.compare_truth")) == set()
 
 
 def test_what_differs_from_the_reference_is_found(tmp_path: Path) -> None:

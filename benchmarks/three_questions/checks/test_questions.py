@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.criterion import criterion
-from grader.fresh import Fresh
-from grader.judge import require_arrays_close
-from grader.submission import Submission
+from gradebox.assertions import require_arrays_close
+from gradebox.criterion import criterion
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
 
 
 @criterion("lab1.questions")

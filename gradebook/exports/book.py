@@ -1,0 +1,81 @@
+"""A class on disk as the exports use it: its result, its settings, and what an instructor decides about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from gradebook import standing
+from gradebook.exports import decisions, everything, reviews, view
+from gradebook.results import ClassResult
+from gradebook.run.grade_class import Order, grade_class
+from gradebook.run.pool import LocalPool
+from gradebook.settings import Settings
+from gradebook.store import Gradebook
+from gradebox import rubric
+from gradebox.report.console import Console
+from gradebox.report.document import points
+from gradebox.rubric import Rubric
+
+
+@dataclass(frozen=True)
+class Book:
+    """The class of one folder, as it stood when it was opened."""
+
+    folder: Path
+    result: ClassResult
+    settings: Settings
+    rubric: Rubric
+    view: view.View
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read a class.
+
+        Raises:
+            ValueError: there is no gradebook, or it, the overrides or the reviews cannot be read; one line.
+        """
+        with Gradebook(folder, locked=False) as gradebook:
+            plan = gradebook.plan()
+            result = standing.of(gradebook)
+            points_of = rubric.parse(gradebook.rubric_text(plan.rubric_digest), Path("rubric.toml"))
+        settings = standing.stored_settings(plan)
+        return cls(folder, result, settings, points_of, view.of(result, reviews.load(folder)))
+
+    def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
+        """Write all exports anew. Raises `ValueError` where `[exports]` cannot be used."""
+        chosen = everything.options(self.settings.exports)
+        if canvas_assignment_id is not None:
+            chosen = replace(chosen, canvas_assignment_id=canvas_assignment_id)
+        return everything.write(self.result, self.folder, configuration=chosen)
+
+    def notices(self) -> list[str]:
+        """What an instructor should know before handing the exports over."""
+        return everything.notices(self.result, self.folder)
+
+    def accept(self, student: str, criterion: str) -> str:
+        """Accept what is open; says what was. Raises `ReviewError`."""
+        if student == decisions.ALL and self.view.line(student) is None:
+            entries = decisions.accept_everybody(self.view, self.folder, criterion)
+            return f"accepted {criterion} of {', '.join(entry.student for entry in entries)}"
+        entries = decisions.accept(self.view, self.folder, student, criterion)
+        count = sum(len(entry.items) for entry in entries)
+        return f"accepted {count} things of {student} in {', '.join(entry.criterion for entry in entries)}"
+
+    def override(self, student: str, criterion: str, given: str, reason: str) -> str:
+        """Give points by hand; says what was done. Raises `ValueError`."""
+        decisions.student_of(self.view, student)
+        file = standing.overrides_file(self.settings, self.folder)
+        written = decisions.override(file, self.rubric, student, criterion, given, reason)
+        return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"
+
+    def rerun(self, student: str) -> str:
+        """Grade one student's submission again; says what came out. Raises `ValueError`."""
+        decisions.student_of(self.view, student)
+        order = Order(submissions=None, out=self.folder, regrade=(student,))
+        result = grade_class(order, lambda jobs, room, device: LocalPool(jobs, room), Console(stderr=True))
+        found = next(row for row in result.students if row.student == student)
+        if found.score is None:
+            return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"
+        return f"{student} has {points(found.score)} of {points(result.max_score)} points"

@@ -1,0 +1,115 @@
+"""All exports of a class at once: which files there are, and what the `[exports]` table of `class.toml` may say."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradebook.exports import (
+    FOLDER,
+    canvas,
+    cells,
+    feedback,
+    gradescope,
+    moodle,
+    page,
+    reviews,
+    statistics,
+    tables,
+    view,
+)
+from gradebook.results import ClassResult
+
+_FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
+
+
+class ExportError(ValueError):
+    """An export cannot be made; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an instructor may decide about exports."""
+
+    canvas_assignment_id: int | None = None
+    notes_for_students: bool = False
+    """Whether students see what the sandbox noticed."""
+
+
+def options(values: Mapping[str, Any]) -> Options:
+    """The `[exports]` table of `class.toml`.
+
+    Raises:
+        ExportError: it has an unknown key or a value of the wrong kind.
+    """
+    known = {"canvas_assignment_id": int, "notes_for_students": bool}
+    for name, value in values.items():
+        if name not in known:
+            raise ExportError(f"[exports] does not know {name!r}; it has {', '.join(known)}")
+        if type(value) is not known[name]:
+            raise ExportError(f"[exports]: {name} = {value!r} is not a {'number' if known[name] is int else 'boolean'}")
+    return Options(**values)
+
+
+def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any] | Options | None) -> list[Path]:
+    """See `gradebook.exports.write_all`."""
+    chosen = configuration if isinstance(configuration, Options) else options(configuration or {})
+    seen = view.of(result, reviews.load(folder))
+    target = folder / FOLDER
+    written = [
+        cells.write(target / name, text)
+        for name, text in _files(seen, chosen, f"gpulabs review {shlex.quote(str(folder))}")
+    ]
+    _remove_old(target, written)
+    return written
+
+
+def _files(seen: view.View, chosen: Options, command: str) -> Iterator[tuple[str, str]]:
+    rows = statistics.of(seen)
+    yield "class.html", page.render(seen, rows, command=command, feedback=_FEEDBACK)
+    yield "grades.csv", tables.grades(seen)
+    yield "checks.csv", tables.checks(rows)
+    yield "canvas.csv", canvas.gradebook(seen, assignment_id=chosen.canvas_assignment_id)
+    yield "moodle-grades.csv", moodle.grade_import(seen)
+    if (sheet := moodle.worksheet(seen)) is not None:
+        yield "moodle-worksheet.csv", sheet
+    for line in seen.lines:
+        yield (
+            f"{_FEEDBACK}/{line.file_name}.html",
+            feedback.page(line, seen.result.title, notes=chosen.notes_for_students),
+        )
+        yield f"{_FEEDBACK}/{line.file_name}.md", feedback.markdown(line, seen.result.title)
+        if line.decided:  # the format has no way to say that there is no score yet: it would be a 0
+            yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
+
+
+def _remove_old(target: Path, written: list[Path]) -> None:
+    """Nobody shall be sent the feedback of an earlier run: files of ours that this run did not write go."""
+    kept = set(written)
+    for folder, suffixes in ((_FEEDBACK, (".html", ".md")), (_GRADESCOPE, (".json",))):
+        for path in (target / folder).glob("*"):
+            if path.suffix in suffixes and path not in kept and path.is_file():
+                path.unlink()
+
+
+def notices(result: ClassResult, folder: Path) -> list[str]:
+    """What an instructor should know before handing the exports over."""
+    seen = view.of(result, reviews.load(folder))
+    texts = list(moodle.notices(seen))
+    if seen.undecided:
+        names = ", ".join(line.student for line in seen.undecided[:5])
+        more = f" and {len(seen.undecided) - 5} more" if len(seen.undecided) > 5 else ""
+        texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
+    if seen.strangers:
+        names = ", ".join(line.student for line in seen.strangers)
+        texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
+    if seen.open:
+        students = len({item.student for item in seen.open})
+        texts.append(
+            f"{len(seen.open)} things of {students} students are still to be reviewed: "
+            f"gpulabs review {shlex.quote(str(folder))}"
+        )
+    return texts

@@ -1,0 +1,205 @@
+"""What one student is told: the page of `gradebox/report` with the penalty and the overrides, and the same in Markdown.
+
+Notes of the sandbox are for the instructor and left out. What a submission said (messages of its exceptions, say)
+stands in code blocks, where Markdown and HTML mean nothing.
+"""
+
+from __future__ import annotations
+
+import html as html_escape
+import re
+from collections.abc import Collection, Iterator
+from decimal import Decimal
+from pathlib import Path
+
+from gradebook.exports.view import Line
+from gradebox.grade import CheckResult, CriterionResult, Grade, Outcome
+from gradebox.report import html
+from gradebox.report.document import duration, points
+from gradebox.texts import printable
+
+_SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&$])")
+_BACKTICKS = re.compile(r"`+")
+
+_STATUS = {
+    "waiting": "Your submission has not been graded yet.",
+    "missing": "No submission of yours was found.",
+    "refused": "Your submission could not be accepted.",
+    "could_not_grade": "Your submission could not be graded yet; the course staff knows.",
+    "could_not_fetch": "Your repository could not be fetched; the course staff knows, and this costs no points.",
+    "no_repository": "No repository of yours was found where the course looks for it; tell the course staff where it "
+    "is.",
+}
+
+
+def page(line: Line, title: str, *, notes: bool = False) -> str:
+    """One student's page as self-contained HTML."""
+    if line.grade is None:
+        return _page_without_grade(line, title)
+    return html.render(
+        line.grade,
+        title=title,
+        student=line.label,
+        remarks=remarks(line),
+        late=line.result.late,
+        reviewed=_reviewed(line, line.grade),
+        notes=notes,
+    )
+
+
+def markdown(line: Line, title: str) -> str:
+    """One student's feedback as Markdown."""
+    if line.grade is None:
+        return printable("\n\n".join([f"# {escaped(title)}", *map(escaped, _without_grade(line))]) + "\n")
+    late = line.result.late
+    score = line.grade.score if line.result.score is None else line.result.score
+    head = [f"Student: {escaped(line.label)}"] if line.label else []
+    head += map(escaped, remarks(line))
+    if late is not None:
+        head.append(
+            f"Handed in {duration(late.seconds_late)} late: {points(late.points)} of the {points(line.grade.score)} "
+            f"points that were earned are deducted{f' ({escaped(late.rule)})' if late.rule else ''}."
+        )
+    return grade_markdown(
+        line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
+    )
+
+
+def remarks(line: Line) -> tuple[str, ...]:
+    """What a student should know of what was graded: which commit, and what came too late to count."""
+    commit, time = line.result.commit, line.result.submitted_at
+    at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
+    graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
+    return graded + ((f"Note: {line.result.reason}.",) if line.result.reason else ())
+
+
+def grade_markdown(
+    grade: Grade,
+    title: str,
+    *,
+    score: Decimal | None = None,
+    passed: bool | None = None,
+    head: Collection[str] = (),
+    reviewed: Collection[str] = (),
+) -> str:
+    """A grade as Markdown: the result, a table of criteria, and what to mend.
+
+    Args:
+        grade: the grade.
+        title: the heading.
+        score: in place of the grade's own, where something was deducted.
+        passed: with that score.
+        head: paragraphs above the table.
+        reviewed: checks that needed review, and that an instructor has accepted as they are.
+    """
+    verdict = "passed" if (grade.passed if passed is None else passed) else "not passed"
+    score = grade.score if score is None else score
+    blocks = [
+        f"# {escaped(title)}: {points(score)} of {points(grade.max_score)} points, {verdict}",
+        *head,
+        f"Pass at {points(grade.pass_score)} points. Graded on {escaped(grade.device)} with seed {grade.seed}.",
+        "\n".join(_table(grade)),
+    ]
+    if undecided := [check for check in grade.needs_review if check.id not in reviewed]:
+        count = len(undecided)
+        blocks.append(
+            f"**Provisional:** {count} check{'' if count == 1 else 's'} could not be decided and "
+            f"score{'s' if count == 1 else ''} 0 until an instructor has looked."
+        )
+    for lab in grade.labs:
+        for criterion in lab.criteria:
+            blocks += _problems(criterion, reviewed)
+    return printable("\n\n".join(blocks) + "\n")
+
+
+def summary(line: Line) -> tuple[str, ...]:
+    """A grade in a few lines of plain text, for the comment column of a gradebook."""
+    if line.grade is None:
+        return _without_grade(line)
+    texts = []
+    if line.result.late is not None:
+        late = line.result.late
+        texts.append(f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.")
+    if line.open:
+        texts.append("Provisional: some of it is still to be looked at.")
+    for lab in line.grade.labs:
+        for criterion in lab.criteria:
+            if criterion.available:
+                texts.append(_one_line(criterion))
+    return tuple(texts)
+
+
+def summary_html(line: Line) -> str:
+    """`summary` as one line of HTML, because Moodle takes comments for HTML."""
+    return "<br>".join(html_escape.escape(text, quote=False) for text in summary(line))
+
+
+def escaped(text: str) -> str:
+    """`text` as one line of Markdown that means nothing but itself."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _reviewed(line: Line, grade: Grade) -> frozenset[str]:
+    """Checks that needed review and that nobody has to look at any more."""
+    still_open = {item.key for item in line.open}
+    return frozenset(check.id for check in grade.needs_review if check.id not in still_open)
+
+
+def _without_grade(line: Line) -> tuple[str, ...]:
+    reason = f"Reason: {line.result.reason}." if line.result.status == "refused" and line.result.reason else ""
+    return tuple(text for text in (f"{line.label}: {_STATUS[line.result.status]}", reason) if text)
+
+
+def _page_without_grade(line: Line, title: str) -> str:
+    template = html.environment(Path(__file__).parent).get_template("feedback.html.jinja")
+    return template.render(title=title, texts=_without_grade(line))
+
+
+def _table(grade: Grade) -> Iterator[str]:
+    yield "| Criterion | Points | Checks passed |"
+    yield "|---|---:|---:|"
+    for lab in grade.labs:
+        for criterion in lab.criteria:
+            if criterion.available:
+                passed = sum(check.outcome is Outcome.PASSED for check in criterion.checks)
+                name = f"Lab {lab.id.removeprefix('lab')}: {escaped(criterion.title)}"
+                given = f"{points(criterion.points)} / {points(criterion.max_points)}"
+                yield f"| {name} | {given} | {passed} / {len(criterion.checks)} |"
+
+
+def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator[str]:
+    failed = [check for check in criterion.checks if check.outcome is not Outcome.PASSED]
+    if not failed and criterion.override is None:
+        return
+    yield f"## {escaped(criterion.title)}: {points(criterion.points)} of {points(criterion.max_points)}"
+    if criterion.override is not None:
+        automatic = points(criterion.override.automatic_points)
+        yield f"Given by the instructor instead of {automatic}: {escaped(criterion.override.reason)}"
+    for check in failed:
+        yield _problem(check, accepted=check.id in reviewed)
+
+
+def _problem(check: CheckResult, *, accepted: bool) -> str:
+    state = check.outcome.value.replace("_", " ")
+    lines = [f"- `{check.id}`: **{state}**, {points(check.points)} of {points(check.max_points)}"]
+    if accepted:
+        lines.append("  An instructor has looked at this; the points stand.")
+    if check.message:
+        lines += ["", *_code_block(check.message)]
+    if check.hint:
+        lines += ["", f"  Where to look: {escaped(check.hint)}"]
+    return "\n".join(lines)
+
+
+def _code_block(text: str) -> list[str]:
+    """A block as part of a list item; its fence is longer than any in the text."""
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return [f"  {line}" for line in (f"{fence}text", *text.splitlines(), fence)]
+
+
+def _one_line(criterion: CriterionResult) -> str:
+    text = f"{criterion.title}: {points(criterion.points)} / {points(criterion.max_points)}"
+    if criterion.override is not None:
+        return f"{text}. By the instructor: {criterion.override.reason}"
+    problem = criterion.first_problem
+    return text if problem is None else f"{text}. {problem.id.rpartition('.')[2]}: {' '.join(problem.message.split())}"

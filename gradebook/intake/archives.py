@@ -1,0 +1,259 @@
+"""Read what strangers packed: zip and tar files into an empty folder, or one line that says why not.
+
+For `unpacker.py`, which calls this in a process of its own with limits of time and memory: what is counted here stops
+honest mistakes and most bombs with good words, those limits stop the rest. Imports the standard library only.
+
+Nothing is believed that can be counted: sizes in headers are ignored, and what is written is counted. Links, devices,
+paths that climb out, names that collide or cannot be shown, and encrypted files are refused, never skipped: a student
+whose file silently vanished would lose points. Archives inside of archives stay packed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import errno
+import gzip
+import io
+import lzma
+import os
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import IO, Any, Self
+
+from gradebook.intake.names import Names, Refused
+
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+
+_CHUNK = 2**16
+_COMPRESSED: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+_DAMAGES = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(NotImplementedError, RuntimeError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError),
+    *(ValueError, AssertionError),
+)
+"""What Python's readers raise on archives that are cut off or made up; a recursion without end is a RuntimeError."""
+_UNFIT_NAMES = frozenset((errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
+"""How a file system says that it cannot have a file of this name, or has another one by it."""
+_OUR_FAULTS = frozenset((errno.EIO, errno.ESTALE, errno.ENOMEM))
+"""How our own disk says that the archive cannot be read; readers of damaged archives raise OSError, too."""
+_STREAM_RATIO = 4
+"""A tar file's stream may be this much longer than what it may hold, for what is left behind (a `.git`, caches)."""
+_CONTENTS_BYTES_PER_FILE = 1200
+"""Of a zip file's table of contents: the longest path that is accepted, and its header."""
+_HEADER_BYTES = 2**14
+"""Of one header that says more than tar's own block has room for: long names, times, attributes. That of `git archive`
+has 52 bytes; macOS packs attributes of some hundred. Some versions of Python take a time that grows with its square."""
+_EXTENDED = frozenset(
+    (
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    )
+)
+_END_READS = 64
+"""So often a stream may be read on after its end; only whoever skips what a header claims to follow does so."""
+
+
+class CannotStore(Exception):
+    """Our own disk fails us, which is no fault of the submission."""
+
+
+class Budget:
+    """How many bytes may still be written."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+
+    def take(self, count: int) -> None:
+        """Raises `Refused` when there are not so many left."""
+        self._left -= count
+        if self._left < 0:
+            raise Refused(
+                f"is larger than {self._limit / 2**20:g} MiB; hand in the labs only, without data sets and checkpoints"
+            )
+
+
+def has_suffix(name: str) -> bool:
+    """Whether a file of this name is taken for an archive."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def stem(name: str) -> str:
+    """The name without an archive's suffix."""
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def stream_bytes(limit_bytes: int) -> int:
+    """The most that is ever read of an archive, uncompressed, from which so much may be unpacked."""
+    return _STREAM_RATIO * limit_bytes
+
+
+def extract(
+    file: IO[bytes], target: Path, *, named_so: bool, files: int, limit_bytes: int, left_behind: Collection[str]
+) -> None:
+    """Unpack a zip or tar file into the folder `target`, which is empty.
+
+    Args:
+        file: the archive, open at its beginning.
+        target: where to.
+        named_so: whether its name is that of an archive; else the refusal of another file says what to pack.
+        files: the most that it may hold.
+        limit_bytes: of all files together.
+        left_behind: names of files and folders that are not unpacked.
+
+    Raises:
+        Refused: it is no such file, is damaged, is too large, or holds what is never unpacked.
+        CannotStore: our own disk fails.
+    """
+    names, budget = Names(files, left_behind), Budget(limit_bytes)
+    try:
+        magic = file.read(6)
+        file.seek(0)
+        if magic[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+            _unpack_zip(file, target, names, budget, files)
+            return
+        opener = next((opener for start, opener in _COMPRESSED.items() if magic.startswith(start)), None)
+        stream: IO[bytes] = file if opener is None else opener(file)
+        _unpack_tar(stream, target, names, budget, stream_bytes(limit_bytes))
+    except _DAMAGES as error:
+        if isinstance(error, OSError) and error.errno in _OUR_FAULTS:
+            raise CannotStore(f"submissions cannot be read here: {error.strerror}") from None
+        if isinstance(error, tarfile.ReadError) and not named_so:
+            raise Refused("is neither a zip nor a tar file; pack the labs as one of them") from None
+        raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); pack it again") from None
+
+
+def write(target: Path, parts: tuple[str, ...], source: IO[bytes], budget: Budget) -> None:
+    """Write a new file below `target`, counting.
+
+    Raises:
+        Refused: the budget is spent, or this machine can have no file of that name.
+        CannotStore: it cannot be written.
+    """
+    path = target.joinpath(*parts)
+    with _storing():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        while chunk := source.read(_CHUNK):
+            budget.take(len(chunk))
+            with _storing():
+                file.write(chunk)
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _UNFIT_NAMES:
+            raise Refused(f"holds a name that cannot be stored on the grading machine ({error.strerror})") from None
+        raise CannotStore(f"submissions cannot be unpacked here: {error.strerror}") from None
+
+
+def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, files: int) -> None:
+    # The table of contents is read whole, so it must not be a bomb itself.
+    if _contents_bytes(file) > _CONTENTS_BYTES_PER_FILE * 10 * files:
+        raise Refused(f"holds far more than {files} files; hand in the labs only")
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            name = info.orig_filename  # `filename` ends at a NUL
+            if name.endswith(("/", "\\")):
+                names.folder(name)
+                continue
+            parts = names.file(name)
+            if not parts:
+                continue
+            if info.flag_bits & 0x2041:
+                raise Refused(f"{name!r} is encrypted; pack it without a password")
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG):
+                raise _special(name, is_link=kind == stat.S_IFLNK)
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise Refused("uses a compression other than that of ordinary zip files; pack it as .zip or .tar.gz")
+            with archive.open(info) as source:
+                write(target, parts, source, budget)
+
+
+def _contents_bytes(file: IO[bytes]) -> int:
+    """The size of a zip file's table of contents, as its last record states it."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - 2**16 - 22))
+    tail = file.read()
+    file.seek(0)
+    end = tail.rfind(b"PK\x05\x06")
+    if end < 0 or len(tail) < end + 16:
+        raise zipfile.BadZipFile("it has no table of contents")
+    return int.from_bytes(tail[end + 12 : end + 16], "little")
+
+
+class _Counted(io.RawIOBase):
+    """A stream that ends with a refusal once too much has been read from it."""
+
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
+        self._stream = stream
+        self._budget = Budget(limit)
+        self._reads_after_end = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._budget.take(len(data))
+        self._reads_after_end += not data
+        if self._reads_after_end > _END_READS:
+            raise EOFError("it ends before what it says that it holds")
+        return data
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose headers are looked at before they are read: their sizes are claims of a stranger."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _EXTENDED and not 0 <= member.size <= _HEADER_BYTES:
+            raise Refused(
+                f"has more than {_HEADER_BYTES // 2**10} KiB where a name should be; pack it again, as an ordinary .zip"
+            )
+        return member
+
+
+def _unpack_tar(stream: IO[bytes], target: Path, names: Names, budget: Budget, stream_bytes: int) -> None:
+    with tarfile.open(fileobj=_Counted(stream, stream_bytes), mode="r|", tarinfo=_Member) as archive:
+        for member in archive:
+            if member.isdir():
+                names.folder(member.name)
+                continue
+            parts = names.file(member.name)
+            if not parts:
+                continue
+            if not member.isreg():
+                raise _special(member.name, is_link=member.issym() or member.islnk())
+            if member.issparse():
+                raise Refused(f"{member.name!r} is packed as a sparse file; pack it again, as an ordinary .zip")
+            source = archive.extractfile(member)
+            assert source is not None
+            with source:
+                write(target, parts, source, budget)
+
+
+def _special(name: str, *, is_link: bool) -> Refused:
+    if is_link:
+        return Refused(f"{name!r} is a link; put the file itself there, and leave virtual environments out")
+    return Refused(f"{name!r} is neither a file nor a folder; leave it out")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

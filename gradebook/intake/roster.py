@@ -1,0 +1,128 @@
+"""Who is in the class: a CSV file as Canvas, Moodle or an instructor's own hand writes it.
+
+The first line names the columns. The first of `KEYS` that is there is the students' key: it names them in the
+gradebook. Every column of `KEYS` may match a submission. All columns are kept as they were read, for exports.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gradebook.settings import SettingsError, parse_moment
+
+KEYS = ("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number", "ID")
+_NAMES = ("name", "Student", "full name", "display name")
+_PARTS = (("first name", "last name"), ("first name", "surname"))
+_SUBMITTED_AT = "submitted_at"
+
+
+class RosterError(ValueError):
+    """The roster cannot be used; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One student of the roster."""
+
+    student: str
+    name: str
+    columns: Mapping[str, str]
+    submitted_at: datetime | None
+
+
+class Roster:
+    """The students of a class, to be found by any of their identifiers."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = tuple(entries)
+        self._by_handle: dict[str, Entry] = {}
+        for column in KEYS:
+            for entry in self.entries:
+                handle = _folded(_cell(entry.columns, column))
+                if handle:
+                    self._by_handle.setdefault(handle, entry)
+                    # Moodle's worksheet says "Participant 12345" where its archives say 12345.
+                    self._by_handle.setdefault(handle.removeprefix("participant "), entry)
+        self._identifiers = frozenset(self._by_handle)
+        for entry in self.entries:
+            self._by_handle.setdefault(_folded(entry.name), entry)
+
+    def find(self, handles: Iterable[str]) -> Entry | None:
+        """The student with one of these identifiers, the first that is known."""
+        return next((self._by_handle[name] for one in handles if (name := _folded(one)) in self._by_handle), None)
+
+    def identifies(self, handles: Iterable[str]) -> bool:
+        """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
+        return any(_folded(one) in self._identifiers for one in handles)
+
+
+def load(path: Path) -> Roster:
+    """Read a roster.
+
+    Raises:
+        RosterError: it cannot be read, has no column of `KEYS`, or names a student twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RosterError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    try:
+        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        head = [name.strip() for name in next(table, [])]
+        rows = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
+    except csv.Error as error:
+        raise RosterError(f"{path} is no CSV file: {error}") from None
+    key = next((name for name in KEYS if any(_cell(row, name).strip() for row in rows)), None)
+    if key is None:
+        raise RosterError(f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ...")
+    entries: dict[str, Entry] = {}
+    for number, row in enumerate(rows, start=2):
+        cells = {name: value.strip() for name, value in row.items() if name}
+        student = _cell(cells, key)
+        if not student:
+            continue  # such as Canvas's row "Points Possible"
+        if student in entries:
+            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice; keep one")
+        entries[student] = Entry(
+            student, _name(cells), cells, _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}")
+        )
+    if not entries:
+        raise RosterError(f"{path} names no student in its column {key}")
+    return Roster(entries.values())
+
+
+def _moment(cells: Mapping[str, str], where: str) -> datetime | None:
+    text = _cell(cells, _SUBMITTED_AT)
+    try:
+        return parse_moment(text, where) if text else None
+    except SettingsError as error:
+        raise RosterError(str(error)) from None
+
+
+def _name(cells: Mapping[str, str]) -> str:
+    """The name for people. Columns may be written in upper or lower case, but `student` is the key."""
+    folded = {**{_folded(column): value for column, value in cells.items()}, "Student": _cell(cells, "Student")}
+    for column in _NAMES:
+        if value := folded.get(column):
+            return value
+    for parts in _PARTS:
+        values = [folded.get(part) for part in parts]
+        if all(values):
+            return " ".join(filter(None, values))
+    return ""
+
+
+def _cell(cells: Mapping[str, str], name: str) -> str:
+    # Exactly so, in upper and lower case: Canvas calls names `Student`, and `student` is our own key.
+    return cells.get(name) or ""
+
+
+def _folded(text: str) -> str:
+    return text.strip().casefold()

@@ -1,0 +1,124 @@
+"""Unpack an archive in a process of its own, so that no archive can stop or slow down a class by more than itself.
+
+Not for reading archives (`archives.py`, which the process `unpacker.py` calls).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from gradebook.intake import archives
+from gradebook.intake.archives import CannotStore
+from gradebook.intake.names import Refused
+from gradebox.configuration import ROOT
+from gradebox.sandbox.copying import LEFT_BEHIND
+
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from gradebook.intake.unpacker import main; main()"
+_LEAST_SECONDS = 30
+_SLOWEST_BYTES_PER_SECOND = 4 * 2**20
+"""An unpacking this slow is still waited for: bzip2, the slowest, makes 20 MiB/s and more of one core."""
+_WALL_RATIO = 4
+"""Other work may have the machine meanwhile."""
+_MEMORY_BYTES = 512 * 2**20
+"""What xz needs at its highest level, six times over."""
+_MEMORY_BYTES_PER_FILE = 8 * 2**10
+_ANSWER_BYTES = 2**16
+
+
+def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int) -> None:
+    """Unpack a zip or tar file, whatever its name says, into the folder `target`, which is empty.
+
+    Raises:
+        Refused: it is no such file, is damaged, is too large, holds what is never unpacked, or takes more time or
+            memory than any archive of labs does.
+        CannotStore: our own machine fails us.
+        OSError: the archive cannot be opened.
+    """
+    seconds = cpu_seconds(limit_bytes)
+    memory_bytes = _MEMORY_BYTES + files * _MEMORY_BYTES_PER_FILE
+    order = {
+        "named_so": archives.has_suffix(archive.name),
+        "files": files,
+        "limit_bytes": limit_bytes,
+        "left_behind": sorted(LEFT_BEHIND),
+        "cpu_seconds": seconds,
+        "memory_bytes": memory_bytes,
+    }
+    with archive.open("rb") as file:
+        code, answer, said = _run(file, target, order, _WALL_RATIO * seconds)
+    match answer:
+        case {"unpacked": ""}:
+            return
+        case {"refused": str(reason)}:
+            raise Refused(reason)
+        case {"cannot_store": str(reason)}:
+            raise CannotStore(reason)
+        case {"needs": "memory"}:
+            raise Refused(
+                f"needs more than {memory_bytes // 2**20} MiB of memory to be unpacked; pack it as an ordinary .zip"
+            )
+    raise _ended(code, said, seconds)
+
+
+def cpu_seconds(limit_bytes: int) -> int:
+    """How long unpacking so much may take, of one core."""
+    return _LEAST_SECONDS + archives.stream_bytes(limit_bytes) // _SLOWEST_BYTES_PER_SECOND
+
+
+def _ended(code: int | None, said: str, seconds: int) -> Exception:
+    """What it means that the process gave no answer: None for a `code` is our own patience."""
+    if code is None or -code in (signal.SIGXCPU, signal.SIGXFSZ):
+        return Refused(f"takes more than {seconds} s to be unpacked; pack the labs only, as an ordinary .zip")
+    if -code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+        return Refused(f"ends the program that unpacks it ({signal.Signals(-code).name}); pack it as an ordinary .zip")
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return CannotStore(
+        f"what unpacks submissions ended with {how}{f' ({said})' if said else ''}, which is no fault of a submission: "
+        "see that the machine has memory left, and run it again"
+    )
+
+
+def _run(file: IO[bytes], target: Path, order: dict[str, Any], seconds: float) -> tuple[int | None, Any, str]:
+    """Exit code (None: it was ended for taking too long), answer (None: it gave none), and its last words."""
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(ROOT)],
+            cwd=target, stdin=subprocess.PIPE, stdout=answer, stderr=words, pass_fds=(file.fileno(),),
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        try:
+            # Left open: it ends when we do.
+            process.stdin.write(json.dumps({**order, "archive": file.fileno()}).encode() + b"\n")
+            process.stdin.flush()
+            code: int | None = process.wait(seconds)
+        except BrokenPipeError:
+            code = process.wait()
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+        return code, _read(answer), _last_line(words)
+
+
+def _read(answer: IO[bytes]) -> Any:
+    answer.seek(0)
+    try:
+        return json.loads(answer.read(_ANSWER_BYTES))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _last_line(words: IO[bytes]) -> str:
+    words.seek(-min(_ANSWER_BYTES, words.seek(0, os.SEEK_END)), os.SEEK_END)
+    lines = words.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else ""

@@ -1,0 +1,380 @@
+"""The run of `gpulabs class`: take in, plan, grade what is open, record each grading as it comes, write the exports.
+
+Whoever stops it, at any moment, loses only what was being graded; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gradebook import settings, standing
+from gradebook.exports import FOLDER as EXPORTS
+from gradebook.exports.everything import options as export_options
+from gradebook.intake import mentioned, roster
+from gradebook.intake.collect import STORE, Intake, Store, Student
+from gradebook.intake.handed_in import IntakeError
+from gradebook.results import ClassResult, GradebookError
+from gradebook.run import versions
+from gradebook.run.progress import ClassProgress
+from gradebook.run.tasks import Engine, Task
+from gradebook.settings import Settings
+from gradebook.store import FILE, Gradebook, Plan, Recorded
+from gradebox import rubric
+from gradebox.devices import parse as parse_device
+from gradebox.fresh import new_seed
+from gradebox.overrides import Override
+from gradebox.rubric import RUBRIC_FILE
+from gradebox.submission import MACHINE_WAS_BUSY
+
+OpenEngine = Callable[[int, Path, str], Engine]
+"""What grades, given how many at a time, a folder for files, and the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What `gpulabs class` was asked."""
+
+    submissions: Path | None
+    """None: those that the last run took in."""
+    out: Path
+    configuration: Path | None = None
+    roster: Path | None = None
+    overrides: Path | None = None
+    labs: tuple[int, ...] | None = None
+    device: str | None = None
+    seed: int | None = None
+    deadline: datetime | None = None
+    commit: str | None = None
+    jobs: int = 1
+    regrade: tuple[str, ...] = ()
+    """Criteria and students to be graded again."""
+
+
+def grade_class(order: Order, open_engine: OpenEngine, console: Console) -> ClassResult:
+    """Carry out an order and return where the class stands then.
+
+    Raises:
+        ValueError: something that was named cannot be used; the message is one line. So is that of `RubricError`,
+            `DeviceError` and `EngineError`.
+    """
+    if order.submissions is None:
+        Gradebook(order.out, locked=False).close()  # there must be one, and it is not made here
+    else:
+        _check_room(order.out, order.submissions)
+    with Gradebook(order.out, locked=True) as gradebook:
+        run = _Run(order, gradebook, console)
+        run.prepare()
+        run.grade(open_engine)
+        result = standing.of(gradebook)
+    from gradebook.exports import write_all
+
+    write_all(result, order.out, configuration=run.settings.exports)
+    return result
+
+
+def _check_room(out: Path, submissions: Path) -> None:
+    """Nothing that is somebody else's is mixed with what a class leaves in its folder, or written over by it.
+
+    Raises:
+        GradebookError: `out` is no place for a gradebook.
+    """
+    folder, source = out.resolve(), submissions.resolve()
+    if source.is_dir() and (folder == source or source in folder.parents):
+        raise GradebookError(
+            f"--out {out} lies in the folder of submissions, where it would be taken for one; name a folder elsewhere"
+        )
+    for name in (STORE, EXPORTS):
+        if source == folder / name or folder / name in source.parents:
+            raise GradebookError(f"{submissions} lies where --out {out} keeps its own files; name another folder")
+        if (folder / name).exists() and not (folder / FILE).exists():
+            raise GradebookError(
+                f"--out {out} has no gradebook, but holds {name!r}, which would be written over; name another folder"
+            )
+
+
+class _Run:
+    """One run on one gradebook."""
+
+    def __init__(self, order: Order, gradebook: Gradebook, console: Console) -> None:
+        self._order = order
+        self._gradebook = gradebook
+        self._progress = ClassProgress(console)
+        self._room = order.out.resolve() / ".work"
+        self._store = Store(order.out / STORE)
+        self._rubric_text = RUBRIC_FILE.read_text(encoding="utf-8")
+        self._rubric = rubric.parse(self._rubric_text, RUBRIC_FILE)
+        self.settings, self._description = self._described()
+
+    def prepare(self) -> None:
+        """Decide what is asked, take the submissions in, and write both down."""
+        shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
+        plan = self._plan()
+        students = self._gradebook.students() if self._order.submissions is None else self._take_in()
+        given = self._overrides()
+        mentioned.check(self.settings, given, students)
+        for text in mentioned.notices(self.settings, given, students, self._criteria(plan)):
+            self._progress.say(f"note: {text}")
+        contents, criteria = self._to_discard(students, plan)
+        self._gradebook.begin(plan, self._rubric_text, students)
+        if self._order.regrade:
+            self._gradebook.discard(contents, criteria)
+        self._plan_now, self._students = plan, students
+
+    def grade(self, open_engine: OpenEngine) -> None:
+        """Grade everything that is open; then once more, alone, what a busy machine left open."""
+        tasks = self._open_tasks()
+        contents = {student.content for student in self._students if student.content}
+        self._progress.open(len(tasks), len(contents) - len(tasks))
+        try:
+            self._carry_out(tasks, open_engine, self._order.jobs)
+            if again := self._busy_tasks():
+                self._progress.open(len(again), len(contents) - len(again))
+                self._carry_out(again, open_engine, 1)
+        finally:
+            self._progress.close()
+            shutil.rmtree(self._room, ignore_errors=True)
+
+    def _carry_out(self, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int) -> None:
+        if not tasks:
+            return
+        engine = open_engine(min(jobs, len(tasks)), self._room, self._plan_now.device)
+        try:
+            for task, grading in engine.run(tasks, self._progress.started):
+                if grading.document is not None or not task.retry:  # a second look that fails takes nothing away
+                    self._gradebook.record(self._plan_now, task, grading)
+                self._progress.finished(task, grading)
+        finally:
+            engine.close()
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def _described(self) -> tuple[Settings, dict[str, Any]]:
+        """The class's settings and how to find them again; what the order says goes before what the file says."""
+        order = self._order
+        if order.submissions is None:
+            return self._described_anew(self._gradebook.plan())
+        file = order.configuration or Path("class.toml")
+        text = _text(file) if order.configuration else ""
+        if not text and self._gradebook.seed is not None and (before := self._gradebook.plan().settings)["text"]:
+            self._progress.say(
+                f"note: the last run was described by {before['file']}, this one by no file: its deadline, late rules "
+                "and roster no longer count. Name it with --config, if they should"
+            )
+        found = settings.parse(text, file.resolve())
+        found = replace(
+            found,
+            deadline=order.deadline or found.deadline,
+            roster=order.roster or found.roster,
+            overrides=order.overrides or found.overrides,
+        )
+        description = {
+            "text": text,
+            "file": str(file.resolve()),
+            "deadline": order.deadline.isoformat() if order.deadline else "",
+            "overrides": str(found.overrides.resolve()) if found.overrides else "",
+            "roster": str(found.roster.resolve()) if found.roster else "",
+            "submissions": str(order.submissions.resolve()),
+        }
+        return found, description
+
+    def _described_anew(self, stored: Plan) -> tuple[Settings, dict[str, Any]]:
+        """The settings of the last run, with what this order changes of them: what does not need the submissions.
+
+        Raises:
+            GradebookError: it asks for what decides how submissions are taken in.
+        """
+        order, before, description = self._order, standing.stored_settings(stored), dict(stored.settings)
+        again = f"name the submissions too: gpulabs class {shlex.quote(description['submissions'])} --out ..."
+        for option, value in (("--roster", order.roster), ("--commit", order.commit)):
+            if value is not None:
+                raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")
+        if (file := order.configuration) is not None:
+            of_file = settings.parse(description["text"], Path(description["file"])).overrides
+            now = settings.parse(_text(file), file.resolve())
+            description |= {"text": _text(file), "file": str(file.resolve())}
+            if now.deadline is not None:
+                description["deadline"] = ""
+            if now.overrides is not None:
+                description["overrides"] = str(now.overrides.resolve())
+            elif of_file is not None and description["overrides"] == str(of_file.resolve()):
+                description["overrides"] = ""
+        if order.deadline is not None:
+            description["deadline"] = order.deadline.isoformat()
+        if order.overrides is not None:
+            description["overrides"] = str(order.overrides.resolve())
+        after = standing.stored_settings(replace(stored, settings=description))
+        if why := self._needs_submissions(before, after):
+            raise GradebookError(f"{why} decides how submissions are taken in, and none are: {again}")
+        return after, description
+
+    def _needs_submissions(self, before: Settings, after: Settings) -> str:
+        """Which change makes it necessary to take the submissions in once more; empty where none does."""
+        known = self._gradebook.plan().settings.get("roster") or (before.roster and str(before.roster.resolve()))
+        if after.roster is not None and str(after.roster.resolve()) != known:
+            return f"roster = {str(after.roster)!r}"
+        if after.times_of_files != before.times_of_files:
+            return "submitted"
+        if after.git != before.git:
+            return "[git]"
+        if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
+            return "files or mebibytes of [limits]"
+        for student in self._gradebook.students():
+            if student.commit and after.git.only_in_time and _in_time(before, student) != _in_time(after, student):
+                return f"another deadline for the repository of {student.student}"
+        return ""
+
+    def _plan(self) -> Plan:
+        order, points = self._order, self._rubric
+        stored = self._gradebook.plan() if order.submissions is None else None
+        # What the command says goes before what its file says, and that before what the last run was told.
+        said = self.settings if order.configuration or stored is None else None
+        wanted = order.labs or (said and said.labs) or (stored.labs if stored else None)
+        labs = points.select(wanted)
+        if not any(one.available for lab in labs for one in lab.criteria):
+            raise IntakeError(f"lab {', '.join(str(lab.number) for lab in labs)} is not available yet")
+        seed = self._gradebook.seed
+        if None not in (seed, order.seed) and seed != order.seed:
+            raise GradebookError(f"this class is graded with seed {seed}; use another --out for seed {order.seed}")
+        device = order.device or (said and said.device) or (stored.device if stored else None) or "auto"
+        self._overrides()  # a mistake in it should not wait until all is graded
+        export_options(self.settings.exports)  # nor one here
+        return Plan(
+            title=self.settings.title or self._title(),
+            labs=tuple(lab.number for lab in labs),
+            device=parse_device(device).name,
+            seed=next((one for one in (seed, order.seed) if one is not None), new_seed()),
+            rubric_version=points.version,
+            rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
+            grader_version=versions.grader_version(),
+            digests=versions.digests(points),
+            settings=self._description,
+        )
+
+    def _overrides(self) -> tuple[Override, ...]:
+        return standing.given_overrides(self.settings, self._order.out, self._rubric)
+
+    def _title(self) -> str:
+        return Path(self._description["submissions"]).name
+
+    def _take_in(self) -> list[Student]:
+        assert self._order.submissions is not None
+        file = self.settings.roster
+        intake = Intake(self.settings, roster.load(file) if file else None, self._store, self._room, self._order.commit)
+        try:
+            students = intake.take_all(self._order.submissions, self._progress.intake)
+        finally:
+            self._progress.close()
+        if unknown := [one.student for one in students if file and not one.columns]:
+            self._progress.say(f"not in {file}: {', '.join(unknown)}")
+        if self._order.commit and not any(one.commit for one in students):
+            self._progress.say(f"note: --commit {self._order.commit} has no effect: none of these is a repository")
+        known = {student.student: student for student in self._gradebook.students()}
+        return [self._or_kept(student, known.get(student.student)) for student in students]
+
+    def _or_kept(self, student: Student, earlier: Student | None) -> Student:
+        """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
+        if student.status not in ("could_not_fetch", "no_repository"):
+            return student
+        self._progress.say(f"{student.student}: {student.reason}")
+        if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
+            return student
+        when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""
+        commit = f" (commit {earlier.commit[:10]})" if earlier.commit else ""
+        return replace(
+            student,
+            status="kept",
+            reason=f"{student.reason}; what was taken in{when or ' before'}{commit} counts",
+            submitted_at=student.submitted_at or earlier.submitted_at,
+            commit=earlier.commit,
+            content=earlier.content,
+            taken_at=earlier.taken_at,
+        )
+
+    # --- what is open -----------------------------------------------------------------------------------------------
+
+    def _to_discard(self, students: Sequence[Student], plan: Plan) -> tuple[Collection[str] | None, list[str] | None]:
+        """The submissions and criteria that `--regrade` names.
+
+        Raises:
+            IntakeError: it names neither.
+        """
+        contents = {student.student: student.content for student in students}
+        criteria = [name for name in self._order.regrade if name in plan.digests]
+        named = [name for name in self._order.regrade if name not in plan.digests]
+        if unknown := [name for name in named if name not in contents]:
+            raise IntakeError(f"--regrade {unknown[0]}: there is no such student, and no such criterion")
+        found = [content for name in named if (content := contents[name]) is not None]
+        return found if named else None, criteria or None
+
+    def _open_tasks(self) -> list[Task]:
+        tasks = []
+        for content, students in self._by_content().items():
+            counting = self._gradebook.counting(self._plan_now, content)
+            if criteria := tuple(name for name in self._wanted() if name not in counting):
+                tasks.append(self._task(content, students, criteria))
+        return tasks
+
+    def _busy_tasks(self) -> list[Task]:
+        """Those that a busy machine left open, and that have not had their second look yet."""
+        tasks = []
+        for content, students in self._by_content().items():
+            counting = self._gradebook.counting(self._plan_now, content)
+            busy = tuple(name for name in self._wanted() if name in counting and _was_busy(counting[name], name))
+            if busy:
+                tasks.append(replace(self._task(content, students, busy), retry=True))
+        return tasks
+
+    def _task(self, content: str, students: Sequence[str], criteria: tuple[str, ...]) -> Task:
+        plan = self._plan_now
+        return Task(
+            content=content,
+            students=tuple(students),
+            folder=self._store.path(content).resolve(),
+            labs=plan.labs,
+            criteria=criteria,
+            whole=criteria == tuple(self._wanted()),
+            seed=plan.seed,
+            device=plan.device,
+            seconds=self.settings.limits.seconds_per_submission,
+        )
+
+    def _by_content(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for student in self._students:
+            if student.content is not None:
+                found.setdefault(student.content, []).append(student.student)
+        return found
+
+    def _wanted(self) -> list[str]:
+        return self._criteria(self._plan_now)
+
+    def _criteria(self, plan: Plan) -> list[str]:
+        return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
+
+
+def _text(file: Path) -> str:
+    """A file of settings as text. Raises `SettingsError`."""
+    settings.load(file)
+    return file.read_text(encoding="utf-8")
+
+
+def _in_time(of: Settings, student: Student) -> datetime | None:
+    """Up to when a commit of this student is in time."""
+    deadline = of.deadline_of(student.student)
+    return None if deadline is None else deadline + of.late.grace
+
+
+def _was_busy(grading: Recorded, criterion: str) -> bool:
+    if grading.retry or grading.document is None:
+        return False
+    checks = standing.checks_of(grading.document, criterion)
+    return any(check["outcome"] == "needs_review" and MACHINE_WAS_BUSY in check["message"] for check in checks)

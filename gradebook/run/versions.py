@@ -1,0 +1,243 @@
+"""Which code decides a criterion's outcome, as a digest: when it changes, that criterion must be graded again.
+
+A criterion depends on the file of its checks, on the probes that those ask, on all that these import, however far away,
+and on what every grading runs: plugin, sandbox, virtual GPU and labkit, with their data. Found by reading source, never
+by importing it. It does not depend on points, which are only counted, nor on how grades are shown or a class is graded;
+and not on comments and docstrings. Where reading leaves a doubt, a file counts as needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from gradebox.configuration import ROOT
+from gradebox.rubric import Rubric
+
+_EVERYWHERE = ("gradebox/pytest_plugin.py", "gradebox/sandbox", "labkit", "vgpu")
+"""What every grading runs, or gives to the submission to run; the rest follows from what these import."""
+_DECIDES_NOTHING = (
+    *("gradebox.report", "gradebox.hints", "grader.extensions", "gradebox.overrides", "gradebook"),
+    "vgpu.calibrate",
+)
+"""What is imported although no outcome depends on it: how grades are shown and counted, other exercises, a tool."""
+_PACKAGES = ("grader", "labkit", "vgpu")
+_MODULE = re.compile(rf"(?:{'|'.join(_PACKAGES)})(?:\.\w+)+")
+_WORD = re.compile(r"\w+")
+_DATA = (".toml", ".json", ".npz", ".gz", ".csv")
+"""Files that a module beside them may read."""
+_PROSE = 100
+"""Characters from which on a text is no name of a probe."""
+_READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "getcomments"))
+"""A file that names one of these may depend on comments and docstrings."""
+
+
+def grader_version() -> str:
+    """The installed version of this project."""
+    try:
+        return importlib.metadata.version("gpu-computing-labs")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def digests(rubric: Rubric, root: Path = ROOT) -> dict[str, str]:
+    """By criterion: changes when its outcomes may; only of criteria whose checks are written."""
+    tree = Tree(root)
+    shared = tree.digest(tree.shared)
+    found: dict[str, str] = {}
+    for lab in rubric.labs:
+        for criterion in lab.criteria:
+            if criterion.available:
+                names = sorted(check.id for check in criterion.checks)
+                found[criterion.id] = _digest([shared, *names, tree.digest(tree.own_files(criterion.id))])
+    return found
+
+
+def grader_digest(digests: Mapping[str, str]) -> str:
+    """One digest for all criteria."""
+    return _digest(f"{name} {digest}" for name, digest in sorted(digests.items()))
+
+
+class Tree:
+    """The files of a checkout, and what they name of each other."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._named: dict[Path, frozenset[Path]] = {}
+        self._digests: dict[Path, str] = {}
+        self._modules = {
+            _module_of(path.relative_to(root)): path for one in _PACKAGES for path in (root / one).rglob("*.py")
+        }
+        self.shared: frozenset[Path] = frozenset()
+        """The files that take part in every outcome."""
+        checks = sorted((root / "grader" / "checks").glob("test_*.py"))
+        self._homes = {criterion: path for path in checks for criterion in _read(path).criteria}
+        self.shared = self._all_from(
+            path
+            for name in _EVERYWHERE
+            for path in _below(root / name)
+            if ".".join(path.relative_to(root).parts[:2]) not in _DECIDES_NOTHING
+        )
+
+    def own_files(self, criterion: str) -> frozenset[Path]:
+        """Every other file that takes part in a criterion's outcomes."""
+        home = self._homes.get(criterion)
+        return self._all_from([home] if home else self._homes.values())
+
+    def _all_from(self, files: Iterable[Path]) -> frozenset[Path]:
+        """These files and all that they name, however far away, without the shared ones."""
+        seen: set[Path] = set()
+        open_ = list(files)
+        while open_:
+            path = open_.pop()
+            if path not in seen and path not in self.shared:
+                seen.add(path)
+                if path not in self._named:
+                    self._named[path] = frozenset(self._names(path))
+                open_ += self._named[path]
+        return frozenset(seen)
+
+    def digest(self, files: Iterable[Path]) -> str:
+        """Changes when the files do."""
+        return _digest(self._named_digest(path) for path in sorted(files))
+
+    def _named_digest(self, path: Path) -> str:
+        """The file's place and what of its content counts."""
+        if path not in self._digests:
+            self._digests[path] = f"{path.relative_to(self._root).as_posix()} {_read(path).meaning}"
+        return self._digests[path]
+
+    def _names(self, path: Path) -> Iterator[Path]:
+        """The files that this one imports or names, and the data beside it."""
+        read = _read(path)
+        if path.suffix == ".py" and path.parent != self._root / "grader":
+            yield from (one for one in path.parent.iterdir() if one.suffix in _DATA)
+        package = path.relative_to(self._root).parts
+        for level, name in read.imports:
+            above = ".".join(package[: len(package) - level]) if level else ""
+            yield from self._module(f"{above}.{name}".strip("."))
+        for text in read.texts:
+            yield from self._module(text)  # for import_module, or another interpreter's -m
+            if path.parent.name == "checks" and len(text) < _PROSE and text not in read.criteria:
+                for word in _WORD.findall(text):
+                    yield from self._module(f"grader.probes.{word}")
+                needed = text.rpartition(".")[0]  # the name of a check that another one requires
+                if needed in self._homes:
+                    yield self._homes[needed]
+
+    def _module(self, name: str) -> Iterator[Path]:
+        """The file of a module of ours, or of the one that holds this name; and the packages around it."""
+        if not _MODULE.fullmatch(name) or any(name == one or name.startswith(f"{one}.") for one in _DECIDES_NOTHING):
+            return
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            if (path := self._modules.get(".".join(parts[:count]))) is not None:
+                yield path
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What one file says."""
+
+    meaning: str
+    """A digest of what can change an outcome: not comments, not the docstrings of code, not the layout."""
+    imports: tuple[tuple[int, str], ...] = ()
+    """How many packages up (0: an absolute name), and the name."""
+    texts: tuple[str, ...] = ()
+    criteria: tuple[str, ...] = ()
+    """Those whose checks it holds."""
+
+
+def _read(path: Path) -> _Read:
+    content = path.read_bytes()
+    try:
+        if path.suffix == ".py":
+            return _read_code(content)
+        if path.suffix == ".toml":
+            return _Read(_digest([json.dumps(tomllib.loads(content.decode()), default=repr)]))
+    except (SyntaxError, ValueError):
+        pass
+    return _Read(_digest([content]))
+
+
+@lru_cache(maxsize=2000)
+def _read_code(content: bytes) -> _Read:
+    tree = ast.parse(content)
+    imports: list[tuple[int, str]] = []
+    texts: list[str] = []
+    criteria: list[str] = []
+    reads_source = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            imports += [(node.level, f"{base}{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+        elif isinstance(node, (ast.Attribute, ast.Name)):
+            reads_source = reads_source or (node.attr if isinstance(node, ast.Attribute) else node.id) in _READS_SOURCE
+        elif isinstance(node, ast.ClassDef):
+            criteria += _criteria(node)
+    if reads_source:
+        meaning = _digest([content])
+    else:
+        words: list[str] = []
+        _dump(tree, words)
+        meaning = _digest(["".join(words).encode("utf-8", "surrogatepass")])
+    return _Read(meaning, tuple(imports), tuple(texts), tuple(criteria))
+
+
+def _criteria(node: ast.ClassDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == "criterion":
+            yield str(ast.literal_eval(decorator.args[0]))
+
+
+def _dump(node: object, into: list[str]) -> None:
+    """Code as text, the same in every version of Python; `ast.dump` is not. Texts that stand alone do nothing."""
+    if isinstance(node, ast.Constant):
+        into.append(f"{type(node.value).__name__}:{node.value!r}")
+    elif isinstance(node, ast.AST):
+        into.append(f"{type(node).__name__}(")
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is not None and value != [] and name != "type_comment":
+                into.append(f"{name}=")
+                _dump(value, into)
+        into.append(")")
+    elif isinstance(node, list):
+        into.append("[")
+        for one in node:
+            if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and type(one.value.value) is str):
+                _dump(one, into)
+                into.append(",")
+        into.append("]")
+    else:
+        into.append(repr(node))
+
+
+def _module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _below(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return [path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _digest(parts: Iterable[str | bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()

@@ -1,0 +1,38 @@
+"""The similarity report as a page and as a table. Everything that comes from a submission is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from gradebook.exports import cells
+from gradebook.similarity.similarity import Pair
+from gradebox.report import html
+
+_HEADER = ("module", "student", "other student", "share", "other share", "median of the module", "identical")
+
+
+def write(
+    pairs: Sequence[Pair], folder: Path, *, compared: int, shown: int, threshold: float, now: datetime
+) -> list[Path]:
+    """Write `similarity.html` (the first `shown` pairs, with excerpts) and `similarity.csv` (all); their paths."""
+    rows = [
+        (
+            pair.module,
+            *pair.students,
+            *(f"{share:.3f}" for share in pair.shares),
+            f"{pair.median:.3f}",
+            "yes" if pair.identical else "no",
+        )
+        for pair in pairs
+    ]
+    page = (
+        html.environment(Path(__file__).parent)
+        .get_template("similarity.html.jinja")
+        .render(pairs=pairs[:shown], total=len(pairs), compared=compared, threshold=threshold, now=now)
+    )
+    return [
+        cells.write(folder / "similarity.html", page),
+        cells.write(folder / "similarity.csv", cells.to_csv(_HEADER, rows)),
+    ]

@@ -1,0 +1,180 @@
+"""Which submissions are alike, module by module, beyond what everybody was given: a hint for a person, never a verdict.
+
+Fingerprints by winnowing (Schleimer, Wilkerson, Aiken: "Winnowing", SIGMOD 2003) come from the library copydetect,
+which reads Python's tokens: other names, comments and spaces change nothing. What stands in the stub counts for nobody.
+Short tasks with one natural solution look alike without any copying, so every figure has its module's median beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from gradebox.sandbox import SubmissionError, copying
+
+NOISE_CHARACTERS = 25
+"""Copies shorter than this, in copydetect's shortened text, are not looked for; its own default."""
+_MAX_BYTES = 2**20
+_MAX_EXCERPT_LINES = 24
+
+
+class SimilarityError(ValueError):
+    """Nothing can be compared; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Lines of one student that are alike, and which of them."""
+
+    student: str
+    first_line: int
+    lines: tuple[str, ...]
+    alike: frozenset[int]
+    """Line numbers."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One module of two students."""
+
+    module: str
+    students: tuple[str, str]
+    shares: tuple[float, float]
+    """Part of each one's own code, without the stub, that is alike (0 to 1)."""
+    median: float
+    """Of all pairs of this module: how alike any two are."""
+    identical: bool
+    passages: tuple[Passage, Passage] | None = None
+
+    @property
+    def share(self) -> float:
+        """The larger of both shares: the smaller one falls when something is added."""
+        return max(self.shares)
+
+
+def compare(
+    submissions: Mapping[str, Path], stubs: Path, *, threshold: float, excerpts: int, labs: Sequence[str] | None = None
+) -> list[Pair]:
+    """All pairs of students with at least `threshold` alike in a module, first those that stand out from its median.
+
+    Args:
+        submissions: the folder with the lab packages, by student.
+        stubs: what everybody was given.
+        threshold: share, 0 to 1.
+        excerpts: so many pairs, from the first, get their passages.
+        labs: packages to compare; None for all.
+
+    Raises:
+        SimilarityError: copydetect is not installed, or there are fewer than two submissions.
+    """
+    detector = _library()
+    if len(submissions) < 2:
+        raise SimilarityError("there are fewer than two submissions to compare")
+    texts = {student: _modules(folder, labs) for student, folder in submissions.items()}
+    found: list[Pair] = []
+    prints: dict[tuple[str, str], Any] = {}
+    for module in sorted({module for modules in texts.values() for module in modules}):
+        given = stubs / module
+        known = _fingerprint(detector, given.read_text(encoding="utf-8")).hashes if given.is_file() else frozenset()
+        those = {student: modules[module] for student, modules in texts.items() if module in modules}
+        prints = {(student, module): _fingerprint(detector, text, known) for student, text in those.items()}
+        found += _pairs(detector, module, those, prints, threshold)
+    found.sort(key=lambda pair: (pair.median - pair.share, -sum(pair.shares), pair.module, pair.students))
+    shown = [_with_passages(detector, pair, texts, stubs) for pair in found[:excerpts]]
+    return shown + found[excerpts:]
+
+
+def _library() -> Any:
+    try:
+        import copydetect
+    except ImportError:
+        raise SimilarityError(
+            "comparing submissions needs copydetect: pip install 'copydetect>=0.5,<1' (the extra `class` brings it)"
+        ) from None
+    return copydetect
+
+
+def _modules(folder: Path, labs: Sequence[str] | None) -> dict[str, str]:
+    """The Python files of the labs as text, by their path in our layout."""
+    try:
+        entries = copying.scan(folder)
+    except SubmissionError:
+        return {}
+    texts = {}
+    for entry in entries:
+        package = entry.target.partition("/")[0]
+        if not entry.target.endswith(".py") or entry.size_bytes > _MAX_BYTES or "/" not in entry.target:
+            continue
+        if labs is None or package in labs:
+            texts[entry.target] = entry.source.read_text(encoding="utf-8", errors="replace")
+    return texts
+
+
+def _fingerprint(library: Any, text: str, known: Set[int] = frozenset()) -> Any:
+    """What copydetect makes of a file, without the passages whose hashes are known.
+
+    They are taken out here: the library's own way needs every passage of a file to be there once only.
+    """
+    made = library.CodeFingerprint("module.py", NOISE_CHARACTERS, 1, language="python", fp=io.StringIO(text))
+    if known:
+        made.hashes = made.hashes - known
+        made.hash_idx = {value: places for value, places in made.hash_idx.items() if value not in known}
+        length = len(made.filtered_code)
+        made.token_coverage = library.utils.get_token_coverage(made.hash_idx, NOISE_CHARACTERS, length)
+    return made
+
+
+def _pairs(
+    library: Any, module: str, texts: Mapping[str, str], prints: Mapping[tuple[str, str], Any], threshold: float
+) -> Iterator[Pair]:
+    sets = {student: frozenset(prints[student, module].hashes) for student in texts}
+    own = sorted(student for student, hashes in sets.items() if hashes)  # the others have written nothing
+    rough = {
+        (one, other): len(sets[one] & sets[other]) / min(len(sets[one]), len(sets[other]))
+        for one, other in combinations(own, 2)
+    }
+    median = statistics.median(rough.values()) if rough else 0.0
+    for (one, other), share in rough.items():
+        if share < 0.5 * threshold:
+            continue
+        _, shares, _ = library.compare_files(prints[one, module], prints[other, module])
+        pair = Pair(
+            module=module,
+            students=(one, other),
+            shares=(min(1.0, float(shares[0])), min(1.0, float(shares[1]))),
+            median=median,
+            identical=texts[one] == texts[other],
+        )
+        if pair.share >= threshold:
+            yield pair
+
+
+def _with_passages(library: Any, pair: Pair, texts: Mapping[str, Mapping[str, str]], stubs: Path) -> Pair:
+    given = stubs / pair.module
+    known = _fingerprint(library, given.read_text(encoding="utf-8")).hashes if given.is_file() else frozenset()
+    both = [texts[student][pair.module] for student in pair.students]
+    _, _, slices = library.compare_files(*(_fingerprint(library, text, known) for text in both))
+    passages = tuple(
+        _passage(student, text, alike) for student, text, alike in zip(pair.students, both, slices, strict=True)
+    )
+    return Pair(pair.module, pair.students, pair.shares, pair.median, pair.identical, (passages[0], passages[1]))
+
+
+def _passage(student: str, text: str, slices: Any) -> Passage:
+    """The lines around the longest copy, with the lines of every copy among them marked."""
+    lines = text.splitlines()
+    spans = sorted(zip(slices[0].tolist(), slices[1].tolist(), strict=True)) if len(slices) else []
+    alike = {line for start, stop in spans for line in range(_line_at(text, start), _line_at(text, stop - 1) + 1)}
+    longest = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
+    first = max(1, _line_at(text, longest[0]) - 1)
+    last = min(len(lines), first + _MAX_EXCERPT_LINES - 1)
+    return Passage(student, first, tuple(lines[first - 1 : last]), frozenset(alike & set(range(first, last + 1))))
+
+
+def _line_at(text: str, position: float) -> int:
+    return text.count("\n", 0, max(0, int(position))) + 1

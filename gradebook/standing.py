@@ -1,0 +1,245 @@
+"""Where a class stands: the grades that follow from a gradebook, by today's points, overrides and late rules.
+
+Reads outcomes and counts; grades nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from gradebook import settings as class_settings
+from gradebook.intake import mentioned
+from gradebook.intake.collect import Student
+from gradebook.results import ClassResult, GradebookError, StudentResult
+from gradebook.settings import Settings
+from gradebook.store import Gradebook, Plan, Recorded
+from gradebox import overrides, rubric
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.report.document import to_document
+from gradebox.rubric import Lab, Rubric
+from gradebox.sandbox import DESCENDANTS
+
+_NAMED = 5
+"""So many strangers are named where all of them would be too many."""
+
+
+def read(folder: Path) -> ClassResult:
+    """The class as the gradebook in `folder` has it; overrides are read anew, from the file that the last run named.
+
+    Raises:
+        GradebookError: there is no gradebook, it cannot be read, or the overrides cannot.
+    """
+    with Gradebook(folder, locked=False) as gradebook:
+        return of(gradebook)
+
+
+def of(gradebook: Gradebook) -> ClassResult:
+    """The class as an open gradebook has it. Raises as `read` does."""
+    plan = gradebook.plan()
+    settings = stored_settings(plan)
+    points = rubric.parse(gradebook.rubric_text(plan.rubric_digest), Path("rubric.toml"))
+    students = gradebook.students()
+    try:
+        given = given_overrides(settings, gradebook.folder, points)
+        mentioned.check(settings, given, students)
+    except (overrides.OverrideError, class_settings.SettingsError) as error:
+        raise GradebookError(str(error)) from None
+    labs = points.select(plan.labs)
+    strangers = _strangers(students)
+    return ClassResult(
+        title=plan.title,
+        made_at=datetime.now(UTC),
+        rubric_version=plan.rubric_version,
+        grader_version=plan.grader_version,
+        seed=plan.seed,
+        device=plan.device,
+        labs=plan.labs,
+        max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
+        students=tuple(
+            _missing(student, strangers)
+            if student.status == "missing"
+            else _result(student, gradebook, plan, settings, points, labs, given)
+            for student in students
+        ),
+    )
+
+
+def stored_settings(plan: Plan) -> Settings:
+    """The settings that the last run had."""
+    stored = plan.settings
+    settings = class_settings.parse(stored["text"], Path(stored["file"]))
+    if stored["deadline"]:
+        settings = replace(settings, deadline=datetime.fromisoformat(stored["deadline"]))
+    file = stored["overrides"]
+    return replace(settings, overrides=Path(file) if file else None)
+
+
+def overrides_file(settings: Settings, folder: Path) -> Path:
+    """Where the points given by hand stand: the file that was named, else `overrides.toml` beside the gradebook."""
+    return settings.overrides or folder / overrides.DEFAULT_FILE
+
+
+def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[overrides.Override, ...]:
+    """The points given by hand in this class; none where no file was named and there is none beside the gradebook.
+
+    Raises:
+        OverrideError: the file cannot be used.
+    """
+    file = overrides_file(settings, folder)
+    return overrides.load(file, points) if file.is_file() or settings.overrides else ()
+
+
+def dump(folder: Path) -> str:
+    """Everything in a gradebook that must not depend on how often the run was interrupted, as text to compare.
+
+    Without times, memory, the order of gradings, notes on processes that happened to be seen, and second looks at what
+    a busy machine had left open: what a grading found stands in the student's grade if it counts.
+    """
+    with Gradebook(folder, locked=False) as gradebook:
+        result, history = of(gradebook), gradebook.history()
+    students = [{**vars(student), "late": student.late and vars(student.late)} for student in result.students]
+    history = sorted((row for row in history if not row["retry"]), key=lambda row: (row["content"], row["criteria"]))
+    for row in history:
+        for name in ("id", "started", "ended", "seconds", "peak_bytes", "result"):
+            del row[name]
+    document = {**vars(result), "made_at": None, "students": students, "gradings": history}
+    return json.dumps(comparable(document), indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
+
+
+def comparable(value: Any) -> Any:
+    """A document without what differs from run to run: times, and notes on processes that happened to be seen."""
+    if isinstance(value, Mapping):
+        return {name: comparable(inner) for name, inner in value.items() if name != "seconds"}
+    if isinstance(value, (list, tuple)):
+        return [comparable(one) for one in value if not (isinstance(one, Mapping) and one.get("kind") == DESCENDANTS)]
+    return value
+
+
+def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
+    """Those who handed in and match nobody in the roster, where there is one."""
+    if not any(student.columns for student in students):
+        return ()
+    return tuple(student.student for student in students if not student.columns)
+
+
+def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
+    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs."""
+    result = StudentResult(
+        student=student.student, name=student.name, columns=student.columns, status="missing", score=Decimal(0)
+    )
+    if not strangers:
+        return result
+    names = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
+    what = "matches nobody in the roster: it" if len(strangers) == 1 else "match nobody in the roster: one of them"
+    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
+    return replace(result, score=None, withheld=True, reason=reason)
+
+
+def _result(
+    student: Student,
+    gradebook: Gradebook,
+    plan: Plan,
+    settings: Settings,
+    points: Rubric,
+    labs: Sequence[Lab],
+    given: Sequence[overrides.Override],
+) -> StudentResult:
+    nothing = StudentResult(
+        student=student.student,
+        name=student.name,
+        columns=student.columns,
+        status="waiting",
+        reason=student.reason,
+        submitted_at=student.submitted_at,
+        commit=student.commit,
+    )
+    if student.status == "could_not_fetch":
+        return replace(nothing, status="could_not_fetch")
+    if student.status == "no_repository":
+        return replace(nothing, status="no_repository", withheld=True)
+    if student.status == "kept":
+        nothing = replace(nothing, outdated=True)
+    if student.status == "refused" or student.content is None:
+        return replace(nothing, status="refused", score=Decimal(0))
+    counting = gradebook.counting(plan, student.content)
+    wanted = [one.id for lab in labs for one in lab.criteria if one.available]
+    if any(name not in counting for name in wanted):
+        return nothing
+    gradings = {name: counting[name] for name in wanted}
+    if problem := next((one.reason for one in gradings.values() if one.document is None), None):
+        return replace(nothing, status="could_not_grade", reason=problem)
+    theirs = tuple(override for override in given if override.student == student.student)
+    made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
+    late, deadline = None, settings.deadline_of(student.student)
+    if deadline is not None and student.submitted_at is not None:
+        late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
+    score = made.score - (late.points if late else 0)
+    return replace(nothing, status="graded", late=late, grade=to_document(made), score=score)
+
+
+def assemble(
+    gradings: Mapping[str, Recorded],
+    plan: Plan,
+    points: Rubric,
+    labs: Sequence[Lab],
+    name: str,
+    content: str,
+    given: Sequence[overrides.Override] = (),
+) -> Grade:
+    """One grade from the gradings that count for its criteria, by the arithmetic of every grade."""
+    different = {grading.id: grading for grading in gradings.values()}
+    documents = {number: grading.document or {} for number, grading in different.items()}
+    reports: dict[str, CheckReport] = {}
+    for criterion, grading in gradings.items():
+        document = documents[grading.id]
+        for check in checks_of(document, criterion):
+            reports[check["id"]] = CheckReport(
+                Outcome(check["outcome"]), check["message"], check["hint"], check["seconds"]
+            )
+    latest = documents[max(documents)]
+    circumstances = Circumstances(
+        submission=name,
+        submission_sha256=content,
+        device=latest["device"],
+        simulated=latest["simulated"],
+        isolation="namespaces" if all(one["isolation"] == "namespaces" for one in documents.values()) else "limits",
+        seed=plan.seed,
+        seconds=round(sum(one["seconds"] for one in documents.values()), 2),
+        integrity=_notes(gradings, documents, points),
+        overrides=tuple(given),
+    )
+    return grade(points, labs, reports, circumstances)
+
+
+def _notes(
+    gradings: Mapping[str, Recorded], documents: Mapping[int, Mapping[str, Any]], points: Rubric
+) -> tuple[IntegrityNote, ...]:
+    """The notes of the gradings that count, in the order in which one grading of everything finds them."""
+    counts = {(name, grading.id) for name, grading in gradings.items()}
+    labs = {name.partition(".")[0] for name in gradings}
+    by_check: list[IntegrityNote] = []
+    by_lab: dict[tuple[str, str, str], IntegrityNote] = {}
+    for number in sorted(documents):
+        for note in (IntegrityNote(**values) for values in documents[number]["integrity"]):
+            if note.check in labs:  # about the lab as a whole, so every grading of it says the same
+                by_lab.setdefault((note.kind, note.detail, note.where), note)
+            elif (note.check.rpartition(".")[0], number) in counts:
+                by_check.append(note)
+    order = {check.id: position for position, check in enumerate(points.checks())}
+    return (*sorted(by_check, key=lambda note: order.get(note.check, -1)), *by_lab.values())
+
+
+def checks_of(document: Mapping[str, Any], criterion: str) -> Sequence[Mapping[str, Any]]:
+    """A criterion's checks in a `grade.json` document."""
+    for lab in document["labs"]:
+        for one in lab["criteria"]:
+            if one["id"] == criterion:
+                checks: Sequence[Mapping[str, Any]] = one["checks"]
+                return checks
+    return ()

@@ -1,0 +1,295 @@
+"""The gradebook of a class on disk: every grading that was ever made, and which one counts for which criterion.
+
+One SQLite file (WAL), written by one process at a time, committed after every grading: whoever is killed loses what was
+in the making and nothing else. A grading is never changed or deleted. It counts for a criterion as long as nothing that
+decided the outcome has changed: content of the submission, code of the checks, seed, device. Points are
+counted when the gradebook is read (`standing.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from gradebook.intake.collect import Student
+from gradebook.results import GradebookError
+from gradebook.run.tasks import Grading, Task
+from gradebook.run.versions import grader_digest
+from gradebox.texts import printable
+
+FILE = "gradebook.sqlite"
+SCHEMA_VERSION = 1
+_LOCK = ".lock"
+_EMPTY = "the gradebook is empty: its first run was stopped before it knew the class; run it again"
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE rubrics (digest TEXT PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE students (
+    student TEXT PRIMARY KEY, name TEXT NOT NULL, columns TEXT NOT NULL, status TEXT NOT NULL, reason TEXT NOT NULL,
+    submitted_at TEXT, commit_id TEXT, content TEXT
+);
+CREATE TABLE gradings (
+    id INTEGER PRIMARY KEY,
+    content TEXT NOT NULL, students TEXT NOT NULL, criteria TEXT NOT NULL, labs TEXT NOT NULL,
+    rubric_version TEXT NOT NULL, rubric_digest TEXT NOT NULL,
+    grader_version TEXT NOT NULL, grader_digest TEXT NOT NULL,
+    seed INTEGER NOT NULL, device TEXT NOT NULL, isolation TEXT NOT NULL,
+    started TEXT NOT NULL, ended TEXT NOT NULL, seconds REAL NOT NULL, peak_bytes INTEGER NOT NULL,
+    outcome TEXT NOT NULL CHECK (outcome IN ('graded', 'could_not_grade')), reason TEXT NOT NULL,
+    retry INTEGER NOT NULL, result TEXT
+);
+CREATE TABLE outcomes (
+    content TEXT NOT NULL, criterion TEXT NOT NULL, digest TEXT NOT NULL, seed INTEGER NOT NULL, device TEXT NOT NULL,
+    grading INTEGER NOT NULL REFERENCES gradings (id),
+    PRIMARY KEY (content, criterion, digest, seed, device)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked of every submission of a class; stored, so that a gradebook can be read without this code."""
+
+    title: str
+    labs: tuple[int, ...]
+    device: str
+    seed: int
+    rubric_version: str
+    rubric_digest: str
+    grader_version: str
+    digests: Mapping[str, str]
+    """By criterion: what its outcomes depend on, see `versions.py`."""
+    settings: Mapping[str, Any]
+    """How the class was described, see `run.py`."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A grading as it stands in the gradebook."""
+
+    id: int
+    outcome: str
+    reason: str
+    retry: bool
+    seconds: float
+    isolation: str
+    document: Mapping[str, Any] | None
+
+
+class Gradebook:
+    """An open gradebook. Use as a context manager; writing takes the lock (`locked=True`)."""
+
+    def __init__(self, folder: Path, *, locked: bool) -> None:
+        """Open the gradebook in `folder`; with `locked`, make one where there is none.
+
+        Raises:
+            GradebookError: there is none, another run holds it, or another version wrote it.
+        """
+        self._lock = -1
+        self.folder = folder
+        path = folder / FILE
+        if locked:
+            self._lock = _lock(folder)
+        elif not path.is_file():
+            raise GradebookError(
+                f"there is no gradebook in {folder}; gpulabs class SUBMISSIONS --out {folder} makes one"
+            )
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
+            self._database.execute("PRAGMA synchronous = FULL")
+            version = self._database.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and locked:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                with self._transaction():
+                    for statement in _SCHEMA.split(";"):
+                        self._database.execute(statement)
+                    self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif version == 0:
+                raise GradebookError(_EMPTY)
+            elif version != SCHEMA_VERSION:
+                raise GradebookError(
+                    f"{path} was written by another version of this program (its format is {version}, ours is "
+                    f"{SCHEMA_VERSION}); grade with that version, or into another folder"
+                )
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise GradebookError(f"{path} cannot be opened: {error}") from None
+        except GradebookError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of file and lock."""
+        if hasattr(self, "_database"):
+            self._database.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # --- the plan and the students ----------------------------------------------------------------------------------
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the class; None before it has one."""
+        value = self._meta("seed")
+        return None if value is None else int(value)
+
+    def plan(self) -> Plan:
+        """What the last run asked.
+
+        Raises:
+            GradebookError: there was none.
+        """
+        text = self._meta("plan")
+        if text is None:
+            raise GradebookError(_EMPTY)
+        values = json.loads(text)
+        return Plan(**{**values, "labs": tuple(values["labs"])})
+
+    def begin(self, plan: Plan, rubric_text: str, students: Sequence[Student]) -> None:
+        """Store what is asked from now on, and who is in the class."""
+        with self._transaction():
+            self._database.execute("INSERT OR IGNORE INTO meta VALUES ('seed', ?)", (str(plan.seed),))
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('plan', ?)", (json.dumps(vars(plan)),))
+            row = (plan.rubric_digest, plan.rubric_version, rubric_text)
+            self._database.execute("INSERT OR IGNORE INTO rubrics VALUES (?, ?, ?)", row)
+            taken = {student.student: student.taken_at.isoformat() for student in students if student.taken_at}
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('taken', ?)", (json.dumps(taken),))
+            self._database.execute("DELETE FROM students")
+            self._database.executemany(
+                "INSERT INTO students VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [_row(student) for student in students]
+            )
+
+    def students(self) -> list[Student]:
+        """Everybody, by key."""
+        taken = json.loads(self._meta("taken") or "{}")
+        rows = self._database.execute("SELECT * FROM students ORDER BY student")
+        return [
+            Student(
+                student=key, name=name, columns=json.loads(columns), status=status, reason=reason,
+                submitted_at=datetime.fromisoformat(submitted_at) if submitted_at else None,
+                commit=commit, content=content,
+                taken_at=datetime.fromisoformat(taken[key]) if key in taken else None,
+            )
+            for key, name, columns, status, reason, submitted_at, commit, content in rows
+        ]  # fmt: skip
+
+    def rubric_text(self, digest: str) -> str:
+        """The `rubric.toml` with this digest."""
+        return str(self._database.execute("SELECT text FROM rubrics WHERE digest = ?", (digest,)).fetchone()[0])
+
+    # --- gradings ---------------------------------------------------------------------------------------------------
+
+    def counting(self, plan: Plan, content: str) -> dict[str, Recorded]:
+        """By criterion: the grading that counts for this submission; criteria still to be graded are not there."""
+        rows = self._database.execute(
+            "SELECT criterion, digest, grading FROM outcomes WHERE content = ? AND seed = ? AND device = ?",
+            (content, plan.seed, plan.device),
+        ).fetchall()
+        valid = {criterion: grading for criterion, digest, grading in rows if plan.digests.get(criterion) == digest}
+        gradings = {number: self._recorded(number) for number in set(valid.values())}
+        return {criterion: gradings[number] for criterion, number in valid.items()}
+
+    def record(self, plan: Plan, task: Task, grading: Grading) -> None:
+        """Add a grading, which counts for the task's criteria from now on; on disk when this returns."""
+        # Where the copy lay says nothing later.
+        document = grading.document and {**grading.document, "submission": task.students[0]}
+        values = (
+            task.content, json.dumps(task.students), json.dumps(task.criteria), json.dumps(task.labs),
+            plan.rubric_version, plan.rubric_digest, plan.grader_version, grader_digest(plan.digests),
+            task.seed, task.device, document["isolation"] if document else "",
+            grading.started.isoformat(), grading.ended.isoformat(),
+            round((grading.ended - grading.started).total_seconds(), 3), grading.peak_bytes,
+            "graded" if document else "could_not_grade", printable(grading.problem), int(task.retry),
+            json.dumps(document, ensure_ascii=False) if document else None,
+        )  # fmt: skip
+        with self._transaction():
+            cursor = self._database.execute(f"INSERT INTO gradings VALUES (NULL{', ?' * len(values)})", values)
+            rows = [
+                (task.content, name, plan.digests[name], task.seed, task.device, cursor.lastrowid)
+                for name in task.criteria
+            ]
+            self._database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def discard(self, contents: Collection[str] | None, criteria: Collection[str] | None) -> None:
+        """Let no grading count any more for these submissions and criteria (None: all): they are graded again."""
+        clauses, values = ["1"], list[str]()
+        for column, wanted in (("content", contents), ("criterion", criteria)):
+            if wanted is not None:
+                clauses.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+                values += wanted
+        with self._transaction():
+            self._database.execute(f"DELETE FROM outcomes WHERE {' AND '.join(clauses)}", values)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Every grading ever made, in order, with its result as a document."""
+        cursor = self._database.execute("SELECT * FROM gradings ORDER BY id")
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor]
+        for row in rows:
+            for name in ("students", "criteria", "labs", "result"):
+                row[name] = json.loads(row[name]) if row[name] is not None else None
+        return rows
+
+    def _recorded(self, number: int) -> Recorded:
+        outcome, reason, retry, seconds, isolation, result = self._database.execute(
+            "SELECT outcome, reason, retry, seconds, isolation, result FROM gradings WHERE id = ?", (number,)
+        ).fetchone()
+        return Recorded(
+            number, outcome, reason, bool(retry), seconds, isolation, json.loads(result) if result else None
+        )
+
+    def _meta(self, key: str) -> str | None:
+        row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # with a full disk SQLite has rolled back by itself
+                self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+
+def _row(student: Student) -> tuple[str | None, ...]:
+    submitted_at = student.submitted_at.isoformat() if student.submitted_at else None
+    columns = json.dumps(dict(student.columns), ensure_ascii=False)
+    return (
+        student.student, student.name, columns, student.status, student.reason,
+        submitted_at, student.commit, student.content,
+    )  # fmt: skip
+
+
+def _lock(folder: Path) -> int:
+    """Hold the folder until the descriptor is closed or we end, however we end."""
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(0o700)  # grades and everybody's work; whoever wants others to read them can say so
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise GradebookError(f"{folder} cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise GradebookError(f"another gpulabs class is grading into {folder}; wait for it, or stop it first") from None
+    return descriptor

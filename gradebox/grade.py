@@ -1,0 +1,244 @@
+"""From outcomes to a grade: points per check, criterion and lab, counted over the rubric's list of checks.
+
+What did not report earned nothing, so a check that vanished can never help. Not for running checks (`plugin.py`) or
+for showing the grade (`report/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+
+from gradebox.overrides import Override
+from gradebox.rubric import Criterion, Lab, Rubric
+
+SCHEMA_VERSION = "1.2"
+
+
+class Outcome(StrEnum):
+    """What became of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    NEEDS_REVIEW = "needs_review"
+
+
+class ExitCode(IntEnum):
+    """What `pytest --grade` returns to the shell."""
+
+    PASSED = 0
+    NOT_PASSED = 1
+    COULD_NOT_GRADE = 2
+    NEEDS_REVIEW = 3
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What the run says of one check; seconds are real ones."""
+
+    outcome: Outcome
+    message: str = ""
+    hint: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class IntegrityNote:
+    """Something an instructor should look at; never costs points by itself."""
+
+    kind: str
+    detail: str
+    where: str
+    check: str
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    id: str
+    points: Decimal
+    max_points: Decimal
+    outcome: Outcome
+    message: str
+    hint: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OverrideResult:
+    """What an instructor gave instead of the automatic points, and why."""
+
+    automatic_points: Decimal
+    reason: str
+
+
+@dataclass(frozen=True)
+class CriterionResult:
+    id: str
+    title: str
+    points: Decimal
+    max_points: Decimal
+    available: bool
+    checks: tuple[CheckResult, ...]
+    override: OverrideResult | None = None
+
+    @property
+    def first_problem(self) -> CheckResult | None:
+        """The check to look at first: one that failed before one that was only blocked."""
+        open_checks = [check for check in self.checks if check.outcome is not Outcome.PASSED]
+        return min(open_checks, key=lambda check: check.outcome is Outcome.BLOCKED, default=None)
+
+
+@dataclass(frozen=True)
+class LabResult:
+    id: str
+    title: str
+    points: Decimal
+    max_points: Decimal
+    available: bool
+    criteria: tuple[CriterionResult, ...]
+
+
+@dataclass(frozen=True)
+class Grade:
+    """The whole result of one grading."""
+
+    schema_version: str
+    rubric_version: str
+    submission: str
+    submission_sha256: str
+    device: str
+    simulated: bool
+    isolation: str
+    seed: int
+    seconds: float
+    score: Decimal
+    max_score: Decimal
+    pass_score: Decimal
+    passed: bool
+    integrity: tuple[IntegrityNote, ...]
+    labs: tuple[LabResult, ...]
+    incomplete: str = ""
+    """Why the grading ended before it was over; empty when it did not."""
+
+    @property
+    def needs_review(self) -> tuple[CheckResult, ...]:
+        return tuple(
+            check
+            for lab in self.labs
+            for criterion in lab.criteria
+            if criterion.override is None  # an instructor has looked
+            for check in criterion.checks
+            if check.outcome is Outcome.NEEDS_REVIEW
+        )
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.max_score == 0 or self.incomplete:
+            return ExitCode.COULD_NOT_GRADE
+        if self.needs_review:
+            return ExitCode.NEEDS_REVIEW
+        return ExitCode.PASSED if self.passed else ExitCode.NOT_PASSED
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """How a grade came about: everything needed to repeat it."""
+
+    submission: str
+    submission_sha256: str
+    device: str
+    simulated: bool
+    isolation: str
+    seed: int
+    seconds: float
+    integrity: tuple[IntegrityNote, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    """Those of this student."""
+    incomplete: str = ""
+
+
+PASSED_IN_DOUBT = (
+    "it passed, but in another check of this criterion the submission reached into what the grader measures with"
+)
+"""The message of a check that needs review for what its submission did, not because it could not decide."""
+
+DID_NOT_RUN = CheckReport(
+    Outcome.NEEDS_REVIEW,
+    "this check did not report a result: the grading ended before it ran",
+    "grade again; if it happens twice, report it to the course staff",
+)
+
+
+def grade(
+    rubric: Rubric, labs: Sequence[Lab], reports: Mapping[str, CheckReport], circumstances: Circumstances
+) -> Grade:
+    """Score `reports` (by check id) over the selected labs of the rubric.
+
+    A check without a report earns nothing and needs review. Passing takes `rubric.pass_percent` of the points that can
+    be earned in the selected labs; a lab that is not written yet offers none. An override replaces the points of its
+    criterion.
+    """
+    overrides = {override.criterion: override for override in circumstances.overrides}
+    results = tuple(_lab(lab, reports, overrides) for lab in labs)
+    score = sum((lab.points for lab in results), Decimal(0))
+    max_score = sum((row.max_points for lab in results for row in lab.criteria if row.available), Decimal(0))
+    pass_score = max_score * rubric.pass_percent / 100
+    return Grade(
+        schema_version=SCHEMA_VERSION,
+        rubric_version=rubric.version,
+        submission=circumstances.submission,
+        submission_sha256=circumstances.submission_sha256,
+        device=circumstances.device,
+        simulated=circumstances.simulated,
+        isolation=circumstances.isolation,
+        seed=circumstances.seed,
+        seconds=circumstances.seconds,
+        score=score,
+        max_score=max_score,
+        pass_score=pass_score,
+        passed=max_score > 0 and score >= pass_score,
+        integrity=_in_order(rubric, circumstances.integrity),
+        labs=results,
+        incomplete=circumstances.incomplete,
+    )
+
+
+def _in_order(rubric: Rubric, notes: Sequence[IntegrityNote]) -> tuple[IntegrityNote, ...]:
+    """Each note once, in the rubric's order: what was noticed first is chance."""
+    positions = {check.id: position for position, check in enumerate(rubric.checks())}
+    return tuple(
+        sorted(set(notes), key=lambda note: (positions.get(note.check, -1), note.kind, note.where, note.detail))
+    )
+
+
+def _lab(lab: Lab, reports: Mapping[str, CheckReport], overrides: Mapping[str, Override]) -> LabResult:
+    criteria = tuple(_criterion(criterion, reports, overrides.get(criterion.id)) for criterion in lab.criteria)
+    available = any(criterion.available for criterion in criteria)
+    points = sum((criterion.points for criterion in criteria), Decimal(0))
+    return LabResult(lab.id, lab.title, points, lab.points, available, criteria)
+
+
+def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None) -> CriterionResult:
+    checks = []
+    for check in criterion.checks:
+        report = reports.get(check.id, DID_NOT_RUN)
+        earned = check.points if report.outcome is Outcome.PASSED else Decimal(0)
+        checks.append(
+            CheckResult(
+                check.id, earned, check.points, report.outcome, report.message, report.hint, round(report.seconds, 3)
+            )
+        )
+    earned = sum((check.points for check in checks), Decimal(0))
+    given = earned if override is None else override.points
+    return CriterionResult(
+        criterion.id,
+        criterion.title,
+        given,
+        criterion.points,
+        criterion.available,
+        tuple(checks),
+        None if override is None else OverrideResult(earned, override.reason),
+    )

@@ -1,0 +1,191 @@
+"""Advice in words for a terminal: which task, why, where, where it is taught, how to test just this, and hints."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+from gradebox.configuration import ROOT
+from gradebox.guide.advice import Advice, Kind, Step
+from gradebox.guide.standing import Known
+from gradebox.guide.tasks import line_of
+from gradebox.hints import Hint
+from gradebox.report.document import points
+
+_WIDTH = 110
+_STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
+
+
+def lines(advice: Advice, hints: Mapping[str, Hint], *, steps: int, command: str, options: str = "") -> Iterator[str]:
+    """The advice, line by line.
+
+    Args:
+        advice: what to do.
+        hints: of all checks.
+        steps: how many steps of the hint to show, 0 to 3.
+        command: how `gpulabs` is called here.
+        options: that every command shown needs, with a space in front: " --report out".
+    """
+    if advice.remark:
+        yield f"note: {advice.remark}"
+        yield ""
+    step = advice.step
+    match step.kind:
+        case Kind.DONE:
+            yield "Everything that was graded passes. Well done."
+            yield f"Beyond the points: labs/container_exercise/README.md, {command} grade --lab container"
+            return
+        case Kind.GRADE:
+            yield "Nothing is open in the code. Next: a grade, to see what it does."
+            yield f"  grade   {command} grade{options}"
+            return
+        case Kind.REPAIR_FILE:
+            broken = step.broken
+            assert broken is not None
+            yield "Next: mend a file that Python cannot read; until then nothing that needs it can earn a point."
+            yield f"  where   {shown(broken.path)}:{broken.line}: {broken.message}"
+            yield f"  test    python -m py_compile {shown(broken.path)}"
+            return
+        case Kind.MEND:
+            yield f"Next: {step.check}, a check that fails although its code is written."
+        case Kind.WRITE:
+            yield f"Next: {_title(step)}"
+    yield from _body(step, hints, command, options)
+    yield from hint_lines(step.check, hints, steps=steps, command=command)
+    yield from _instead(advice)
+
+
+def _body(step: Step, hints: Mapping[str, Hint], command: str, options: str) -> Iterator[str]:
+    yield from _folded("  why     ", _why(step))
+    if step.known is not None:
+        yield from _seen(step.known)
+    if step.open:
+        first, *others = step.open
+        yield f"  where   {shown(first.path)}:{first.line}  {first.name}{_about(first.lines)}"
+        for function in others:
+            yield f"          {shown(function.path)}:{function.line}  {function.name}{_about(function.lines)}"
+    elif step.path is not None:
+        yield f"  where   {_place(step.path, hints.get(step.check))}"
+    if step.task is not None:
+        yield f"  task    {shown(step.task.readme)}:{step.task.line}"
+    if places := _lesson(step):
+        yield f"  lesson  {places}"
+    criterion = step.check.rpartition(".")[0]
+    if step.lab is not None:
+        yield f"  test    {command} grade{options} --criterion {criterion}"
+        yield f"          {command} next --grade{options} --lab {step.lab.number}"
+
+
+def _title(step: Step) -> str:
+    assert step.task is not None
+    return f"Task {step.task.number}, {step.task.title}"
+
+
+def _why(step: Step) -> str:
+    worth = _in_words(step.points)
+    if step.kind is Kind.MEND:
+        return f"{worth} for one mistake: nothing is closer to being earned."
+    if not step.points:
+        return "it is open, and what comes after it builds on it."
+    if step.known is not None:
+        return f"up to {worth}; it is the first that is not done."
+    about = f" for about {step.lines} lines" if step.lines else ""
+    return f"up to {worth}{about}; it is the first that is open, and later tasks build on it."
+
+
+def _seen(known: Known) -> Iterator[str]:
+    for number, line in enumerate(known.message.splitlines()):
+        yield from _folded("  seen    " if number == 0 else "          ", line)
+    if known.hint:
+        yield from _folded("          → ", known.hint)
+
+
+def hint_lines(check: str, hints: Mapping[str, Hint], *, steps: int, command: str) -> Iterator[str]:
+    """The first `steps` steps of a check's hint, and how to see one more."""
+    hint = hints.get(check)
+    if hint is None:
+        return
+    if steps:
+        yield ""
+        yield f"Hints for {check}:"
+        for number, text in enumerate(hint.steps[:steps]):
+            yield from _folded(f"  {number + 1}. ", f"{_STEP_NAMES[number]}: {text}")
+    if steps < len(hint.steps):
+        yield f"  {'hint' if not steps else 'more'}    {command} next --check {check} --hints {steps + 1}"
+
+
+def _instead(advice: Advice) -> Iterator[str]:
+    rows = []
+    if advice.quick is not None:
+        function, worth = advice.quick
+        rows.append(
+            f"{function.name} ({shown(function.path)}:{function.line}): {_in_words(worth)} by itself for about "
+            f"{function.lines} line{'' if function.lines == 1 else 's'}"
+        )
+    for step in advice.instead:
+        name = step.check if step.kind is Kind.MEND else _title(step)
+        rows.append(f"{name}: {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}")
+    if rows:
+        yield ""
+        yield "Or instead:"
+        yield from (f"  {row}" for row in rows)
+
+
+def _place(path: Path, hint: Hint | None) -> str:
+    """The file, the line and the functions of it that the check runs."""
+    names = [place.partition(" ")[2] for place in hint.write if place.startswith(f"{path.name} ")] if hint else []
+    line = line_of(path, names[0]) if names else None
+    return shown(path) + (f":{line}" if line else "") + (f"  {', '.join(names)}" if names else "")
+
+
+def _about(count: int) -> str:
+    return f" (about {count} line{'' if count == 1 else 's'})" if count else ""
+
+
+def _lesson(step: Step) -> str:
+    """The notebook and the lesson page of a lab, those that are there."""
+    if step.lab is None:
+        return ""
+    number = step.lab.number
+    found = [
+        shown(path)
+        for path in (ROOT / f"notebooks/lab{number}.ipynb", ROOT / f"docs/labs/lab{number}.md")
+        if path.is_file()
+    ]
+    if found and step.task is not None and _has_section(number, step.task.number):
+        found[0] += f" (the part on Task {step.task.number})"
+    return ", ".join(found)
+
+
+def _has_section(lab: int, task: str) -> bool:
+    try:
+        text = (ROOT / f"notebooks/lab{lab}.ipynb").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.search(rf"[Tt]ask {re.escape(task)}\b", text) is not None
+
+
+def _folded(start: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [start]
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _in_words(value: Decimal) -> str:
+    return f"{points(value)} point{'' if value == 1 else 's'}"

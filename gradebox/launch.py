@@ -1,0 +1,205 @@
+"""Starts a grading: the judge is a process of its own that sees nothing of the folder it was started from.
+
+`gpulabs grade`, `gpulabs next --grade` and `pytest --grade` all come here. The judge runs in an empty private folder,
+under the course's own pytest configuration, without any `conftest.py`, without variables that tell Python or pytest
+what to run, and with a search path in which neither the current folder nor the submission is. However it ends, the
+caller gets one of the documented exit codes. Not for grading (`plugin.py`, `session.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from gradebox import files
+from gradebox.configuration import ROOT, own_configuration
+from gradebox.grade import ExitCode
+from gradebox.texts import printable
+
+_KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
+"""Variables of Python's that say how to run; all others could say what to run, or spoil it."""
+_PROGRAM = "import sys; sys.path[:0] = {first!r}; from gradebox.launch import judge; sys.exit(judge(sys.argv[1:]))"
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDED = 100
+"""Added to the exit code of a judge that came to its end; Python's and pytest's own codes mean other things."""
+_IMPATIENCE = 3
+"""So many wishes to stop, and the judge is killed."""
+_TIDY_SECONDS = 30.0
+"""After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
+_LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
+"""How much later than its time limit a judge is ended."""
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def run(arguments: Sequence[str], *, submission: Path, report: Path) -> int:
+    """Grade in a judge of its own and wait for it; the exit code, one of `ExitCode`.
+
+    Args:
+        arguments: options of `pytest --grade`, paths relative to the current folder.
+        submission: the folder that is graded; no module is searched in it or above it.
+        report: where a judge that was killed may have left what it had graded so far.
+    """
+    origin = Path.cwd()
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="gpulabs-judge-", ignore_cleanup_errors=True)
+    except OSError as error:
+        return refuse(
+            f"no folder for temporary files can be made: {error.strerror or error}; "
+            "free space, or name a folder that has some: TMPDIR=/path"
+        )
+    first = _search_path(sys.path, origin, submission)
+    command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), *own_configuration(), "--capture=no"]
+    command += [*arguments, f"--grade-from={origin}"]
+    before = _written_at(report)
+    with folder as room:
+        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ)))
+    if code - _ENDED in list(ExitCode):
+        return code - _ENDED
+    if code < 0:
+        return refuse(_killed(-code) + (_kept(report) if _written_at(report) != before else ""))
+    return int(ExitCode.COULD_NOT_GRADE)  # it has said why
+
+
+def judge(arguments: list[str]) -> int:
+    """Be the judge: what runs in the process that `run` starts."""
+    import pytest
+
+    from gradebox import pytest_plugin as plugin
+
+    if sys.platform == "linux":
+        from gradebox.sandbox import linux
+
+        linux.die_with_parent(signal.SIGTERM)
+    for number in _STOPPING:
+        signal.signal(number, _interrupt)
+    pytest.main(arguments)
+    return int(ExitCode.COULD_NOT_GRADE) if plugin.ended_with is None else _ENDED + plugin.ended_with
+
+
+def refuse(reason: str) -> int:
+    """Say in one line why there is no grade; the exit code for that."""
+    print(printable(f"could not grade: {reason}"), file=sys.stderr)
+    return int(ExitCode.COULD_NOT_GRADE)
+
+
+def loaded_from(origin: Path, submission: Path) -> str | None:
+    """A file that this process has executed although it belongs to the submission or to the folder around it.
+
+    `python -m pytest` searches the current folder first, and a `pytest.ini` may name plugins: both happen before us.
+    """
+    here, theirs = os.path.realpath(origin), os.path.realpath(submission)
+    around = (_inside(here, theirs) or _inside(theirs, here)) and here != os.path.realpath(ROOT)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or any(f"/{library}/" in file for library in _LIBRARIES):
+            continue
+        path = os.path.realpath(file)
+        root = os.path.dirname(path)
+        for _ in range(name.count(".") + path.endswith("__init__.py")):
+            root = os.path.dirname(root)
+        if _inside(path, theirs) or (around and root == here):
+            return path
+    return None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """One wish to stop is enough: the next ones must not interrupt the tidying up."""
+    for each in _STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def end_after(seconds: float) -> None:
+    """Let the kernel end this judge when so much time has passed, whatever it does: a pattern, a parser, a slow disk.
+
+    Its time limit has left out what remains long before, if it could look at the clock.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
+
+
+def _killed(number: int) -> str:
+    if number == signal.SIGALRM:
+        return "the grading went on long after its time limit, and was ended"
+    name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    why = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+    return f"the grader itself was ended from outside ({name}{why})"
+
+
+def _kept(report: Path) -> str:
+    return f"; what was graded until then is in {report / 'grade.json'}, marked incomplete"
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The process's exit code; a wish to stop is passed on, and its end waited for, so that it can tidy up."""
+    wishes = 0
+    deadline = math.inf
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal wishes, deadline
+        wishes += 1
+        deadline = min(deadline, time.monotonic() + _TIDY_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number if wishes < _IMPATIENCE else signal.SIGKILL)
+
+    previous = {number: signal.signal(number, stop) for number in _STOPPING}
+    try:
+        while True:
+            try:
+                return process.wait(1.0 if deadline < math.inf else None)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    process.kill()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _environment(environment: os._Environ[str]) -> dict[str, str]:
+    """Without what Python and pytest would take orders from."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _KEPT_OF_PYTHON or not name.startswith(("PYTHON", "PYTEST_", "PY_", "COVERAGE_", "COV_"))
+    }
+
+
+def _search_path(path: Iterable[str], origin: Path, submission: Path) -> list[str]:
+    """Our own folder, then what this process searches, without what is not the course's.
+
+    Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
+    elsewhere. The interpreter adds its own folders.
+    """
+    theirs = [os.path.realpath(folder) for folder in (submission, origin)]
+    kept = [str(ROOT)]
+    for entry in path:
+        real = os.path.realpath(entry)
+        foreign = any(_inside(real, folder) for folder in theirs) or _inside(theirs[0], real)
+        library = os.path.basename(real) in _LIBRARIES
+        if os.path.isabs(entry) and os.path.isdir(entry) and entry not in kept and (library or not foreign):
+            kept.append(entry)
+    return kept
+
+
+def _inside(path: str, folder: str) -> bool:
+    return (path + os.sep).startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _written_at(report: Path) -> int | None:
+    """When the grade in `report` was written; None where there is none that can be read."""
+    file = report / "grade.json"
+    try:
+        json.loads(files.read_text(file))
+        return file.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None

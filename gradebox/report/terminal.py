@@ -1,0 +1,200 @@
+"""The grade in the terminal (rich), and the progress line while it is being earned."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
+
+from gradebox.configuration import as_seen_from, own_command
+from gradebox.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from gradebox.report.console import Console
+from gradebox.report.document import points
+
+_MARK = {
+    Outcome.PASSED: ("✓", "green"),
+    Outcome.FAILED: ("✗", "red"),
+    Outcome.BLOCKED: ("·", "yellow"),
+    Outcome.NEEDS_REVIEW: ("?", "magenta"),
+}
+_WIDTH = 100
+
+
+class Progress:
+    """A bar on terminals, silence elsewhere; drawn between checks only, so that it needs no thread."""
+
+    def __init__(self) -> None:
+        self._bar: RichProgress | None = None
+        self._task = TaskID(0)
+
+    def open(self, total: int) -> None:
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return
+        self._bar = RichProgress(
+            TextColumn("grading"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting the sandbox", total=total)
+        self._bar.start()
+        self._bar.refresh()
+
+    def starting(self, check: str) -> None:
+        if self._bar:
+            self._bar.update(self._task, description=check, refresh=True)
+
+    def finished(self, report: CheckReport) -> None:
+        if self._bar:
+            self._bar.advance(self._task)
+            self._bar.refresh()
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+
+def show(
+    grade: Grade,
+    isolation: Sequence[str],
+    paths: Sequence[Path],
+    progress: str = "",
+    *,
+    partial: bool = False,
+    folder: Path | None = None,
+) -> None:
+    """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
+
+    `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
+    criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it.
+    """
+    folder = folder or Path.cwd()
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=_WIDTH)
+    console.print()
+    console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
+    for lab in grade.labs:
+        _show_lab(console, lab)
+    _show_notes(console, grade.integrity)
+    for line in isolation:
+        console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
+    _show_result(console, grade, partial)
+    if progress:
+        console.print(escape(progress), soft_wrap=True)
+    for path in paths:
+        console.print(f"[dim]report[/] {escape(as_seen_from(folder, path))}", soft_wrap=True)
+    console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
+    if partial or grade.score < grade.max_score:
+        console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths, folder))}", soft_wrap=True)
+
+
+def _next(grade: Grade, paths: Sequence[Path], folder: Path) -> str:
+    """The command that says what to do next, with what differs from its defaults."""
+    words = [own_command(folder), "next"]
+    if grade.submission != "labs":
+        words.append(shlex.quote(grade.submission))
+    if len(grade.labs) == 1 and grade.labs[0].id != "container":  # else it would begin with the first lab
+        words += ["--lab", grade.labs[0].id.removeprefix("lab")]
+    if paths and paths[0].parent.resolve() != (folder / "grade-report").resolve():
+        words += ["--report", shlex.quote(as_seen_from(folder, paths[0].parent))]
+    return " ".join(words)
+
+
+def _show_lab(console: Console, lab: LabResult) -> None:
+    number = lab.id.removeprefix("lab")
+    if not lab.available:
+        console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
+        return
+    console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
+    for criterion in lab.criteria:
+        _show_criterion(console, criterion)
+
+
+def _show_criterion(console: Console, criterion: CriterionResult) -> None:
+    if not criterion.available:
+        console.print(f"  [dim]- {criterion.title}: not available yet[/]")
+        return
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=5, justify="right")
+    row.add_column(width=3)
+    row.add_column(width=32)
+    row.add_column()
+    marks = Text.assemble(*(_MARK[check.outcome] for check in criterion.checks))
+    full = criterion.points == criterion.max_points
+    row.add_row(
+        Text(points(criterion.points), style="green" if full else "bold red"),
+        f"/ {points(criterion.max_points)}",
+        criterion.title,
+        marks,
+    )
+    console.print(row)
+    if criterion.override is not None:
+        text = (
+            f"given by the instructor instead of {points(criterion.override.automatic_points)}: "
+            f"{criterion.override.reason}"
+        )
+        console.print(_indented(text, console.width, 10), style="magenta", soft_wrap=True)
+    problem = criterion.first_problem
+    if problem is None:
+        return
+    mark, style = _MARK[problem.outcome]
+    review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
+    console.print(Text(f"{' ' * 10}{mark} {problem.id}{review}", style), soft_wrap=True)
+    console.print(_indented(problem.message, console.width, 12), soft_wrap=True)
+    if problem.hint:
+        console.print(_indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
+    more = sum(check.outcome is not Outcome.PASSED for check in criterion.checks) - 1
+    if more:
+        console.print(f"{' ' * 12}[dim]and {more} more, all in grade.html[/]")
+
+
+def _indented(text: str, width: int, indent: int) -> Text:
+    """Folded at words, without padding, so that it can be copied."""
+    margin = " " * indent
+    lines = [
+        textwrap.fill(line, max(40, width), initial_indent=margin, subsequent_indent=margin, break_long_words=False)
+        for line in text.splitlines()
+    ]
+    return Text("\n".join(lines))
+
+
+def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
+    if not notes:
+        return
+    console.print("\n[bold]For the instructor's eyes[/] (notes never cost points by themselves)")
+    for note in notes:
+        where = f" at {note.where}" if note.where else ""
+        console.print(_indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
+
+
+def _show_result(console: Console, grade: Grade, partial: bool) -> None:
+    verdict, style = ("passed", "bold green") if grade.passed else ("not passed", "bold red")
+    end = f"[{style}]{verdict}[/]  [dim](pass at {points(grade.pass_score)})[/]"
+    if grade.incomplete:
+        end = "[bold red]incomplete[/]"
+    elif partial:
+        end = "[dim]of the criteria that were asked for; labs are passed as a whole[/]"
+    console.print(f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  {end}")
+    if grade.incomplete:
+        console.print(_indented(f"This grading is not over: {grade.incomplete}. Its points are no result.", _WIDTH, 0))
+    elif grade.needs_review:
+        count = len(grade.needs_review)
+        console.print(
+            f"[magenta]{count} of the checks could not be decided and earn{'s' if count == 1 else ''} 0 for now: "
+            "an instructor has to look.[/]"
+        )

@@ -1,0 +1,39 @@
+"""Runs probes beside a submission's code, apart from everything else. The judge imports neither torch nor that code.
+
+    with Sandbox(Path("labs")) as sandbox:
+        reply = sandbox.run(Request("lab1.gpu_basics.matmul", params={"size": 129}, device="vgpu:T4"))
+        if reply.kind == "ok":
+            reply.value["seconds"], reply.tensors["product"]
+
+`docs/threat-model.md` says what is prevented, what is noticed and what is neither.
+"""
+
+from gradebox.sandbox.sandbox import Sandbox
+from gradebox.sandbox.types import (
+    DESCENDANTS,
+    TAMPERING,
+    Isolation,
+    Kind,
+    Limits,
+    Note,
+    RankReply,
+    Reply,
+    Request,
+    SandboxError,
+    SubmissionError,
+)
+
+__all__ = [
+    "DESCENDANTS",
+    "TAMPERING",
+    "Isolation",
+    "Kind",
+    "Limits",
+    "Note",
+    "RankReply",
+    "Reply",
+    "Request",
+    "Sandbox",
+    "SandboxError",
+    "SubmissionError",
+]

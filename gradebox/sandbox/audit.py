@@ -1,0 +1,352 @@
+"""An audit hook that notes what a submission does beyond computing: files elsewhere, processes, sockets, frame walks.
+
+Set in the child before the submission is imported. Notes prevent nothing and cost no points; only who reads or changes
+what the virtual GPU measures with makes the check void. `docs/threat-model.md` says what the hook cannot see. A noted
+event counts only when the nearest frame that is not of a library belongs to the submission, because torch itself uses
+ctypes, frames and sockets.
+"""
+
+from __future__ import annotations
+
+import _lsprof
+import _thread
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, FrameType
+from typing import Any
+
+from gradebox.sandbox.ours import Ours, asks
+from gradebox.sandbox.types import VOID
+
+MAX_NOTES_OF_A_KIND = 12
+_MAX_DETAIL = 200
+_MAX_PLACE = 120
+
+_TRUTH = "vgpu.record"
+"""Raised by the virtual GPU when somebody reads what it has recorded: who does has not measured by himself."""
+_LAUNCH = "vgpu.launch"
+"""Raised by the virtual GPU when a kernel is launched."""
+_TRACED = "launches, by tracing them"
+"""What the virtual GPU calls it when a launch runs under a trace function, or a profiler's."""
+_ATTRIBUTE = "object.__getattr__"
+_PATHS = frozenset(
+    (
+        *("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown"),
+        *("os.link", "os.symlink", "os.truncate", "os.chdir", "os.utime", "shutil.rmtree"),
+    )
+)
+_EVENTS = {
+    "subprocess": (
+        *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"),
+        *("os.fork", "os.forkpty", "pty.spawn"),
+    ),
+    "signal": ("os.kill", "os.killpg"),
+    "socket": ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"),
+    "frames": (
+        *("sys._getframe", "sys._current_frames", "sys._current_exceptions", _ATTRIBUTE),
+        *("sys.settrace", "sys.setprofile", "sys.addaudithook", "sys.monitoring.register_callback"),
+    ),
+    "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+    "import": ("import",),
+    "disguise": ("compile", "code.__new__"),
+    "truth": (_TRUTH,),
+    "launch": (_LAUNCH,),
+}
+_KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
+_HANDED_IN = frozenset({"frames", "gc"})
+"""Kinds whose functions a library may be handed, as `tree_map(sys._getframe, ...)`: then it does not name them."""
+_GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
+"""Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
+_FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+_FORBIDDEN_IMPORTS = frozenset({"grader", "solutions", "tests"})
+_LOOPBACK = ("127.", "::1", "localhost")
+_SHOWN_TYPES = (int, float, bool, type(None))
+
+
+def install(
+    ours: Ours, readable: tuple[str, ...], emit: Callable[[bytes], None], void: Callable[[str], None]
+) -> Callable[[], None]:
+    """Start noting; what this returns says how many notes of each kind were left out.
+
+    Args:
+        ours: who is trusted; everything else is the submission's.
+        readable: folders it may open files in without a note.
+        emit: takes one JSON line per note; each kind, detail and place once, `MAX_NOTES_OF_A_KIND` of a kind.
+        void: told, in plain words, that the submission read the truth instead of measuring. Emitted as well, without
+            any limit, as a note of kind `VOID`: a process that the submission forked cannot tell us otherwise.
+    """
+    # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
+    ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
+    tell, kinds, paths, innocent, culprit, plain = _detail, dict(_KINDS), frozenset(_PATHS), _innocent, _culprit, _plain
+    traced, by_hand = _is_traced, _is_by_hand
+    roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
+    busy: set[int] = set()
+    seen: set[tuple[str, str, str]] = set()
+    counts: dict[str, int] = {}
+
+    def write(kind: str, detail: str, where: str) -> None:
+        note = {"kind": kind, "detail": plain(detail, _MAX_DETAIL), "where": plain(where, _MAX_PLACE)}
+        emit(dumps(note).encode() + b"\n")
+
+    def make_void(what: str, frame: FrameType | None) -> None:
+        where = culprit(frame, ours, None) or ""
+        if (VOID, what, where) not in seen:
+            seen.add((VOID, what, where))
+            void(what)
+            write(VOID, what, where)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES:
+            return
+        kind = "open" if event in paths else kinds.get(event)
+        if kind is None:
+            if not event.startswith("ctypes."):
+                return
+            kind = "ctypes"
+        me = ident()
+        if kind == "launch":
+            within = me in busy
+            busy.add(me)
+            try:
+                frame = frame_above(1)
+                if by_hand(frame, ours):
+                    make_void("kernels that never ran, launched by hand", frame)
+            finally:
+                if not within:
+                    busy.discard(me)
+            return
+        if kind == "truth":
+            # Even from within this hook: whoever made it run code of his own must not read unseen.
+            within = me in busy
+            busy.add(me)
+            try:
+                frame = frame_above(1)
+                what = "the virtual GPU's record of " + _safe(arguments[0] if arguments else None, "something")
+                if traced():
+                    make_void(what + ", under a trace function", frame)
+                elif arguments[:1] != (_TRACED,) and not innocent(frame, ours):
+                    make_void(what, frame)
+            finally:
+                if not within:
+                    busy.discard(me)
+            return
+        if me in busy:
+            return
+        busy.add(me)
+        try:
+            frame = frame_above(1)
+            if kind in _HANDED_IN and _reaches_hidden(event, arguments, ours):
+                make_void("the virtual GPU's record, by a way around it", frame)
+            detail = tell(kind, event, arguments, roots, ours)
+            if detail is None:
+                return
+            if kind == "disguise":
+                if not _is_foreign(frame, ours):
+                    return  # every import of a library compiles it
+                if ours.folder and ours.folder in detail:
+                    make_void("the virtual GPU, by code in the name of its files", frame)
+            where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
+            if where is None or (kind, detail, where) in seen:
+                return
+            if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
+                make_void("the probe's steps, by sys.monitoring", frame)
+            counts[kind] = counts.get(kind, 0) + 1
+            if counts[kind] <= MAX_NOTES_OF_A_KIND:
+                seen.add((kind, detail, where))
+                write(kind, detail, where)
+        except Exception:
+            # An exception here would surface inside the submission's call; a lost note is the smaller harm.
+            return
+        finally:
+            busy.discard(me)
+
+    def finish() -> None:
+        for kind, count in counts.items():
+            if count > MAX_NOTES_OF_A_KIND:
+                write(kind, f"{count - MAX_NOTES_OF_A_KIND} more of this kind were left out", "")
+
+    sys.addaudithook(hook)
+    return finish
+
+
+def _innocent(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether the virtual GPU was asked by a probe, or by an instrument that a real GPU has as well.
+
+    A probe's frame alone says little: what it calls may be a function in C that was built to ask. So the frame must be
+    at an instruction that asks, and nothing but our own code may have called it, unless it is a function that a running
+    probe has made and handed out.
+    """
+    while frame is not None and id(frame.f_code) in ours.simulator:
+        if id(frame.f_code) in ours.instruments:
+            return True
+        frame = frame.f_back
+    if frame is None or id(frame.f_code) not in ours.probes or not asks(frame):
+        return False
+    handed_out = False
+    while frame is not None and id(frame.f_code) != ours.top:
+        code = id(frame.f_code)
+        if code in ours.probes:
+            handed_out = "<locals>" in frame.f_code.co_qualname
+        elif code not in ours.between and code not in ours.simulator:
+            return handed_out
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether a kernel was launched by somebody who is not PyTorch, nor a part of the virtual GPU's that may.
+
+    Runs at every launch, of which there are many.
+    """
+    last = 0
+    while frame is not None:
+        code = frame.f_code
+        number = id(code)
+        if number in ours.entries:
+            return False
+        if number not in ours.simulator:
+            # A function of ours that nobody has listed is not the submission's.
+            return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
+        last = number
+        frame = frame.f_back
+    return last in ours.engine
+
+
+def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str | None:
+    """Where the submission did it, or None when something else did.
+
+    Args:
+        frame: of the call that raised the event.
+        ours: whose code is whose.
+        function: what was called, where a library that does not name it was handed it by somebody else.
+    """
+    handed_in = False
+    while frame is not None:
+        code = frame.f_code
+        if id(code) == ours.top:
+            break
+        name = _safe(code.co_filename, "?")
+        if _is_foreign(frame, ours):
+            return f"{name.rpartition('/')[2]}:{frame.f_lineno} in {_safe(code.co_name, '?')}"
+        if name.endswith("/platform.py"):
+            return None  # asks `uname` on its own account, in answer to an innocent question
+        library = name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)
+        if library and function is not None and not handed_in and _gives_frames(code.co_name, name):
+            above = frame.f_back
+            if above is None or not _is_foreign(above, ours):
+                return None  # prints a traceback, or finds the line of a log message
+            code, name = above.f_code, _safe(above.f_code.co_filename, "?")
+            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {_safe(code.co_name, '?')}"
+        if function is not None and not handed_in:
+            if function not in code.co_names:
+                handed_in = True
+            # namedtuple, logging and dataclasses walk one frame for everybody; only `inspect` walks on request.
+            elif not library or not name.endswith("/inspect.py"):
+                return None
+            function = code.co_name
+        elif not library and not handed_in:
+            return None
+        frame = frame.f_back
+    return "a function that is not Python's" if handed_in else None
+
+
+def _gives_frames(function: str, file: str) -> bool:
+    return any(file.endswith(end) and function in names for end, names in _GIVES_FRAMES.items())
+
+
+def _is_foreign(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether the code of a frame is the submission's, or of nobody we know."""
+    name = frame.f_code.co_filename if frame is not None else ""
+    return type(name) is not str or not name.startswith(ours.libraries)
+
+
+def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: Ours) -> bool:
+    """Whether a frame, or the collector, would show what the record's generators hold."""
+    if event == _ATTRIBUTE:
+        value = arguments[0]
+        if arguments[1] == "tb_frame":
+            return id(value.tb_frame.f_code) in ours.hidden_code
+        return any(value is generator for generator in ours.hidden)
+    objects = arguments[0] if arguments and type(arguments[0]) is tuple else ()
+    return event == "gc.get_referents" and any(one is generator for one in objects for generator in ours.hidden)
+
+
+def _is_traced(
+    trace: Callable[[], object] = sys.gettrace,
+    profile: Callable[[], object] = sys.getprofile,
+) -> bool:
+    """Whether functions of somebody's see each step; cProfile's are in C and see no values."""
+    profiler = profile()
+    return trace() is not None or (profiler is not None and callable(profiler))
+
+
+def _is_profilers(arguments: tuple[Any, ...]) -> bool:
+    """Whether a callback is that of `cProfile`, which from Python 3.12 on is told of calls in this way, or is none."""
+    callback = arguments[0] if arguments else None
+    if callback is None:
+        return True
+    return type(callback) is BuiltinFunctionType and issubclass(type(callback.__self__), _lsprof.Profiler)
+
+
+def _function_of(event: str, arguments: tuple[Any, ...]) -> str:
+    return str(arguments[1]) if event == _ATTRIBUTE else event.rpartition(".")[2]
+
+
+def _safe(value: object, otherwise: str) -> str:
+    """Text of a value without running any code of it: a subclass of str may bring methods of its own."""
+    kind = type(value)  # and not `isinstance`, which asks the value for its `__class__`
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, bytes):
+        return b"".join([value]).decode("utf-8", "backslashreplace")  # type: ignore[list-item]
+    if kind in (tuple, list):
+        return "(" + ", ".join([_safe(one, "an object") for one in value[:4]]) + ")"  # type: ignore[index]
+    return repr(value) if kind in _SHOWN_TYPES else otherwise
+
+
+def _plain(text: str, most: int) -> str:
+    """ASCII, so that a line of notes is as long as it looks."""
+    return text[:most].encode("ascii", "backslashreplace").decode()[:most]
+
+
+def _detail(
+    kind: str,
+    event: str,
+    arguments: tuple[Any, ...],
+    roots: tuple[str, ...],
+    ours: Ours,
+    *,
+    cwd: Callable[[], str] = os.getcwd,
+    normpath: Callable[[str], str] = os.path.normpath,
+    getpid: Callable[[], int] = os.getpid,
+) -> str | None:
+    """What to say about an event, or None when it is harmless."""
+    first = arguments[0] if arguments else None
+    if kind == "open":
+        if first is None or type(first) is int:
+            return None
+        name = _safe(first, "")
+        path = normpath(name if name.startswith("/") else f"{cwd()}/{name}")
+        if type(first) in (str, bytes) and ((path + "/").startswith(roots) or path == "/dev/null"):
+            return None
+        return f"{event} {path}" if type(first) in (str, bytes) else f"{event} {path}, named by an object of its own"
+    if kind == "import":
+        name = _safe(first, "")
+        return f"import {name}" if name.partition(".")[0] in _FORBIDDEN_IMPORTS else None
+    if kind == "socket":
+        address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
+        host = _safe(address[0] if type(address) is tuple and address else address, "an object")
+        if host in ("", "None") or host.startswith(_LOOPBACK):
+            return None
+        return f"{event} {_safe(address, 'an object')}"
+    if kind == "signal":
+        return None if first == getpid() else f"{event} {_safe(arguments, '')}"
+    if kind == "subprocess":
+        return f"{event} {_safe(arguments[:2], '')}" if arguments else event
+    if kind == "disguise":
+        # "compile" names its file second, "code.__new__" too.
+        name = _safe(arguments[1], "") if len(arguments) > 1 else ""
+        return f"{event} as {name}" if name.startswith(ours.libraries) else None
+    return f"{event} {_safe(arguments[1], '')}" if event == _ATTRIBUTE else event

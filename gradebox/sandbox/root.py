@@ -1,0 +1,211 @@
+"""The file system a child sees: an allow-list on a `tmpfs`, everything else does not exist there.
+
+Called by the supervisor inside fresh namespaces, with the privileges it needs to mount. Decides what is visible; who
+enters namespaces and who gives up privileges is `supervisor.py`'s business.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import site
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradebox.sandbox import linux
+
+SUBMISSION = "/submission"
+PACKAGES = "/packages"
+_SYSTEM = (
+    "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/include",
+    "/usr/share/fonts", "/usr/share/fontconfig", "/usr/share/zoneinfo", "/usr/share/terminfo", "/usr/share/datasets",
+    "/usr/local/lib", "/bin", "/sbin", "/lib", "/lib32", "/lib64",
+    "/etc/ld.so.cache", "/etc/alternatives", "/etc/fonts", "/etc/localtime", "/etc/timezone", "/etc/ssl/openssl.cnf",
+)  # fmt: skip
+_CUDA = ("/dev/nvidia*", "/sys", "/usr/local/cuda*", "/usr/local/nvidia", "/etc/nvidia*", "/opt/nvidia")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
+_WRITABLE = ("/tmp", "/dev/shm")
+_STUBS = {
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+_OURS = ("grader", "labkit", "vgpu")
+_NEVER = ("solutions", "labs", "tests", "notebooks", "cluster", "deploy", ".git")
+"""Neighbours of `grader/` in a checkout; hidden should a visible folder hold them."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What every child of one server may see."""
+
+    trees: tuple[str, ...]
+    """Files and folders, bound under their own paths."""
+    hidden: tuple[str, ...]
+    """Folders inside `trees` that are covered by an empty one."""
+    grader: tuple[str, ...]
+    """What is visible of `grader/`: the probes and the sandbox's child side."""
+    packages: tuple[str, ...]
+    """Folders of the packages that a submission may import."""
+    source_roots: tuple[str, ...]
+    """Folders our packages were imported from that are not `site-packages`: never on a child's `sys.path`."""
+
+
+def view(readable: Sequence[str], probe_paths: Sequence[str]) -> View:
+    """Work out what the running interpreter and our packages need."""
+    folders = {name: _package_folder(name) for name in _OURS}
+    parents = {str(Path(folder).parent) for folder in folders.values() if folder}
+    source_roots = {parent for parent in parents if not _is_site(parent)}
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    on_path = {entry for entry in sys.path if os.path.isdir(entry) and entry not in source_roots}
+    packages = tuple(folder for name, folder in folders.items() if folder and name != "grader")
+    trees = _outermost([*_SYSTEM, *prefixes, *on_path, *packages, *readable, *probe_paths])
+    grader = folders["grader"] or os.path.dirname(os.path.dirname(__file__))
+    neighbours = [os.path.join(root, name) for root in source_roots for name in _NEVER]
+    hidden = [grader, *(path for path in neighbours if any(_inside(path, tree) for tree in trees))]
+    return View(
+        trees=tuple(trees),
+        hidden=tuple(hidden),
+        grader=tuple(os.path.join(grader, name) for name in ("__init__.py", "probes", "sandbox")),
+        packages=packages,
+        source_roots=tuple(sorted(source_roots)),
+    )
+
+
+def _package_folder(name: str) -> str | None:
+    spec = importlib.util.find_spec(name)
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
+
+
+def _is_site(folder: str) -> bool:
+    return folder in site.getsitepackages() or Path(folder).name in ("site-packages", "dist-packages")
+
+
+def _inside(path: str, tree: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(tree).rstrip("/") + "/")
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """Existing paths without those that lie inside another one; links stay, they are made again."""
+    found = sorted({os.path.abspath(path) for path in paths if os.path.lexists(path)}, key=len)
+    kept: list[str] = []
+    for path in found:
+        if not any(path.startswith(tree.rstrip("/") + "/") for tree in kept):
+            kept.append(path)
+    return kept
+
+
+class Builder:
+    """Fills one new root. Every path is absolute and means the same inside as outside, unless said otherwise."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._shown: set[str] = set()
+
+    def _at(self, path: str) -> str:
+        """Where `path` is under the new root, with links resolved *inside* it: one link must not lead us out."""
+        resolved = ""
+        for part in path.strip("/").split("/"):
+            step = f"{resolved}/{part}"
+            if os.path.islink(self._root + step):
+                target = os.readlink(self._root + step)
+                step = os.path.normpath(os.path.join(resolved or "/", target))
+            resolved = step
+        return self._root + resolved
+
+    def bind(self, source: str, target: str | None = None) -> None:
+        """Show `source` (links along the way become links inside)."""
+        real = os.path.realpath(source)
+        if target is None:
+            if real != source:
+                self.link(real, source)
+            target = real
+            if real in self._shown:
+                return
+            self._shown.add(real)
+        place = self._at(target)
+        if os.path.isdir(real):
+            os.makedirs(place, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            if not os.path.exists(place):
+                os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        linux.mount(real, place, None, linux.MS_BIND | linux.MS_REC)
+
+    def link(self, target: str, path: str) -> None:
+        place = self._at(os.path.dirname(path)) + "/" + os.path.basename(path)
+        if not os.path.lexists(place):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.symlink(target, place)
+
+    def file(self, path: str, text: str) -> None:
+        place = self._at(path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "w") as file:
+            file.write(text)
+
+    def tmpfs(self, path: str, options: str) -> None:
+        place = self._at(path)
+        os.makedirs(place, exist_ok=True)
+        linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+
+
+def enter(
+    mount_point: str, visible: View, *, submission: str | None, uid: int, cuda: bool, tmp_bytes: int, work: str
+) -> None:
+    """Build the root on `mount_point` and make it this mount namespace's only content.
+
+    Needs a fresh mount, pid and user or root-owned namespace. Afterwards `/` and everything below is read-only, but for
+    `/tmp` and `/dev/shm`, and the old root cannot be reached.
+
+    Args:
+        mount_point: an existing folder outside.
+        visible: what to show.
+        submission: the folder that holds the copy's `labs`, shown as `/submission`; None: no submission.
+        uid: whom `/etc/passwd` should name.
+        cuda: also show NVIDIA's devices and libraries.
+        tmp_bytes: size of `/tmp` and of `/dev/shm`.
+        work: the folder under `/tmp` that becomes the working directory.
+
+    Raises:
+        OSError: a step that this machine does not allow, named.
+    """
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", mount_point, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755,size=16m")
+    builder = Builder(mount_point)
+    for folder in _WRITABLE:  # first, so that an interpreter or a checkout below /tmp can be shown inside
+        builder.tmpfs(folder, f"mode=1777,size={tmp_bytes},nr_inodes=65536")
+    for tree in visible.trees:
+        builder.bind(tree)
+    for folder in visible.hidden:
+        builder.tmpfs(folder, "mode=0755,size=64k")
+    for path in visible.grader:
+        if os.path.exists(path):
+            builder.bind(path)
+    for device in _DEVICES:
+        builder.bind(device)
+    if cuda:
+        for path in sorted(path for pattern in _CUDA for path in glob.glob(pattern)):
+            builder.bind(path)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        builder.link(f"/proc/self/fd{target}", f"/dev/{name}")
+    for path, text in _STUBS.items():
+        builder.file(path, text)
+    builder.file("/etc/passwd", f"student:x:{uid}:{uid}::/tmp:/bin/sh\n")
+    builder.file("/etc/group", f"student:x:{uid}:\n")
+    for package in visible.packages:
+        builder.link(package, f"{PACKAGES}/{os.path.basename(package)}")
+    os.makedirs(mount_point + SUBMISSION)
+    if submission is not None:
+        builder.bind(submission, SUBMISSION)
+    os.makedirs(mount_point + "/proc")
+    linux.mount("proc", mount_point + "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    os.chdir(mount_point)
+    linux.pivot_root_here()
+    linux.make_read_only("/")
+    for folder in _WRITABLE:
+        linux.make_writable(folder)
+    os.mkdir(work)
+    os.chmod(work, 0o777)  # the ranks have another uid than the supervisor that makes it

@@ -1,0 +1,375 @@
+"""The judge's end of the sandbox: starts the server, keeps the copy of the submission, asks, and reads replies.
+
+Imports neither torch nor anything of a submission, and believes nothing it reads without checking its form. What a
+reply means for a grade is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from gradebox.sandbox import codec, copying, replies, wire
+from gradebox.sandbox.root import SUBMISSION
+from gradebox.sandbox.types import Isolation, Limits, Note, Reply, Request, SandboxError
+
+PRELOAD = (
+    "numpy", "torch", "torch.distributed", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.benchmark",
+    "torch.profiler", "torch.utils.tensorboard", "tensorboard.backend.event_processing.event_accumulator",
+    "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
+)  # fmt: skip
+"""What the server imports before it forks; `.*` means all modules of a package."""
+FOUND = ("sklearn",)
+"""What must be there to be found, but is not worth a second of importing: `labkit.data` only reads a file of it."""
+
+_TEXT_BYTES = 2**20
+"""Of a report or a file of results: ten times what any of them has."""
+_START_SECONDS = 180.0
+_STOP_SECONDS = 20.0
+_REPLY_SLACK_SECONDS = 120.0
+"""Beyond a run's own deadline: more than the server allows its supervisor."""
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME",
+                "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "MPLCONFIGDIR")  # fmt: skip
+"""What the server inherits. Children can read it in `/proc`, so tokens and passwords must not be there."""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Sandbox:
+    """A submission, and the isolated processes it runs in. Use as a context manager, from one thread.
+
+    Args:
+        submission: the folder that holds the labs, or a folder `labs` that does.
+        limits: for requests that bring none of their own.
+        isolation: `"auto"` takes Linux namespaces where they are allowed; `"namespaces"` insists on them; `"limits"`
+            does without.
+        preload: modules the server imports before it forks.
+        optional: those of `preload` that may be missing.
+        probe_paths: folders with probe modules that come before `grader.probes`.
+        readable: files and folders that children may read besides what they need (data sets).
+
+    Raises:
+        SubmissionError: the folder cannot be graded as it is.
+    """
+
+    def __init__(
+        self,
+        submission: Path | str,
+        *,
+        limits: Limits | None = None,
+        isolation: Literal["auto", "namespaces", "limits"] = "auto",
+        preload: Sequence[str] = PRELOAD,
+        optional: Sequence[str] = (),
+        probe_paths: Sequence[Path | str] = (),
+        readable: Sequence[Path | str] = (),
+    ) -> None:
+        self._folder = Path(submission)
+        self._limits = limits or Limits()
+        self._wanted = isolation
+        self._preload = tuple(preload)
+        self._optional = tuple(optional)
+        self._probe_paths = tuple(os.path.realpath(path) for path in probe_paths)
+        self._readable = tuple(os.path.realpath(path) for path in readable)
+        self._home: str | None = None
+        self._copies = 0
+        self._copy = ""
+        self._entries = copying.scan(self._folder)
+        self._sha256 = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._lifeline = -1
+        self._isolation: Isolation | None = None
+        self._greeted = False
+        self.tried: set[str] = set()
+        """Devices that `gradebox.trial` has found to work here."""
+
+    def __enter__(self) -> Self:
+        """Copy the submission and start the server.
+
+        Raises:
+            SubmissionError: the folder cannot be read.
+            SandboxError: there is no room for the copy.
+        """
+        self._keep()
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def isolation(self) -> Isolation:
+        """How children are isolated; waits for the server when nothing has run yet."""
+        if self._isolation is None:
+            self._greet()
+        assert self._isolation is not None
+        return self._isolation
+
+    @property
+    def preloads(self) -> tuple[str, ...]:
+        """What the server imports before it forks."""
+        return self._preload
+
+    @property
+    def limits(self) -> Limits:
+        """For requests that bring none of their own."""
+        return self._limits
+
+    @property
+    def submission_sha256(self) -> str:
+        """Digest of the copied files, names included; the same wherever the folder lies."""
+        self._keep()
+        return self._sha256
+
+    def read_text(self, path: str) -> str | None:
+        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`); None where there is none
+        of a reasonable size.
+
+        Links were resolved when the copy was made, so nothing outside the submission can be read this way.
+        """
+        self._keep()
+        try:
+            file = Path(self._copy, "labs", path)
+            return None if file.stat().st_size > _TEXT_BYTES else file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def python_files(self) -> dict[str, bytes]:
+        """The Python files of the copy, by their path in our layout; read, never run."""
+        self._keep()
+        names = [entry.target for entry in self._entries if entry.target.endswith(".py")]
+        return {name: Path(self._copy, "labs", name).read_bytes() for name in names}
+
+    def run(self, request: Request) -> Reply:
+        """Run one probe and wait until every process it started has ended.
+
+        When the server itself dies it is started again, once per call, and the reply carries a `"restart"` note.
+
+        Raises:
+            SandboxError: the sandbox could not do its work.
+        """
+        started = time.monotonic()
+        self._keep()
+        notes: list[Note] = []
+        try:
+            while True:
+                try:
+                    answer = self._ask(request)
+                    break
+                except wire.Closed:
+                    log = self._log()
+                    self._stop()
+                    if notes:
+                        raise SandboxError(f"the sandbox server ended twice during {request.probe}{log}") from None
+                    notes.append(Note("restart", f"the sandbox server ended during {request.probe} and was restarted"))
+        except BaseException:
+            # Interrupted, or out of step with the server: the next request gets a new one.
+            self._stop()
+            raise
+        seconds, folders = time.monotonic() - started, (SUBMISSION, self._copy)
+        return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
+
+    def turn_to(self, submission: Path | str) -> None:
+        """Take up another submission, or the same folder as it is now; the preloaded server goes on to serve it.
+
+        Raises:
+            SubmissionError: the folder cannot be graded as it is; the sandbox still holds the one before.
+            SandboxError: there is no room for the copy.
+        """
+        entries = copying.scan(Path(submission))
+        self._folder = Path(submission)
+        self._entries = entries
+        self._sha256 = ""
+        if self._copy:
+            shutil.rmtree(self._copy, ignore_errors=True)
+            self._copy = ""
+        self._keep()
+
+    def close(self) -> None:
+        """End the server and everything it started, and remove the temporary folder."""
+        self._stop()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+            self._copy = ""
+
+    # --- the copy of the submission ---------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Copy the submission, once: whoever edits the folder meanwhile does not get a grade of two versions."""
+        if self._copy:
+            return
+        try:
+            if self._home is None:
+                self._home = os.path.realpath(tempfile.mkdtemp(prefix="gpulabs-"))
+                os.chmod(self._home, 0o711)  # children of root run as somebody else; nobody else knows the names in it
+            self._copies += 1
+            copy = f"{self._home}/submission-{self._copies}"
+            self._sha256 = copying.copy(self._entries, Path(copy))
+        except OSError as error:
+            raise SandboxError(
+                f"there is no room for a copy of the submission in {self._home or 'the folder for temporary files'} "
+                f"({error.strerror or error}); free space, or name a folder that has some: TMPDIR=/path"
+            ) from None
+        self._copy = copy
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        assert self._home is not None
+        here, there = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
+        first, last = _search_path(self._preload)
+        program = (
+            f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
+            f"from gradebox.sandbox.server import main; main({there.fileno()}, {lifeline})"
+        )
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
+        environment |= {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
+        with self._new_log() as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._home,
+                env=environment,
+                pass_fds=(there.fileno(), lifeline),
+                start_new_session=True,  # Ctrl-C is for the judge, which then ends the server in order
+            )
+        self.tried.clear()
+        there.close()
+        os.close(lifeline)
+        self._channel = here
+        self._greeted = False
+        config = {
+            "home": self._home,
+            "preload": list(self._preload),
+            "optional": list(self._optional),
+            "isolation": self._wanted,
+            "probe_paths": list(self._probe_paths),
+            "readable": list(self._readable),
+        }
+        with contextlib.suppress(wire.Closed):  # noticed, with the log, when the greeting is read
+            wire.send(here.fileno(), codec.dump_json(config))
+
+    def _new_log(self) -> IO[bytes]:
+        try:
+            return open(f"{self._home}/server.log", "wb")
+        except OSError as error:
+            raise SandboxError(f"the sandbox server's log cannot be written: {error.strerror}") from None
+
+    def _greet(self) -> None:
+        """Wait for a started server to be ready, starting one when there is none."""
+        if self._channel is None:
+            self._keep()
+            self._start()
+        if self._greeted:
+            return
+        assert self._channel is not None
+        try:
+            frame = wire.receive(self._channel.fileno(), max_bytes=2**20, timeout_seconds=_START_SECONDS)
+        except (wire.Closed, TimeoutError) as error:
+            log = self._log()
+            self._stop()
+            why = "did not start in time" if isinstance(error, TimeoutError) else "ended while starting"
+            raise SandboxError(f"the sandbox server {why}{log}") from None
+        greeting = codec.load_json(frame)
+        if "error" in greeting:
+            self._stop()
+            raise SandboxError(f"the sandbox server could not start: {greeting['error']}")
+        if self._wanted == "namespaces" and greeting["mode"] != "namespaces":
+            self._stop()
+            raise SandboxError(f"Linux namespaces cannot be used here: {greeting['reason']}")
+        self._isolation = Isolation(greeting["mode"], greeting["reason"], greeting["detail"], greeting["unfiltered"])
+        self._greeted = True
+
+    def _stop(self) -> None:
+        """End the server; returns when the guard has seen everything end."""
+        if self._process is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._lifeline, b"x")
+        os.close(self._lifeline)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+    def _log(self) -> str:
+        """The end of what the server printed, for an error message."""
+        with contextlib.suppress(OSError):
+            text = Path(f"{self._home}/server.log").read_text(errors="replace").strip()
+            if text:
+                return "; it printed: " + text[-1500:]
+        return ""
+
+    # --- asking and reading -----------------------------------------------------------------------------------------
+
+    def _ask(self, request: Request) -> list[bytes]:
+        """Send a request and receive the parts of its reply.
+
+        Raises:
+            wire.Closed: the server ended.
+        """
+        self._greet()
+        assert self._channel is not None
+        limits = request.limits or self._limits
+        head = {
+            "probe": request.probe,
+            "params": codec.to_json(dict(request.params)),
+            "ranks": request.ranks,
+            "device": request.device,
+            "values": request.values,
+            "submission": self._copy if request.student else None,
+            "limits": asdict(limits),
+        }
+        frame = codec.join(codec.dump_json(head), codec.dump_tensors(request.tensors))
+        wire.send(self._channel.fileno(), frame)
+        cap = request.ranks * (limits.result_bytes + 2**20)
+        patience = limits.wall_seconds + limits.rank_grace_seconds + _REPLY_SLACK_SECONDS
+        try:
+            return codec.split(wire.receive(self._channel.fileno(), max_bytes=cap, timeout_seconds=patience))
+        except TimeoutError:
+            raise SandboxError(f"the sandbox server did not answer within {patience:g} s") from None
+        except (codec.CodecError, wire.TooLarge) as error:
+            raise SandboxError(f"the sandbox server's answer makes no sense: {error}") from None
+
+
+def _search_path(preload: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Folders that modules come from, for an interpreter that starts without our `sys.path`.
+
+    Returns:
+        Source trees, to be searched first, so that the server runs the same `grader` as we do although another copy may
+        be installed; and site folders, to be searched last, so that they shadow nothing.
+    """
+    names = dict.fromkeys(["grader", *FOUND, *(name.partition(".")[0] for name in preload)])
+    folders: dict[str, None] = {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin and os.path.isfile(spec.origin):
+            folder = os.path.dirname(os.path.abspath(spec.origin))
+            folders[os.path.dirname(folder) if spec.submodule_search_locations else folder] = None
+    last = [folder for folder in folders if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    return [folder for folder in folders if folder not in last], last

@@ -1,0 +1,205 @@
+"""What the judge asks of the sandbox and what it gets back: frozen records, nothing else.
+
+Not for code that runs anything: the judge imports this module, so it must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from numpy.typing import NDArray
+
+Mode = Literal["namespaces", "limits"]
+
+Kind = Literal[
+    "ok",  # the probe returned
+    "stub",  # NotImplementedError raised by the submission: the task is still open
+    "import_error",  # the submission's module does not exist or does not import
+    "wrong_return",  # says a probe: a return value is not what the docstring promises
+    "error",  # any other exception that passed through the submission, or was provoked by what it defines
+    "crashed",  # the process ended without a result: a signal, os._exit, too many processes
+    "timeout",  # the wall-clock or CPU limit
+    "memory",  # the memory limit, or an allocation that could not succeed under it
+    "output",  # too much printed, written to files, or returned
+    "unsupported",  # vgpu.Unsupported: the virtual GPU cannot tell, so neither can we
+    "tampered",  # an instrument changed while the submission ran: the reading is void
+    "probe_error",  # our own probe failed without a frame of the submission: needs review, never a failed check
+]
+KINDS: frozenset[str] = frozenset(get_args(Kind))
+
+TAMPERING = "tampering"
+"""The kind of a note about a reading that is void."""
+
+VOID = "void"
+"""The kind of a note by which a process of the submission says that the reading is void; becomes `TAMPERING`."""
+
+DESCENDANTS = "descendants"
+"""The kind of a note about processes that outlived their run. Which of them are still seen is chance."""
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself could not do its work; never the submission's fault."""
+
+
+class SubmissionError(SandboxError):
+    """The submission folder cannot be graded as it is (missing, too large, ambiguous); the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one probe may use. All ranks of a request share each limit unless stated otherwise."""
+
+    wall_seconds: float = 60.0
+    cpu_seconds: float = 120.0
+    memory_bytes: int = 4 * 2**30
+    """Anonymous and shared memory that the processes add to the preloaded interpreter's, shared pages counted once."""
+    processes: int = 256
+    """Processes and threads together."""
+    file_bytes: int = 256 * 2**20
+    """Size of one file."""
+    tmp_bytes: int = 512 * 2**20
+    """All files together; `/dev/shm` has the same cap of its own."""
+    output_bytes: int = 16 * 2**20
+    """Standard output and error together; the reply keeps the beginning and the end (see `TEXT_BYTES`)."""
+    result_bytes: int = 256 * 2**20
+    """One rank's result."""
+    rank_grace_seconds: float = 5.0
+    """How long the other ranks may go on after one rank failed: they usually wait for it in a collective."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"Limits.{name} must be positive, not {value!r}")
+
+
+TEXT_BYTES = 32 * 1024
+"""How much of each output stream a reply keeps."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One probe to run.
+
+    `probe` is `"lab1.matmul"` for the function `matmul` of `grader.lab1.probes.gpu_basics`. `params` (JSON values) and `tensors`
+    (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is `"cpu"`, `"cuda"` or
+    `"vgpu:MODEL"`; `values=False` is the virtual GPU's shapes-only mode. With `student=False` the submission does not
+    exist in the child: a run of our own code that yields a truth.
+    """
+
+    probe: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    ranks: int = 1
+    device: str = "cpu"
+    values: bool = True
+    student: bool = True
+    limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        module, _, function = self.probe.rpartition(".")
+        if not (module and function and all(part.isidentifier() for part in self.probe.split("."))):
+            raise ValueError(f"Request.probe must look like 'lab1.matmul', not {self.probe!r}")
+        if not 1 <= self.ranks <= 64:
+            raise ValueError(f"Request.ranks must lie between 1 and 64, not {self.ranks}")
+        if both := set(self.params) & set(self.tensors):
+            raise ValueError(f"Request: {sorted(both)} given both as params and as tensors")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something an instructor may want to look at. Never costs points by itself."""
+
+    kind: str
+    detail: str
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class RankReply:
+    """How one rank ended."""
+
+    kind: Kind
+    value: Any = None
+    """JSON value the probe returned. Where a tensor stood, its name in `tensors` stands now."""
+    tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Tensors by path (`"loss"`, `"gradients/weight"`). bfloat16 and float8 arrive as float32, see `dtypes`."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    """The type each tensor had in the child: `"bfloat16"`, `"float32"`, ..."""
+    error: str | None = None
+    """Type of the exception."""
+    message: str = ""
+    where: str | None = None
+    """`"benchmark.py:41 in benchmark_matmul"`: the innermost frame of the submission, or None."""
+    line: str | None = None
+    """The source line at `where`, stripped."""
+    traceback: str = ""
+    """Full traceback text, for probe errors and instructors; empty when there is none."""
+    importing: bool = False
+    """Whether it was ended from outside while a module of the submission was being imported."""
+    stdout: str = ""
+    stderr: str = ""
+    cpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from a request."""
+
+    kind: Kind
+    """The first rank's kind that is not `"ok"`, in the order tampered first, then by rank; `"ok"` when all are."""
+    ranks: tuple[RankReply, ...]
+    seconds: float
+    """Real time of the round trip."""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def first(self) -> RankReply:
+        """The rank that decided `kind`: its error, message and where are the ones to show."""
+        return next((rank for rank in self.ranks if rank.kind == self.kind), self.ranks[0])
+
+    @property
+    def value(self) -> Any:
+        return self.ranks[0].value
+
+    @property
+    def tensors(self) -> Mapping[str, NDArray[Any]]:
+        return self.ranks[0].tensors
+
+    @property
+    def error(self) -> str | None:
+        return self.first.error
+
+    @property
+    def message(self) -> str:
+        return self.first.message
+
+    @property
+    def where(self) -> str | None:
+        return self.first.where
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How the children are kept apart from the rest of the machine."""
+
+    mode: Mode
+    reason: str = ""
+    """Why namespaces are not in use; empty when they are."""
+    detail: str = ""
+    unfiltered: str = ""
+    """Why the children's system calls are not filtered; empty when they are."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """For every report."""
+        open_calls = f"  system calls are not filtered, because {self.unfiltered}: keyrings can carry answers along"
+        rest = (open_calls,) if self.unfiltered else ()
+        if self.mode == "namespaces":
+            return (f"isolation: Linux namespaces ({self.detail})", *rest)
+        return (
+            f"isolation: process limits only, because {self.reason}",
+            "  the submission can see this machine's files and network; grade only code you would run yourself",
+            *rest,
+        )

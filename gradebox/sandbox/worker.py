@@ -1,0 +1,385 @@
+"""One rank: set limits, watch, attach the device, run the probe beside the submission, send what it returned.
+
+Everything here happens in a process that ends with the submission's code; what it says is checked by the judge. Not for
+isolation (done before, in `supervisor.py`) and not for judging.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import gc
+import importlib
+import importlib.util
+import mmap
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gradebox.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
+from gradebox.sandbox.student import Student
+from gradebox.sandbox.types import Limits
+
+# Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
+_join = codec.join
+_write = os.write
+
+_TAMPERED = b'{"kind":"tampered","message":"the sandbox\'s own code, or Python\'s builtins"}'
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rank has to do; the same for all ranks of a request but for `rank`."""
+
+    probe: str
+    params: dict[str, Any]
+    tensors: bytes
+    device: str
+    values: bool
+    present: bool
+    rank: int
+    ranks: int
+    limits: Limits
+    submission: str
+    """Parent of the package `labs`, as the child sees it."""
+    packages: str
+    """Folder with `labkit` and `vgpu`, as the child sees it."""
+    work: str
+    """Working directory; the ranks' meeting place is in it."""
+    source_roots: tuple[str, ...]
+    probe_paths: tuple[str, ...]
+    port: int
+    threads: int
+    uid: int | None
+    address_bytes: int | None
+    process_limit: int | None
+    filtered: bool
+    """Whether `seccomp.py` filters its system calls."""
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """A rank's ways out: descriptors to write to."""
+
+    result: int
+    notes: int
+    trace: int
+    stdout: int
+    stderr: int
+    control: int
+    """A socket, for the listener of `seccomp.py`; closed before the submission runs."""
+
+
+VOIDED, LOST = 0, 1
+"""Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
+
+
+def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
+    """Be rank `task.rank` of a request, in a process forked for it. Never returns.
+
+    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one. `closing` is
+    the last line of the notes, without which no result counts. `page` is shared with the supervisor, and with every
+    process that the submission forks: what is said there needs no descriptor, which could be closed or replaced.
+    """
+    # Bound and made before a submission runs: what it replaces later does not reach these.
+    own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
+    void = token + codec.join(codec.join(_TAMPERED, b""))
+    functions, entries = instruments.seal(sys.modules[__name__], codec)
+    try:
+        _enter(task, pipes)
+        emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
+        outcome, tensors = _observe(task, emit, page)
+    except BaseException as error:  # ours alone: the submission's are caught in _observe
+        outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
+    # A process the submission forked may come back here with our stack; only the rank itself may answer.
+    if getpid() != own:
+        leave(0)
+    # Neither a function nor a builtin may be called before this is over: it is they that are in doubt.
+    for function, code in functions:
+        if function.__code__ is not code:
+            write(pipes.result, void)
+            leave(0)
+    for namespace, name, value in entries:
+        if namespace.get(name) is not value:
+            write(pipes.result, void)
+            leave(0)
+    with contextlib.suppress(OSError):
+        write(pipes.notes, closing)
+    _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
+    leave(0)
+
+
+def _enter(task: Task, pipes: Pipes) -> None:
+    """Limits, privileges, environment and standard streams; nothing of the submission runs yet."""
+    os.setpgid(0, 0)
+    _set_limits(task)
+    if linux.AVAILABLE:
+        linux.drop_privileges(task.uid)
+    elif task.uid is not None:
+        os.setuid(task.uid)
+    if task.filtered:
+        seccomp.enter(pipes.control, cuda=task.device == "cuda")
+    else:
+        os.close(pipes.control)
+    os.chdir(task.work)
+    _set_environment(task)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (pipes.stdout, 1), (pipes.stderr, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    sys.stdin = os.fdopen(0, closefd=False)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+    # Written by C code, so a loop that swallows exceptions and a crash still tell their line.
+    faulthandler.enable(file=pipes.trace, all_threads=False)
+    faulthandler.register(signal.SIGTERM, file=pipes.trace, all_threads=False, chain=True)
+    hidden = {*task.source_roots, ""}
+    sys.path[:] = [task.submission, task.packages, *(entry for entry in sys.path if entry not in hidden)]
+    sys.dont_write_bytecode = True
+    sys.argv = ["probe"]
+
+
+def _set_limits(task: Task) -> None:
+    limits = task.limits
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: max(1, int(limits.cpu_seconds) + 1),
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_AS: task.address_bytes,
+        resource.RLIMIT_NPROC: task.process_limit,
+    }
+    for which, value in wanted.items():
+        if value is not None:
+            hard = resource.getrlimit(which)[1]
+            # A student's handler may catch SIGXCPU; the hard limit a second later cannot be caught.
+            soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            top = soft + 1 if which == resource.RLIMIT_CPU and hard == resource.RLIM_INFINITY else soft
+            with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
+                resource.setrlimit(which, (soft, top))
+
+
+def _set_environment(task: Task) -> None:
+    kept = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LANG", "TZ")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {
+        "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": task.work,
+        "TMPDIR": task.work,
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": f"{task.work}/.matplotlib",
+        "XDG_CACHE_HOME": f"{task.work}/.cache",
+        "TORCHINDUCTOR_CACHE_DIR": f"{task.work}/.inductor",
+        "TRITON_CACHE_DIR": f"{task.work}/.triton",
+        "PYTHONPATH": f"{task.submission}:{task.packages}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(task.threads),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(task.port),
+        "RANK": str(task.rank),
+        "LOCAL_RANK": str(task.rank),
+        "WORLD_SIZE": str(task.ranks),
+        "LOCAL_WORLD_SIZE": str(task.ranks),
+    }
+    if linux.AVAILABLE:
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
+
+
+def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
+    folders = [os.path.join(os.path.dirname(os.path.dirname(__file__)), "probes"), *task.probe_paths]
+    importing: list[str] = []
+    taken: dict[str, tuple[str, Any]] = {}
+    tampered: list[str] = []
+    try:
+        _seed(task)
+        probe = _find_probe(task)
+        arguments = dict(task.params) | {
+            name: _as_tensor(array) for name, array in codec.load_tensors(task.tensors).items()
+        }
+        with _attached(task.device, task.values, task.ranks) as gpu:
+            student = Student(
+                device="cpu" if task.device == "cpu" else "cuda",
+                gpu=gpu,
+                rank=task.rank,
+                ranks=task.ranks,
+                rendezvous=f"file://{task.work}/rendezvous",
+                present=task.present,
+                importing=importing,
+            )
+            own = instruments.own_packages()
+            _hide_grader()
+            check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
+            known = ours.know(_libraries(task, own), probe.__module__, _observe.__code__, gpu)
+            void = functools.partial(_void, page, tampered.append)
+            finish = audit.install(known, _allowed(task), emit, void)
+            # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
+            gc.freeze()
+            gc.unfreeze = _leave_frozen
+            try:
+                returned = probe(student, **arguments)
+            finally:
+                finish()
+                tampered += check()
+        value = codec.to_json(returned, functools.partial(_put_aside, taken))
+        outcome: dict[str, Any] = {"kind": "ok", "value": value}
+    except BaseException as error:
+        outcome = failures.describe(
+            error, submission=task.submission, importing=importing, probe_folders=[f"{f}/" for f in folders]
+        )
+    if tampered:
+        # Nothing more is needed from what may have been changed: no tensors, and names that are our own.
+        return {"kind": "tampered", "message": ", ".join(tampered[:8])}, {}
+    arrays, dtypes = {}, {}
+    if outcome["kind"] == "ok":
+        dtypes = {name: dtype for name, (dtype, _) in taken.items()}
+        arrays = {name: array for name, (_, array) in taken.items()}
+    return outcome | {"dtypes": dtypes}, arrays
+
+
+def _seed(task: Task) -> None:
+    """Forked ranks would share the server's generator states; give each its own, the same in every run."""
+    random.seed(task.rank)
+    np.random.seed(task.rank)
+    if "torch" in sys.modules:
+        torch = sys.modules["torch"]
+        torch.manual_seed(task.rank)
+        torch.set_num_threads(task.threads)
+
+
+def _find_probe(task: Task) -> Any:
+    module_name, _, function = task.probe.rpartition(".")
+    for folder in task.probe_paths:
+        path = os.path.join(folder, *module_name.split(".")) + ".py"
+        if os.path.exists(path):
+            spec = importlib.util.spec_from_file_location(f"probes.{module_name}", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return getattr(module, function)
+    return getattr(importlib.import_module(f"grader.probes.{module_name}"), function)
+
+
+@contextlib.contextmanager
+def _attached(device: str, values: bool, ranks: int) -> Iterator[Any]:
+    """The device the submission will see as `cuda`, one for each rank; yields the virtual GPU or None."""
+    kind, _, model = device.partition(":")
+    if kind != "vgpu":
+        yield None
+        return
+    import vgpu
+
+    # force: on a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
+    with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
+        yield gpu
+
+
+def _allowed(task: Task) -> tuple[str, ...]:
+    """Folders in which opening a file deserves no note."""
+    python = (sys.prefix, sys.base_prefix, *(entry for entry in sys.path if os.path.isabs(entry)))
+    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
+
+
+def _libraries(task: Task, packages: Sequence[ModuleType]) -> list[str]:
+    """Folders of code that is neither the submission's nor unknown; what is written to `/tmp` later is not in them."""
+    folders = [os.path.dirname(str(package.__file__)) for package in packages]
+    on_path = [entry for entry in sys.path if os.path.isabs(entry) and entry not in (task.submission, task.work)]
+    return [*folders, os.path.dirname(os.path.dirname(__file__)), *task.probe_paths, *on_path]
+
+
+def _leave_frozen() -> None:
+    """`gc.unfreeze` in a child: what is ours stays out of sight, and nobody else has frozen anything."""
+
+
+def _void(page: mmap.mmap, append: Callable[[str], None], what: str) -> None:
+    """Also in a process that the submission forked, whose `append` reaches nobody."""
+    page[VOIDED] = 1
+    append(what)
+
+
+def _emit(
+    write: Callable[[int, bytes], int],
+    look: Callable[[int], os.stat_result],
+    pipe: os.stat_result,
+    page: mmap.mmap,
+    notes: int,
+    line: bytes,
+) -> None:
+    """Write a note to the pipe that descriptor `notes` was; where it is another file by now, say so."""
+    try:
+        now = look(notes)
+        if (now.st_dev, now.st_ino) == (pipe.st_dev, pipe.st_ino) and write(notes, line) == len(line):
+            return
+    except OSError:  # closed, or full and told not to wait
+        pass
+    page[LOST] = 1
+
+
+def _hide_grader() -> None:
+    """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
+    for name in [name for name in sys.modules if name == "grader" or name.startswith("grader.")]:
+        del sys.modules[name]
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _put_aside(taken: dict[str, tuple[str, Any]], path: str, value: Any) -> bool:
+    """Take tensors and arrays out of a probe's value; false for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        # A subclass could answer for itself; its plain data cannot.
+        plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
+        if dtype == "bfloat16" or dtype.startswith("float8"):
+            plain = plain.to(torch.float32)
+        taken[path] = (dtype, plain.contiguous().numpy())
+        return True
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        taken[path] = (str(value.dtype), np.asarray(value))
+        return True
+    return False
+
+
+def _send(descriptor: int, token: bytes, outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> None:
+    try:
+        payload = _join(_plain_json(outcome), b"") if outcome["kind"] == "tampered" else _encode(outcome, arrays)
+    except Exception as error:
+        outcome = failures.describe(error, submission="\0", importing=(), probe_folders=())
+        payload = _encode(outcome, {})
+    if len(payload) > max_bytes:
+        outcome = {"kind": "output", "message": f"the result has {len(payload)} bytes, allowed are {max_bytes}"}
+        payload = _encode(outcome, {})
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    data = memoryview(token + _join(payload))
+    while data:
+        data = data[_write(descriptor, data[: 1 << 18]) :]
+
+
+def _encode(outcome: dict[str, Any], arrays: dict[str, Any]) -> bytes:
+    return _join(codec.dump_json(outcome), codec.dump_tensors(arrays))
+
+
+def _plain_json(outcome: dict[str, Any]) -> bytes:
+    """JSON of texts without quotes or escapes in them, made without the encoder that may have been replaced."""
+    return ("{" + ",".join(f'"{key}":"{value}"' for key, value in outcome.items()) + "}").encode()

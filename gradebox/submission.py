@@ -1,0 +1,329 @@
+"""The judge's view of a submission: ask a probe, get what it observed, or an honest reason why there is nothing.
+
+Runs probes in the sandbox and turns every way a student's code can end into a check's outcome. Not for judging values
+(`grader/checks/`) and not for isolation (`gradebox/sandbox/`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gradebox import source
+from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.devices import GradingDevice
+from gradebox.grade import IntegrityNote
+from gradebox.rubric import Lab
+from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
+from gradebox.texts import printable
+
+_BUSY_SECONDS = 0.3
+_BUSY_SHARE = 0.6
+"""A spinning process that gets less of a core than this is one of many."""
+
+MACHINE_WAS_BUSY = "the machine was busy"
+"""In the message of a check that needs review for that reason: it is worth a second look."""
+
+_IMPORT_TIMEOUTS = 2
+"""So many imports without an end, and nothing of that lab is asked again: each costs a minute."""
+_MIN_SECONDS = 1.0
+"""With less time left than this, nothing more is asked."""
+
+_SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
+_SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
+"""Honest mistakes end like this too, so it costs nothing; but somebody may want to look."""
+
+_BLAME = (
+    *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),
+    *("unsupported", "probe_error", "ok"),
+)
+"""Of several ranks that failed, the kind that tells most comes first."""
+_LEFT_ALONE = ("onnection closed", "onnection reset", "imed out", "another rank failed", "remote process exited")
+"""In the message of a rank that waited for another one."""
+
+_APART_HINT = (
+    "every rank must make the same collectives in the same order: look for one under `if rank == 0`, for ranks that "
+    "have different numbers of batches, and for a rank that leaves before the others"
+)
+
+_RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
+_MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
+_TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
+
+
+class ProbeFailed(NeedsReview):
+    """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
+
+
+class Seen:
+    """What a probe observed: JSON values and arrays, read as attributes or items."""
+
+    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._values = {**values, **arrays}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the probe did not report {name!r}") from None
+
+    __getitem__ = __getattr__
+
+
+class Submission:
+    """One student's folder, run probe by probe."""
+
+    def __init__(self, device: GradingDevice, sandbox: Sandbox, *, time_limit_seconds: float | None = None) -> None:
+        """Nothing is asked any more when `time_limit_seconds` from now have passed."""
+        self.device = device
+        self._sandbox = sandbox
+        self._replies: dict[str, Reply] = {}
+        self._notes: list[IntegrityNote] = []
+        self._check = ""
+        self._time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
+        self._deadline = time.monotonic() + self._time_limit
+        self._endless: dict[str, list[str]] = {}
+        """Where imports did not end, by lab."""
+
+    @property
+    def integrity(self) -> tuple[IntegrityNote, ...]:
+        return tuple(self._notes)
+
+    def begin(self, check_id: str) -> None:
+        """Name the check that runs now: notes are filed under it.
+
+        Raises:
+            NeedsReview: the time limit of the whole grading has been reached.
+        """
+        self._check = check_id
+        if time.monotonic() > self._deadline - _MIN_SECONDS:
+            raise self._left_out()
+
+    def probe(
+        self,
+        probe: str,
+        *,
+        device: str | None = None,
+        values: bool = True,
+        student: bool = True,
+        limits: Limits | None = None,
+        **inputs: Any,
+    ) -> Seen:
+        """Run `grader/probes/` function `probe` ("lab1.matmul") beside the student's code and return what it saw.
+
+        Arrays among `inputs` reach the probe as tensors, everything else must be JSON. The same question asked twice
+        in one grading is answered from memory. `device` overrides the grading device; `values=False` asks the virtual
+        GPU for shapes only; `student=False` keeps the submission out of the child, for a reference run.
+
+        Raises:
+            CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
+            NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
+        """
+        (seen,) = self.rank_probe(probe, 1, device=device, values=values, student=student, limits=limits, **inputs)
+        return seen
+
+    def rank_probe(
+        self,
+        probe: str,
+        ranks: int,
+        *,
+        device: str | None = None,
+        values: bool = True,
+        student: bool = True,
+        limits: Limits | None = None,
+        **inputs: Any,
+    ) -> list[Seen]:
+        """`probe` in several processes at once, which may meet at `student.rendezvous`; what each saw, by rank.
+
+        A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
+        others': a rank that waits for a failed one fails as well.
+        """
+        request = Request(
+            probe=probe,
+            params={name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)},
+            tensors={name: value for name, value in inputs.items() if isinstance(value, np.ndarray)},
+            ranks=ranks,
+            device=device or self.device.name,
+            values=values,
+            student=student,
+            limits=limits,
+        )
+        reply = self._run(request)
+        if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
+            if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
+                raise _apart(reply.ranks)
+            raise self._problem(request, min(failed, key=_blame))
+        return [Seen(answer.value, answer.tensors) for answer in reply.ranks]
+
+    def numeric_probe(self, probe: str, **inputs: Any) -> Seen:
+        """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
+        try:
+            return self.probe(probe, **inputs)
+        except NeedsReview:
+            if not self.device.simulated:
+                raise
+            return self.probe(probe, **{**inputs, "device": "cpu"})
+
+    def source_notes(self, labs: tuple[Lab, ...]) -> tuple[IntegrityNote, ...]:
+        """What the source of these labs reaches for that no lab needs."""
+        return source.notes(self._sandbox.python_files(), labs)
+
+    def read_text(self, path: str) -> str | None:
+        """A text file of the submission, by its path in our layout; None where there is none that can be read."""
+        return self._sandbox.read_text(path)
+
+    def _run(self, request: Request) -> Reply:
+        key = key_of(request)
+        if key not in self._replies:
+            self._stop_if_endless()
+            limits = request.limits or self._sandbox.limits
+            left = self._deadline - time.monotonic()
+            if left < _MIN_SECONDS:
+                raise self._left_out()
+            cut = left < limits.wall_seconds
+            timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
+            reply = self._sandbox.run(timed)
+            if any(map(_timed_out, reply.ranks)):
+                if cut:
+                    raise self._left_out()
+                if _machine_is_busy():
+                    reply = self._sandbox.run(timed)
+            self._replies[key] = reply
+            self._note(request, reply)
+        return self._replies[key]
+
+    def _stop_if_endless(self) -> None:
+        """Raise when the imports of this lab have not ended so often that the next one will not either."""
+        places = self._endless.get(self._lab, [])
+        if len(places) >= _IMPORT_TIMEOUTS:
+            raise CheckFailed(
+                f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
+                "code outside of functions runs at every import: leave there nothing that takes long",
+            )
+
+    def _left_out(self) -> NeedsReview:
+        return NeedsReview(
+            f"left out: the time limit of {self._time_limit:g} s for the whole grading was reached",
+            "grade this lab alone with --lab, or all of them with a longer --time-limit",
+        )
+
+    @property
+    def _lab(self) -> str:
+        return self._check.partition(".")[0]
+
+    def _note(self, request: Request, reply: Reply) -> None:
+        """File what the sandbox noticed, and ends that a trick would have, under the check that runs now."""
+        for note in reply.notes:
+            self._add_note(note.kind, note.detail, note.where)
+        if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
+            self._endless.setdefault(self._lab, []).append(endless.where or "a place that is not known")
+        for answer in reply.ranks:
+            if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
+                detail = f"{request.probe} ended as {answer.kind}: {answer.message}"
+                self._add_note("ending", detail, answer.where)
+
+    def _add_note(self, kind: str, detail: str, where: str | None) -> None:
+        self._notes.append(IntegrityNote(kind, printable(detail), printable(where or ""), self._check))
+
+    def _problem(self, request: Request, answer: RankReply) -> Exception:
+        """The outcome that fits how the child ended."""
+        where = f" at {answer.where}" if answer.where else ""
+        text = answer.message or ""
+        match answer.kind:
+            case "stub":
+                return CheckFailed(
+                    text or "this task is still open", "do the TODO steps below its docstring, in their order"
+                )
+            case "import_error":
+                return CheckFailed(
+                    f"the module does not import: {text}{where}", "run the file once with python; mend the first error"
+                )
+            case "error":
+                return CheckFailed(f"your code raised {answer.error}: {text}{where}", _RAISED_HINT)
+            case "wrong_return":
+                return CheckFailed(text, "the docstring says what it must return, and what must hold afterwards")
+            case "crashed":
+                return CheckFailed(
+                    f"the process ended before the check was over: {text}{where}",
+                    "os._exit, sys.exit and crashes of the interpreter end a check",
+                )
+            case "timeout" if _machine_is_busy():
+                return NeedsReview(
+                    f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
+                )
+            case "timeout":
+                return CheckFailed(f"no answer in time: {text}", _TIMEOUT_HINT)
+            case "memory":
+                return CheckFailed(f"too much memory: {text}", _MEMORY_HINT)
+            case "output":
+                return CheckFailed(f"too much output: {text}", "print less inside loops")
+            case "tampered":
+                return CheckFailed(
+                    f"void: the submission reached into what the grader measures with ({text})",
+                    "do not patch clocks, torch or the grader, and measure instead of asking the virtual GPU",
+                )
+            case "unsupported":
+                return NeedsReview(
+                    f"the {self.device.label} cannot run this: {text}{where}", "grade it on a real GPU, or by hand"
+                )
+        return ProbeFailed(
+            f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
+        )
+
+
+def _left_alone(answer: RankReply) -> bool:
+    """Whether this rank says no more than that another one did not come."""
+    return any(words in answer.message for words in _LEFT_ALONE)
+
+
+def _timed_out(answer: RankReply) -> bool:
+    """Whether time ran out: ours, or that of a collective in which this rank waited."""
+    return answer.kind == "timeout" or (answer.kind in ("error", "probe_error") and "imed out" in answer.message)
+
+
+def _blame(answer: RankReply) -> tuple[bool, int]:
+    """Sorts the rank that failed first before those that failed because of it."""
+    return _left_alone(answer), _BLAME.index(answer.kind)
+
+
+def _apart(ranks: Sequence[RankReply]) -> Exception:
+    """Why there is no result although no rank did anything wrong for itself: they waited for each other."""
+    stories = []
+    for rank, answer in enumerate(ranks):
+        at = f" at {answer.where}" if answer.where else ""
+        if answer.kind == "ok":
+            stories.append(f"rank {rank} was done")
+        elif _timed_out(answer):
+            stories.append(f"rank {rank} was still{at or ' busy'} when time was up")
+        else:
+            stories.append(f"rank {rank} lost a connection{at}")
+    text = f"the ranks did not meet: {', '.join(stories)}"
+    if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
+        return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
+    return CheckFailed(text, _APART_HINT)
+
+
+def key_of(request: Request) -> str:
+    """The same for the same question; time and memory limits do not count."""
+    arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
+    return json.dumps(
+        [request.probe, dict(request.params), arrays, request.ranks, request.device, request.values, request.student],
+        sort_keys=True,
+    )
+
+
+def _machine_is_busy() -> bool:
+    """True when other work takes the core from us, so that a timeout says little about the submission.
+
+    Measured, not read from the load average: that one still remembers what the submission itself had started.
+    """
+    started, used = time.monotonic(), time.process_time()
+    while time.monotonic() - started < _BUSY_SECONDS:
+        pass
+    return time.process_time() - used < _BUSY_SHARE * (time.monotonic() - started)

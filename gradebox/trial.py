@@ -1,0 +1,40 @@
+"""Can this machine grade at all? A probe of our own is asked before any code of a submission runs.
+
+When the sandbox cannot fork, or PyTorch does not compute, every check would fail for that: better no grade than a
+bad one that the student has not earned.
+"""
+
+from __future__ import annotations
+
+from gradebox.sandbox import Request, Sandbox, SandboxError
+
+_LEFT, _RIGHT = [[1.0, 2.0], [3.0, 4.0]], [[0.5, -1.0], [2.0, 0.25]]
+_PRODUCT = [[4.5, -0.5], [9.5, -2.0]]
+_MEND = "`make doctor` looks for the cause, and `make clean grade` installs the versions that were tested"
+
+
+def problem(sandbox: Sandbox, device: str) -> str:
+    """Why nothing can be graded on `device`, in one sentence, and what mends it; empty when all is well.
+
+    A sandbox that has passed on a device is not asked again: in a class it serves many submissions.
+    """
+    if device in sandbox.tried:
+        return ""
+    try:
+        reply = sandbox.run(
+            Request("shared.trial.product", params={"left": _LEFT, "right": _RIGHT}, device=device, student=False)
+        )
+    except SandboxError as error:
+        return f"this machine cannot run checks: {error}; {_MEND}"
+    if reply.kind != "ok":
+        why = ": ".join(part for part in (reply.error or reply.kind, reply.message) if part)
+        return f"a trial on {device} failed before any code of the submission ran: {why}; {_MEND}"
+    if reply.value != {"product": _PRODUCT}:
+        return f"a product of two small matrices is wrong on {device}: {reply.value}; {_MEND}"
+    sandbox.tried.add(device)
+    return ""
+
+
+def forget(sandbox: Sandbox) -> None:
+    """Ask again the next time: something has failed since."""
+    sandbox.tried.clear()

@@ -1,1 +1,0 @@
-"""Grading a class: from many submissions to one gradebook. Not for judging one submission (`grader/session.py`)."""

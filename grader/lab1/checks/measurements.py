@@ -1,0 +1,175 @@
+"""Judges whether Lab 1's numbers are true: seconds, TFLOPS, synchronisation, robustness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradebox.assertions import number, require, require_close, seconds
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab1.truth.timing import (
+    Call,
+    devices,
+    expected,
+    long_size,
+    long_sizes,
+    measure,
+    peak_tflops,
+    require_ran,
+    short_sizes,
+)
+
+_DISTURBED, _RUN = 25, 5
+"""Products of a call, and how many of them in a row are slow, and how many fast.
+
+A run of five lies in two blocks of four or five products at most, in three of two or three: the median of five or more
+single times or blocks stays what it is, wherever the runs begin. The mean, the smallest, the largest are wrong."""
+SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
+
+
+@criterion("lab1.measurements")
+class TestMeasurements:
+    @requires("lab1.benchmark.returns_result")
+    def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        for device in devices(submission.device):
+            calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
+            calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
+            for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
+                expected(device, call, seen).require(
+                    seen["result"]["seconds"],
+                    f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
+                    SYNC_HINT,
+                )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6)]
+        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+            expected(device, call, seen).require(
+                seen["result"]["seconds"],
+                f"seconds per product of {call['size']}, which takes no longer than some launches",
+                "time many products and wait for them once, or for each; nothing else between start and stop",
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        calls = [{"size": fresh.odd(101, 999), "iterations": 5} for _ in range(3)]
+        for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
+            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+            require(took > 0, f"MatmulResult.seconds: saw {took}")
+            require_close(
+                seen["result"]["tflops"],
+                2 * call["size"] ** 3 / took / 1e12,
+                relative=0.005,
+                what=f"TFLOPS of a product of {call['size']} that took {seconds(took)}",
+                show=lambda value: f"{value:.5g} TFLOPS",
+                hint="each of the n² results takes n multiplications and n additions",
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        calls = [{"size": size, "iterations": 1} for size in long_sizes(device, fresh, 3)]
+        for call, seen in zip(
+            calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
+        ):
+            require_ran(call, seen, "time the products that are asked for")
+            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+            honest = expected(device, call, seen)
+            require(
+                took <= 1.5 * honest.high,
+                f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, expected "
+                f"{seconds(honest.high)}",
+                f"the clock ran while older work was finished; {SYNC_HINT}, also before the start",
+            )
+            # A clock that is stopped too early reads less; that the device was idle at the start is then seen there.
+            require(
+                took >= 0.9 * honest.low or seen["idle_at_start"] is True,
+                f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, and the first timed "
+                "product was put behind that work",
+                f"{SYNC_HINT}, also before the start",
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name
+        calls = [{"size": size, "iterations": 12} for size in long_sizes(device, fresh, 5)]
+        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+            honest = expected(device, call, seen)
+            require(
+                took >= 0.9 * honest.low,
+                f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected "
+                f"{seconds(honest.low)}",
+                SYNC_HINT,
+            )
+            require(
+                took <= 3 * honest.high, f"not the time of a product: saw {seconds(took)}, not {seconds(honest.high)}"
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
+        device = submission.device.name if submission.device.simulated else "vgpu:T4"
+        hiccups = _hiccups(fresh)
+        # The largest first: a hiccup that is left over, whoever has run fewer products, hits no smaller one.
+        sizes = sorted(long_sizes(device, fresh, len(hiccups)), reverse=True)
+        calls = [{"size": size, "iterations": _DISTURBED, "warmup": 3} for size in sizes]
+        for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
+            require_ran(call, seen, "time the products that are asked for")
+            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+            honest = expected(device, call, seen)
+            require(
+                0.9 * honest.low <= took <= 1.1 * honest.high,
+                f"of {_DISTURBED} products {_RUN} took 200 times as long as the others, and {_RUN} a twentieth: saw "
+                f"{seconds(took)}, expected {seconds(honest.high)}",
+                "the docstring asks for the median: of the single products, or of at least five blocks",
+            )
+
+    @requires("lab1.benchmark.returns_result")
+    def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
+        for device in devices(submission.device):
+            calls: list[Call] = [
+                {"size": size, "iterations": 8, "dtype": dtype}
+                for dtype in ("float32", "float16")
+                for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
+            ]
+            for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
+                told = number(seen["result"]["tflops"], "MatmulResult.tflops")
+                peak = peak_tflops(device, call["dtype"], seen)
+                if peak is None:
+                    peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
+                require(
+                    told <= peak,
+                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, "
+                    f"but no more than {peak:.5g} can be reached",
+                    "a number above the peak means that the clock stopped too early or that work was counted twice",
+                )
+                # A share of the peak that is told without measuring lies below the roofline, too.
+                slowest = 2 * call["size"] ** 3 / (1.25 * expected(device, call, seen).high) / 1e12
+                require(
+                    told >= slowest,
+                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, which nobody "
+                    f"measured: {slowest:.5g} and more are reached",
+                )
+
+
+def _hiccups(fresh: Fresh) -> list[list[dict[str, Any]]]:
+    """A slow run and a fast one for each call. Whichever product is timed alone, it is in one of them in some call."""
+    # Outermost, between and innermost: together they cover every product.
+    pairs = [(0, 20), (5, 15), (10, fresh.shuffled((0, 20))[0])]
+    for _ in range(2):
+        first = fresh.integer(0, _DISTURBED - 2 * _RUN)
+        pairs.append((first, fresh.integer(first + _RUN, _DISTURBED - _RUN)))
+    calls = []
+    for pair in fresh.shuffled(pairs):
+        slow, fast = fresh.shuffled(pair)
+        calls.append(
+            [
+                {"first": slow, "count": _RUN, "factor": 200.0},
+                {"first": fast, "count": _RUN, "factor": 0.05},
+            ]
+        )
+    return calls

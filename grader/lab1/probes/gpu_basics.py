@@ -1,0 +1,269 @@
+"""Probes of Lab 1: what the student's benchmark, memory profile and analysis report, beside what the GPU really did."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from grader.shared.probes.handed_out import network
+from grader.shared.probes.support import fields, plain, sequence, watch_products
+from labkit.results import (
+    STAGES,
+    Comparison,
+    Environment,
+    MatmulResult,
+    MemoryProfile,
+    OperationTime,
+    StageMemory,
+)
+
+BENCHMARK = "lab1_gpu_basics.benchmark"
+MEMORY = "lab1_gpu_basics.memory_profiling"
+_ALL_KERNELS = 10**9
+
+
+def environment(student: Any) -> dict[str, Any]:
+    """What `check_environment()` says, beside what this process finds."""
+    told = student.module("lab1_gpu_basics.environment").check_environment()
+    on_gpu = torch.cuda.is_available()
+    return {
+        "told": fields(told, Environment, "check_environment()"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "device_name": torch.cuda.get_device_name(0) if on_gpu else None,
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
+        "capability": list(torch.cuda.get_device_capability(0)) if on_gpu else None,
+    }
+
+
+def matmul(
+    student: Any,
+    *,
+    calls: Sequence[dict[str, Any]],
+    warm: bool = False,
+    busy_products: int = 0,
+    hiccups: Sequence[Sequence[dict[str, Any]]] = (),
+    pace: float | None = None,
+    truth: bool = False,
+) -> dict[str, Any]:
+    """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
+
+    Args:
+        warm: use the device before the first call, so that only the student's own mistakes cost time.
+        busy_products: before each call, queue this many products of the call's size without waiting for them.
+        hiccups: of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
+            from the first product after the warm-up (virtual GPU only).
+        pace: every kernel takes this many times as long (virtual GPU only).
+        truth: also measure each product independently, around the student's call (real GPU only).
+    """
+    if pace is not None:
+        student.gpu.inject_slowdown(pace, count=_ALL_KERNELS)
+    module = student.module(BENCHMARK)
+    observed: list[dict[str, Any]] = []
+    for call in calls:
+        arguments = {"device": student.device, **call}
+        if "dtype" in arguments:
+            arguments["dtype"] = getattr(torch, arguments["dtype"])
+        size, dtype = arguments["size"], arguments.get("dtype", torch.float32)
+        if warm:
+            _queue_products(arguments["device"], size, dtype, 3)
+            _synchronize()
+        # Measured before a first, cold call it would do the student's warm-up for them.
+        truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
+        for run in hiccups[len(observed)] if hiccups else ():
+            skipped = arguments.get("warmup", 10) + run["first"]
+            student.gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
+        if busy_products:
+            _queue_products(arguments["device"], size, dtype, busy_products)
+        with watch_products(student.gpu) as products:
+            result = module.benchmark_matmul(**arguments)
+            seen = products()
+        if truth:
+            truths.append(_event_seconds(size, dtype))
+        observed.append(
+            {
+                "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
+                "products": _counted(seen),
+                "truth": truths,
+                "idle_at_start": _idle_at_start(student.gpu, size, arguments["iterations"]),
+            }
+        )
+    return {"calls": observed}
+
+
+def _counted(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    counts: dict[tuple[Any, ...], int] = {}
+    for product in products:
+        key = (product["device"], product["dtype"], product["flops"])
+        counts[key] = counts.get(key, 0) + 1
+    return [{"device": d, "dtype": t, "flops": f, "count": count} for (d, t, f), count in counts.items()]
+
+
+def _idle_at_start(gpu: Any, size: int, timed: int) -> bool | None:
+    """Whether the device was idle when the first of the last `timed` products was launched; None where nobody saw."""
+    if gpu is None:
+        return None
+    kernels = gpu.timeline
+    places = [index for index, kernel in enumerate(kernels) if int(kernel.flops) == 2 * size**3][-timed:]
+    if len(places) < timed:
+        return None
+    before = max((kernel.end for kernel in kernels[: places[0]]), default=0.0)
+    return bool(kernels[places[0]].launched_at >= before)
+
+
+def _queue_products(device: str, size: int, dtype: torch.dtype, count: int) -> None:
+    left = torch.ones(size, size, device=device, dtype=dtype)
+    for _ in range(count):
+        torch.mm(left, left)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
+    """Median seconds per product on a real GPU, by CUDA events around blocks of ten."""
+    left = torch.randn(size, size, device="cuda").to(dtype)
+    right = torch.randn(size, size, device="cuda").to(dtype)
+    out = torch.empty_like(left)
+    for _ in range(10):
+        torch.mm(left, right, out=out)
+    blocks: list[float] = []
+    for _ in range(repeats):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(10):
+            torch.mm(left, right, out=out)
+        stop.record()
+        torch.cuda.synchronize()
+        blocks.append(start.elapsed_time(stop) / 1e3 / 10)
+    return statistics.median(blocks)
+
+
+def compare(student: Any, *, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile."""
+    run, compared = student.module(BENCHMARK).compare_cpu_gpu, []
+    with watch_products(student.gpu) as products:
+        for arguments in calls:
+            rows = sequence(run(device=student.device, **arguments), "compare_cpu_gpu()")
+            compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
+        seen = products()
+    return {"rows": compared, "products": _counted(seen)}
+
+
+def _comparison(size: int, cpu_seconds: float, gpu_seconds: float) -> Comparison:
+    def result(device: str, seconds: float) -> MatmulResult:
+        tflops = 2 * size**3 / seconds / 1e12
+        return MatmulResult(device=device, dtype="float32", size=size, iterations=100, seconds=seconds, tflops=tflops)
+
+    cpu, gpu = result("cpu", cpu_seconds), result("cuda", gpu_seconds)
+    return Comparison(size=size, cpu=cpu, gpu=gpu, speedup=cpu_seconds / gpu_seconds)
+
+
+def crossover(student: Any, *, cases: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """`find_crossover` on each case: rows of (size, CPU seconds, GPU seconds)."""
+    find = student.module(BENCHMARK).find_crossover
+    return {
+        "sizes": [
+            plain(find([_comparison(int(size), cpu, gpu) for size, cpu, gpu in case]), "find_crossover()")
+            for case in cases
+        ]
+    }
+
+
+def bounds(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`classify_bound` with each case's arguments."""
+    classify = student.module(BENCHMARK).classify_bound
+    return {"bounds": [plain(classify(**case), "classify_bound()") for case in cases]}
+
+
+def peak_share(student: Any, *, cases: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """`peak_share` of results that took these seconds."""
+    share = student.module(BENCHMARK).peak_share
+    return {
+        "shares": [
+            plain(share(_comparison(int(case["size"]), 1.0, case["seconds"]).gpu, case["peak_tflops"]), "peak_share()")
+            for case in cases
+        ]
+    }
+
+
+def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
+    """`profile_training_memory` of a fully connected network with these layer widths."""
+    create_model, create_batch = network(widths, batch)
+    profile = student.module(MEMORY).profile_training_memory(
+        create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
+    )
+    return {"profile": fields(profile, MemoryProfile, "profile_training_memory()")}
+
+
+def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`compare_precisions` of the same kind of network, for each one (`widths` and `batch`)."""
+    compared = []
+    for given in networks:
+        create_model, create_batch = network(**given)
+        profiles = sequence(
+            student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
+            "compare_precisions()",
+        )
+        compared.append(
+            [fields(profile, MemoryProfile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]
+        )
+    return {"profiles": compared}
+
+
+def bottleneck(student: Any, *, peaks: Sequence[Sequence[int]], allocated: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """`find_bottleneck` and `stage_increases` on made-up profiles, one per row of `peaks` and `allocated`."""
+    module = student.module(MEMORY)
+    profiles = [
+        MemoryProfile(
+            device="cuda",
+            dtype="float32",
+            stages=tuple(
+                StageMemory(stage=stage, allocated_bytes=held, reserved_bytes=2 * peak, peak_bytes=peak)
+                for stage, peak, held in zip(STAGES, row, held_row, strict=True)
+            ),
+        )
+        for row, held_row in zip(peaks, allocated, strict=True)
+    ]
+    return {
+        "stages": [plain(module.find_bottleneck(profile), "find_bottleneck()") for profile in profiles],
+        "increases": [plain(module.stage_increases(profile), "stage_increases()") for profile in profiles],
+    }
+
+
+def operations(student: Any, *, size: int, repeats: dict[str, int], steps: int, warmup: int) -> dict[str, Any]:
+    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often."""
+    left = torch.rand(size, size, device=student.device)
+    run: dict[str, Callable[[], object]] = {
+        "mm": lambda: torch.mm(left, left),
+        "exp": lambda: torch.exp(left),
+        "softmax": lambda: torch.softmax(left, dim=-1),
+        "sort": lambda: torch.sort(left, dim=-1),
+    }
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        for name, count in repeats.items():
+            for _ in range(count):
+                run[name]()
+
+    told = sequence(
+        student.module("lab1_gpu_basics.profiler").profile_operations(
+            step, device=student.device, steps=steps, warmup=warmup
+        ),
+        "profile_operations()",
+    )
+    rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
+    truth: dict[str, float] = {}
+    for kernel in student.gpu.timeline if student.gpu is not None else ():
+        truth[kernel.name] = truth.get(kernel.name, 0.0) + kernel.seconds
+    return {"operations": rows, "steps_run": calls, "device_seconds": truth}

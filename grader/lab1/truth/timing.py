@@ -1,0 +1,145 @@
+"""What a measured time must be: exact on the virtual GPU, whose cost model is known, and bracketed on a real one.
+
+On the virtual GPU a time may exceed the kernel's by 2 % and by what an honest method can add to each product: launches,
+synchronisations and readings of a clock around it. On a real GPU the truth is a measurement by events before and after
+the student's, give or take 10 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import vgpu
+from gradebox.assertions import require, require_between, seconds
+from gradebox.devices import GradingDevice
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+
+Call = dict[str, Any]
+"""Arguments of one call of `benchmark_matmul`."""
+
+KERNEL_LAUNCHES = 500
+"""A product is "long" when its kernel lasts this many launches: then 2 % is far above what any method adds."""
+
+_PACES = (1.4, 4.0)
+"""A virtual GPU takes so many times as long as its data sheet lets expect: far more than any tolerance, and more than
+the share of its peak that a product does not reach."""
+_CLOCK_SECONDS = 5e-6
+_REAL_TOLERANCE = 0.10
+_REAL_OVERHEAD_SECONDS = 30e-6
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The seconds per product that an honest measurement can give."""
+
+    low: float
+    high: float
+
+    def require(self, observed: Any, what: str, hint: str) -> None:
+        require_between(observed, self.low, self.high, what=what, show=seconds, hint=hint)
+
+
+def devices(device: GradingDevice) -> list[str]:
+    """The GPUs to measure on: the real one, or the chosen virtual one and two of other generations."""
+    if not device.simulated:
+        return [device.name]
+    return list(dict.fromkeys([device.name, "vgpu:A100-80GB", "vgpu:H200"]))
+
+
+def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int = KERNEL_LAUNCHES) -> int:
+    """An odd size whose product lasts at least `launches` launches on this device; random on every grading."""
+    if device == "cuda":
+        return fresh.odd(3500, 4500)
+    spec = _spec(device)
+    size = fresh.odd(1201, 1501)
+    while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * vgpu.cost.launch_seconds(spec):
+        size += fresh.integer(50, 99) * 2
+    return size
+
+
+def long_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+    """Odd sizes of such products, the longest of which may last 27 times as long as the shortest.
+
+    Whoever knows what they took in another grading, or tells the same for all, is right by luck only.
+    """
+    if device == "cuda":
+        return [_odd(fresh.log_uniform(1500, 4500)) for _ in range(count)]
+    return [_odd(long_size(device, fresh) * fresh.log_uniform(1, 3)) for _ in range(count)]
+
+
+def short_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+    """Odd sizes whose products last some launches: every microsecond beside it shows, and so does a missing wait.
+
+    Were the kernel shorter than its launch, a clock that is stopped too early would read what an honest one reads.
+    """
+    if device == "cuda":
+        return [_odd(fresh.log_uniform(600, 1600)) for _ in range(count)]
+    spec = _spec(device)
+    sizes = []
+    for _ in range(count):
+        size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * vgpu.cost.launch_seconds(spec)
+        while vgpu.cost.matmul_seconds(spec, size, size, size, "float32") < least:
+            size += fresh.integer(3, 9) * 2
+        sizes.append(size)
+    return sizes
+
+
+def _odd(size: float) -> int:
+    return int(size) // 2 * 2 + 1
+
+
+def require_ran(call: Call, observed: dict[str, Any], hint: str) -> None:
+    """Fail unless the products whose time was told have run on the GPU: what a clock read is more than a number."""
+    dtype, work = call.get("dtype", "float32"), 2 * call["size"] ** 3
+    ran = sum(
+        product["count"]
+        for product in observed["products"]
+        if product["device"] == "cuda" and product["dtype"] == dtype and product["flops"] == work
+    )
+    require(
+        ran >= call["iterations"],
+        f"{ran} products of {call['size']} in {dtype} ran on the GPU, of which {call['iterations']} were to be timed",
+        hint,
+    )
+
+
+def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:
+    """Run `benchmark_matmul` on `device` once per entry of `calls`; returns the probe's observation of each.
+
+    Shapes only: times do not depend on values, and a large product costs nothing then. A virtual GPU runs at a pace of
+    its own, drawn anew for each request: what a data sheet says is not what can be measured.
+    """
+    pace = None if device == "cuda" else round(fresh.uniform(*_PACES), 3)
+    seen: Seen = submission.probe(
+        "lab1.gpu_basics.matmul",
+        device=device,
+        values=device == "cuda",
+        calls=list(calls),
+        pace=pace,
+        truth=pace is None,
+        **how,
+    )
+    return [{**observed, "pace": pace} for observed in seen.calls]
+
+
+def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
+    """The interval for one observed call."""
+    if device == "cuda":
+        truth = observed["truth"]
+        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + _REAL_OVERHEAD_SECONDS)
+    spec, size = _spec(device), call["size"]
+    kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
+    overhead = 2 * vgpu.cost.launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def peak_tflops(device: str, dtype: str, observed: dict[str, Any]) -> float | None:
+    """The peak for this dtype in one observed call; None on a real GPU, whose data sheet we may not have."""
+    return None if device == "cuda" else vgpu.cost.peak_flops(_spec(device), dtype) / observed["pace"] / 1e12
+
+
+def _spec(device: str) -> vgpu.Spec:
+    return vgpu.get_spec(device.partition(":")[2])

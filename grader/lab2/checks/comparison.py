@@ -1,0 +1,289 @@
+"""Judges Lab 2's comparison of precisions: what was measured, what follows from it, and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import mebibytes, number, require, require_between, require_close, require_equal, seconds
+from gradebox.criterion import criterion, requires
+from gradebox.devices import GradingDevice
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab2.checks import report as lab2_report
+from grader.shared.programs import picture_and_json
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+STEPS, WARMUP = 5, 2
+_OVERHEAD_SECONDS = 60e-6
+"""What an honest method may add to a step: synchronisations, readings of clocks, a loss that is looked at."""
+_TOLERANCE, _REAL_TOLERANCE = 0.02, 0.10
+_ACCURACY_TOLERANCE = 0.02
+"""More than twice what bfloat16 was seen to change (`TRAINING_BATCH` of the probes)."""
+_PEAK_TOLERANCE = 0.02
+"""Room for a batch or an output that one method keeps longer than another. Between precisions lie 20 % and more, and a
+peak that is not reset, or a model that is not let go, shows in full."""
+
+Case = dict[str, Any]
+
+
+def network(fresh: Fresh) -> Case:
+    """A fully connected network whose products keep any GPU busy for long against a launch."""
+    fresh = fresh.shared("lab2.comparison")
+    widths = [64 * fresh.integer(16, 24) for _ in range(4)]
+    return {"widths": [*widths, fresh.odd(11, 99)], "batch": 128 * fresh.integer(96, 128)}
+
+
+def devices(device: GradingDevice) -> list[str]:
+    """The GPUs to measure on: one without and one with fast bfloat16 where they are virtual."""
+    return list(dict.fromkeys([device.name, "vgpu:T4", "vgpu:H100"])) if device.simulated else [device.name]
+
+
+def on(device: str, case: Case) -> Case:
+    """The case as it is run there: a real GPU gets more samples, so that its steps are long against its jitter."""
+    return case | {"batch": case["batch"] * (4 if device == "cuda" else 1)}
+
+
+def measured(submission: Submission, device: str, case: Case, **how: Any) -> list[dict[str, Any]]:
+    """The rows of `compare_precisions` with made-up accuracies."""
+    accuracies = {"bfloat16": 0.91, "float32": 0.93, "float16": 0.92}
+    seen = submission.probe(
+        "lab2.comparison.compare",
+        device=device,
+        values=device == "cuda",
+        accuracies=accuracies,
+        steps=STEPS,
+        warmup=WARMUP,
+        **on(device, case),
+        **how,
+    )
+    rows: list[dict[str, Any]] = seen.rows
+    require_equal([row["dtype"] for row in rows], list(accuracies), what="precisions of compare_precisions(), in order")
+    return rows
+
+
+def truths(submission: Submission, device: str, case: Case) -> dict[str, dict[str, float]]:
+    """The same steps measured by the course; on a real GPU twice, and the lower and higher time of both.
+
+    A virtual GPU takes the same time for each step, so there one is measured.
+    """
+    rows = [
+        submission.probe(
+            "lab2.comparison.compare_truth",
+            device=device,
+            values=device == "cuda",
+            student=False,
+            precisions=["bfloat16", "float32", "float16"],
+            steps=STEPS if device == "cuda" else 1,
+            turn=turn,
+            **on(device, case),
+        ).rows
+        for turn in range(2 if device == "cuda" else 1)
+    ]
+    return {
+        name: {
+            "low": min(row[name]["step_seconds"] for row in rows),
+            "high": max(row[name]["step_seconds"] for row in rows),
+            "peak_bytes": rows[0][name]["peak_bytes"],
+        }
+        for name in PRECISIONS
+    }
+
+
+@criterion("lab2.comparison")
+class TestComparison:
+    def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        for device in devices(submission.device):
+            real = truths(submission, device, case)
+            slack = _REAL_TOLERANCE if device == "cuda" else _TOLERANCE
+            for row in measured(submission, device, case):
+                wanted = real[row["dtype"]]
+                require_between(
+                    row["step_seconds"],
+                    wanted["low"] * (1 - slack),
+                    wanted["high"] * (1 + slack) + _OVERHEAD_SECONDS,
+                    what=f"seconds of a training step in {row['dtype']} on {device}",
+                    show=seconds,
+                    expected=f"{seconds(wanted['low'])} within {slack:.0%}",
+                    hint="from an idle device to an idle device, after the warm-up; forward and loss in autocast, with "
+                    "the precision's own dtype",
+                )
+
+    def test_peaks_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        device = submission.device.name
+        real = truths(submission, device, case)
+        for row in measured(submission, device, case):
+            require_close(
+                row["peak_bytes"],
+                real[row["dtype"]]["peak_bytes"],
+                relative=_PEAK_TOLERANCE,
+                what=f"peak_bytes of training steps in {row['dtype']}",
+                show=mebibytes,
+                hint="reset the peak for each precision, and let go of the model before; parameters stay float32",
+            )
+
+    def test_throughput_from_the_median_step(self, submission: Submission, fresh: Fresh) -> None:
+        case = network(fresh)
+        device = submission.device.name if submission.device.simulated else "vgpu:T4"
+        flops = min(2.0 * case["batch"] * a * b for a, b in zip(case["widths"][:3], case["widths"][1:4], strict=True))
+        products = 3 * 3 - 1  # per wide layer one forward and two backward, but the inputs need no gradient
+        slow = {"factor": 200.0, "after_kernels": products * (WARMUP + STEPS // 2), "min_flops": 0.99 * flops}
+        calm = {row["dtype"]: row["step_seconds"] for row in measured(submission, device, case)}
+        for row in measured(submission, device, case, slow=slow):
+            took = number(row["step_seconds"], "step_seconds")
+            require_close(
+                took,
+                number(calm[row["dtype"]], "step_seconds"),
+                relative=0.05,
+                what=f"step_seconds in {row['dtype']}, when one product of one of {STEPS} timed steps takes 200 times "
+                "as long",
+                show=seconds,
+                hint="the median of steps that are timed one by one",
+            )
+            require_close(
+                row["samples_per_second"],
+                case["batch"] / took,
+                relative=1e-6,
+                what=f"samples_per_second in {row['dtype']} for steps of {case['batch']} samples in {seconds(took)}",
+                show=lambda value: f"{value:.6g}",
+                hint="samples of a batch / seconds of a step",
+            )
+
+    @requires("lab2.amp.returns_result")
+    def test_accuracies_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        hidden, share = fresh.odd(61, 83), fresh.uniform(0.25, 0.5)
+        precisions = ["bfloat16", "float32"]
+        case: Case = {
+            "first": fresh.normal(hidden, 64) / np.float32(8),
+            "second": fresh.normal(10, hidden) / np.float32(8),
+            "order": np.array(fresh.shuffled(list(range(1438)))),
+            "wrong": np.array([int(fresh.uniform(0, 1) < share) for _ in range(359)]),
+            "epochs": 3,
+        }
+        told = submission.numeric_probe("lab2.comparison.accuracies", precisions=precisions, **case).accuracies
+        real = submission.probe("lab2.comparison.accuracies_truth", device="cpu", student=False, **case)
+        require(isinstance(told, dict), f"measure_accuracies() returned {told!r}, expected a dict")
+        require_equal(list(told), precisions, what="names in measure_accuracies(), in the order of dtypes")
+        for name in precisions:
+            require_between(
+                told[name],
+                real.test - _ACCURACY_TOLERANCE,
+                real.test + _ACCURACY_TOLERANCE,
+                what=f"accuracy in {name} on 359 test images, {share:.0%} of them with a wrong label",
+                expected=f"about {real.test:.3f} (on the training images: {real.train:.3f})",
+                hint="a new model for each precision; train on the one loader, evaluate on the other",
+            )
+
+    def test_conclusions_follow(self, submission: Submission, fresh: Fresh) -> None:
+        cases: list[Case] = []
+        answers = []
+        for answer, fastest, times, losses, options in fresh.shuffled(_profiles(fresh)):
+            base_seconds, base_peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
+            base_accuracy = fresh.uniform(0.7, 0.97)
+            rows = []
+            for name in PRECISIONS:
+                peak = int(base_peak * (1.0 if name == "float32" else fresh.uniform(0.45, 1.2)))
+                rows.append([name, base_seconds * times[name], peak, base_accuracy - losses[name]])
+            shuffled = [rows[index] for index in fresh.shuffled([0, 1, 2])]
+            cases.append({"rows": shuffled, **options})
+            answers.append((answer, fastest))
+        again = fresh.integer(0, len(cases) - 1)  # the same on a CPU, whose peaks nobody counts
+        rows = [[name, took, None, right] for name, took, _, right in cases[again]["rows"]]
+        cases.append(cases[again] | {"rows": rows})
+        answers.append(answers[again])
+        seen = submission.numeric_probe("lab2.comparison.conclude", cases=cases)
+        for case, (recommended, fastest), told in zip(cases, answers, seen.answers, strict=True):
+            _require_conclusions(case, recommended, fastest, told)
+
+    @requires("step_seconds_equal_truth", "accuracies_equal_truth")
+    def test_results_and_plots_saved(self, submission: Submission) -> None:
+        chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere
+        small = ["--layers=1", "--width=64", "--batch=1", "--steps=1"]
+        for name, arguments in (("precision_comparison", [*chosen, *small]), ("amp_training", chosen)):
+            seen = submission.probe("shared.programs.run", module=f"lab2_mixed_precision.{name}", arguments=arguments)
+            rows = picture_and_json(seen, f"python -m labs.lab2_mixed_precision.{name}")
+            names = {row.get("dtype") for row in rows if isinstance(row, dict)}
+            require(
+                {"bfloat16", "float32"} <= names,
+                f"results of {name} with {' '.join(chosen)}: saw precisions {sorted(map(str, names))}",
+            )
+
+    def test_report_agrees_with_results(self, submission: Submission) -> None:
+        lab2_report.judge(submission)
+
+
+Profile = tuple[str, str, dict[str, float], dict[str, float], dict[str, float]]
+
+
+def _profiles(fresh: Fresh) -> list[Profile]:
+    """Made-up cases: recommended, fastest, seconds and lost accuracy against float32, and options of `conclude`."""
+
+    def profile(
+        recommended: str,
+        fastest: str,
+        half: float,
+        brain: float,
+        *,
+        lost_half: float = 0.001,
+        lost_brain: float = 0.001,
+        **options: float,
+    ) -> Profile:
+        times = {"float32": 1.0, "float16": half, "bfloat16": brain}
+        losses = {"float32": 0.0, "float16": lost_half, "bfloat16": lost_brain}
+        return recommended, fastest, times, losses, options
+
+    quick = fresh.uniform(0.15, 0.5)
+    return [
+        # A GPU with fast float16 only: bfloat16 brings nothing.
+        profile("float16", "float16", quick, fresh.uniform(0.95, 1.1)),
+        # Equally fast to within 5 %: the one without a scaler.
+        profile("bfloat16", "float16", quick, quick * fresh.uniform(1.01, 1.04)),
+        profile("bfloat16", "bfloat16", quick * fresh.uniform(1.01, 1.04), quick),
+        profile("bfloat16", "bfloat16", quick * fresh.uniform(1.1, 1.5), quick),
+        profile("float16", "float16", quick, quick * fresh.uniform(1.07, 1.3)),
+        # A launch-bound model: casts cost more than they save.
+        profile("float32", "float32", fresh.uniform(1.1, 1.6), fresh.uniform(1.1, 1.6)),
+        # The fastest one loses too much.
+        profile("float16", "bfloat16", quick * 1.5, quick, lost_brain=fresh.uniform(0.012, 0.1)),
+        profile("bfloat16", "float16", quick, quick * 1.5, lost_half=fresh.uniform(0.02, 0.5)),
+        profile("float32", "bfloat16", quick * 1.2, quick, lost_half=0.3, lost_brain=0.02),
+        # Better than float32 is no loss; and a stricter limit.
+        profile("bfloat16", "bfloat16", quick * 1.3, quick, lost_brain=-0.02),
+        profile("float16", "bfloat16", quick * 1.3, quick, lost_brain=0.006, lost_half=0.002, loss=0.004),
+    ]
+
+
+def _require_conclusions(case: Case, recommended: str, fastest: str, told: dict[str, Any]) -> None:
+    rows = {name: (took, peak, right) for name, took, peak, right in case["rows"]}
+    shown = ", ".join(f"{name} {seconds(took)} at {right:.3f}" for name, (took, _, right) in sorted(rows.items()))
+    what = f"conclude() for {shown}"
+    base_took, base_peak, base_right = rows["float32"]
+    wanted: dict[str, dict[str, float]] = {
+        "speedups": {name: base_took / took for name, (took, _, _) in rows.items()},
+        "memory_ratios": {} if base_peak is None else {name: peak / base_peak for name, (_, peak, _) in rows.items()},
+        "accuracy_differences": {name: right - base_right for name, (_, _, right) in rows.items()},
+    }
+    for field, values in wanted.items():
+        require_equal(sorted(told[field]), sorted(values), what=f"{what}: precisions in {field}")
+        for name, value in values.items():
+            require_between(
+                told[field][name],
+                value - 1e-9 * max(1, abs(value)),
+                value + 1e-9 * max(1, abs(value)),
+                what=f"{what}: {field}[{name!r}]",
+                show=lambda number: f"{number:.6g}",
+                expected=f"{value:.6g}",
+                hint="each one against float32, as the docstring says",
+            )
+    require_equal(told["fastest"], fastest, what=f"{what}: fastest")
+    require_equal(
+        told["recommended"],
+        recommended,
+        what=f"{what}: recommended",
+        hint="first who may lose so much accuracy, then who is at most 5 % slower than the fastest of them, then the "
+        "docstring's order; what other GPUs do is no argument",
+    )
+    require_equal(told["needs_loss_scaling"], recommended == "float16", what=f"{what}: needs_loss_scaling")

@@ -1,0 +1,157 @@
+"""Probes of Lab 2's comparison: what the student measured and concluded, and the same measured by the course."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from grader.lab2.probes.training import classifier, one_thread
+from grader.shared.probes.support import fields, plain, sequence
+from labkit import data
+from labkit.results import PrecisionConclusions, PrecisionResult
+
+COMPARISON = "lab2_mixed_precision.precision_comparison"
+TRAINING_BATCH = 200
+"""So few steps that the model is far from done: one that is not made anew, and trained twice as long by that, reaches
+0.058 more (the least of 151 seeds), while bfloat16 and float32 never lie further apart than 0.0084."""
+
+
+def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
+    """Large, and quick to make: neither weights nor samples are drawn."""
+
+    def create_model() -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layer = skip_init(nn.Linear, before, after)
+            for parameter in layer.parameters():
+                nn.init.constant_(parameter, 1 / before)
+            layers += [layer, nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    def create_batch() -> tuple[Tensor, Tensor]:
+        return torch.ones(batch, widths[0]), torch.zeros(batch, dtype=torch.int64)
+
+    return create_model, create_batch
+
+
+def compare(
+    student: Any,
+    *,
+    widths: Sequence[int],
+    batch: int,
+    accuracies: dict[str, float],
+    steps: int,
+    warmup: int,
+    slow: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only)."""
+    create_model, create_batch = _network(widths, batch)
+    if slow is not None:
+        student.gpu.inject_slowdown(**slow)
+    told = sequence(
+        student.module(COMPARISON).compare_precisions(
+            dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
+        ),
+        "compare_precisions()",
+    )
+    return {"rows": [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]}
+
+
+def compare_truth(
+    student: Any, *, widths: Sequence[int], batch: int, precisions: Sequence[str], steps: int, turn: int
+) -> dict[str, Any]:
+    """The same steps measured by the course, in a child without any student's code. `turn` tells repetitions apart."""
+    return {"rows": {name: _measure(widths, batch, getattr(torch, name), steps) for name in precisions}}
+
+
+def _measure(widths: Sequence[int], batch: int, dtype: torch.dtype, steps: int) -> dict[str, float]:
+    create_model, create_batch = _network(widths, batch)
+    torch.cuda.reset_peak_memory_stats()
+    model = create_model().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+    inputs, targets = (tensor.cuda() for tensor in create_batch())
+    seconds = []
+    for _ in range(3 + steps):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return {"step_seconds": statistics.median(seconds[3:]), "peak_bytes": torch.cuda.max_memory_allocated()}
+
+
+def _digits(order: Tensor, wrong: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """Training batches in this order, and test batches in which some labels (`wrong`, one per image) are shifted."""
+    images, labels = data.load("digits").tensors
+    train = [(images[part], labels[part]) for part in order.split(TRAINING_BATCH)]
+    images, labels = data.load("digits", split="test").tensors
+    return train, list(zip(images.split(57), ((labels + wrong) % 10).split(57), strict=True))
+
+
+def accuracies(
+    student: Any, *, first: Tensor, second: Tensor, order: Tensor, wrong: Tensor, precisions: Sequence[str], epochs: int
+) -> dict[str, Any]:
+    """`measure_accuracies` on the handwritten digits, some of the test labels being wrong."""
+    one_thread()
+    train, test = _digits(order, wrong)
+    told = student.module(COMPARISON).measure_accuracies(
+        lambda: classifier(first, second),
+        train,
+        test,
+        device=student.device,
+        dtypes=[getattr(torch, name) for name in precisions],
+        epochs=epochs,
+    )
+    return {"accuracies": plain(told, "measure_accuracies()")}
+
+
+def accuracies_truth(
+    student: Any, *, first: Tensor, second: Tensor, order: Tensor, wrong: Tensor, epochs: int
+) -> dict[str, Any]:
+    """The accuracy that the course's own training in float32 reaches there: on the test images, and on the others."""
+    one_thread()
+    train, test = _digits(order, wrong)
+    model = classifier(first, second)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(epochs):
+        for images, labels in train:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    with torch.no_grad():
+        right = [sum(int((model(x).argmax(1) == y).sum()) for x, y in part) for part in (test, train)]
+    return {"test": right[0] / sum(len(y) for _, y in test), "train": right[1] / sum(len(y) for _, y in train)}
+
+
+def conclude(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`conclude` on made-up results: each case has rows of (precision, seconds, peak or None, accuracy), and a loss."""
+    answers = []
+    for case in cases:
+        results = [
+            PrecisionResult(
+                device="cuda",
+                dtype=name,
+                step_seconds=seconds,
+                samples_per_second=64 / seconds,
+                peak_bytes=peak,
+                accuracy=accuracy,
+            )
+            for name, seconds, peak, accuracy in case["rows"]
+        ]
+        options = {"accuracy_loss": case["loss"]} if "loss" in case else {}
+        told = student.module(COMPARISON).conclude(results, **options)
+        answers.append(fields(told, PrecisionConclusions, "conclude()"))
+    return {"answers": answers}

@@ -1,0 +1,268 @@
+"""Probes of Lab 2's training: precisions of what runs, what happens at each step, accuracy.
+
+They look at what any way of training must do: dtypes of products, parameters before each forward pass, gradients as
+they come in backward. Comparisons of precisions are in `lab2_comparison`, numerical tools in `lab2_stability`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from grader.shared.probes.support import fields, plain, watch_products
+from labkit import data, models
+from labkit.results import AmpTraining
+
+AMP = "lab2_mixed_precision.amp_training"
+SPOILER = 1e5
+"""Infinite in float16, whose largest number is 65504, and harmless in the other precisions."""
+_IDLE_BYTES = 64 * 2**20
+_SMALL_SCALE = 64.0
+"""A loss scale with which nothing overflows, also for those who add up losses and divide the gradients later."""
+
+
+class _Spy(torch.autograd.Function):
+    """The identity; in backward it notes whether autocast is on and the largest gradient that passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, notes: list[dict[str, Any]]) -> Tensor:
+        ctx.notes = notes
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gradient,) = gradients
+        enabled = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+        ctx.notes.append({"autocast": enabled, "largest": float(gradient.detach().float().abs().max())})
+        return gradient, None
+
+
+class Watched(nn.Module):
+    """A model that notes its parameters and mode before each forward pass, and what passes its middle in backward."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.forwards: list[dict[str, Any]] = []
+        self.backwards: list[dict[str, Any]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards.append(
+            {
+                "training": self.training,
+                "gradients": torch.is_grad_enabled(),
+                "dtypes": dtypes(self),
+                "parameters": flat(self) if self.training else [],
+            }
+        )
+        output: Tensor = self.second(_Spy.apply(self.first(x), self.backwards))
+        return output
+
+
+def one_thread() -> None:
+    """Small tensors: a second thread would only wait for a core that others use."""
+    torch.set_num_threads(1)
+
+
+def dtypes(model: nn.Module) -> list[str]:
+    """The dtypes among a model's parameters."""
+    return sorted({plain(parameter.dtype, "") for parameter in model.parameters()})
+
+
+def flat(model: nn.Module) -> list[float]:
+    """All parameters in one list."""
+    parts = [parameter.detach().cpu().double().flatten() for parameter in model.parameters()]
+    return [float(value) for value in torch.cat(parts).tolist()]
+
+
+def linear(weight: Tensor, *, wide: bool = False) -> nn.Linear:
+    """A linear layer without bias, of these weights; in float64 if `wide`."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight.double() if wide else weight.clone()
+    return layer
+
+
+def batches(inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """The samples in batches of these sizes."""
+    return list(zip(inputs.split(list(sizes)), targets.split(list(sizes)), strict=True))
+
+
+def classifier(first: Tensor, second: Tensor) -> nn.Module:
+    """Of digits, with one hidden layer, of these weights and no biases to begin with."""
+    model = models.mlp(in_features=64, hidden=(first.shape[0],), classes=10)
+    for layer, weight in zip((model[1], model[3]), (first, second), strict=True):
+        assert isinstance(layer, nn.Linear)
+        layer.weight.data, layer.bias.data = weight.clone(), torch.zeros_like(layer.bias)
+    return model
+
+
+def precision(
+    student: Any,
+    *,
+    first: Tensor,
+    second: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    sizes: Sequence[int],
+    epochs: dict[str, int],
+) -> dict[str, Any]:
+    """Train a classifier with one hidden layer in each precision of `epochs`, one optimizer step per epoch.
+
+    The model comes in evaluation mode, and the peak of the device's memory is that of earlier work.
+    """
+    one_thread()
+    train = student.module(AMP).train_with_amp
+    runs = {}
+    for name, count in epochs.items():
+        model = Watched(linear(first), nn.Sequential(nn.ReLU(), linear(second))).to(student.device).eval()
+        optimizer = torch.optim.Adam(model.parameters())
+        losses: list[str] = []
+
+        def criterion(outputs: Tensor, labels: Tensor, losses: list[str] = losses) -> Tensor:
+            loss = functional.cross_entropy(outputs, labels)
+            losses.append(plain(loss.dtype, ""))
+            return loss
+
+        idle = torch.zeros(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
+        del idle
+        start = _now()
+        with watch_products(student.gpu) as products:
+            result = train(
+                model,
+                batches(inputs, targets, sizes),
+                count,
+                device=student.device,
+                dtype=getattr(torch, name),
+                optimizer=optimizer,
+                criterion=criterion,
+                scaler=torch.amp.GradScaler(student.device, init_scale=_SMALL_SCALE),
+                accumulation_steps=len(sizes),
+            )
+            ran = products()
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        runs[name] = {
+            "result": fields(result, AmpTraining, f"train_with_amp(..., dtype=torch.{name})"),
+            "elapsed_seconds": _now() - start,
+            "products": sorted({product["dtype"] for product in ran}),
+            "product_count": len(ran),
+            "losses": losses,
+            "forwards": model.forwards,
+            "backwards": model.backwards,
+            "parameters": dtypes(model),
+            "state": sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
+        }
+    return {"runs": runs, "idle_bytes": _IDLE_BYTES, "device": student.device}
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def train(
+    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, runs: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Train a linear model by SGD on squared differences, once per entry of `runs`, and note what each step did.
+
+    A run has `dtype`, `sizes` (of the batches), `rate` (of learning) and may have `epochs`, `accumulation_steps`,
+    `max_grad_norm`, `scaler` (arguments of GradScaler), `wide` (float64 throughout), `factor` (of the loss), `spoiled`
+    (positions of batches whose inputs are far outside of float16) and `scheduler` (true: one that changes nothing).
+    """
+    one_thread()
+    module = student.module(AMP)
+    return {"runs": [_train_once(student, module, weight, inputs, targets, run) for run in runs]}
+
+
+def _train_once(
+    student: Any, module: Any, weight: Tensor, inputs: Tensor, targets: Tensor, run: dict[str, Any]
+) -> dict[str, Any]:
+    wide, factor = run.get("wide", False), run.get("factor", 1.0)
+    if wide:
+        inputs, targets = inputs.double(), targets.double()
+    loader = batches(inputs[: sum(run["sizes"])].clone(), targets[: sum(run["sizes"])], run["sizes"])
+    for position in run.get("spoiled", []):
+        loader[position][0].fill_(SPOILER)
+    model = Watched(linear(weight, wide=wide), nn.Identity()).to(student.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run["rate"])
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0) if run.get("scheduler") else None
+    scaler = torch.amp.GradScaler(student.device, **run["scaler"]) if "scaler" in run else None
+
+    def criterion(outputs: Tensor, wanted: Tensor) -> Tensor:
+        loss: Tensor = factor * 0.5 * (outputs - wanted).square().sum(dim=1).mean()
+        return loss
+
+    result = module.train_with_amp(
+        model,
+        loader,
+        run.get("epochs", 1),
+        dtype=getattr(torch, run["dtype"]),
+        optimizer=optimizer,
+        criterion=criterion,
+        scheduler=scheduler,
+        scaler=scaler,
+        max_grad_norm=run.get("max_grad_norm"),
+        accumulation_steps=run.get("accumulation_steps", 1),
+    )
+    return {
+        "result": fields(result, AmpTraining, f"train_with_amp(..., dtype=torch.{run['dtype']})"),
+        "before": [note["parameters"] for note in model.forwards],
+        "after": flat(model),
+        "largest_gradients": [note["largest"] for note in model.backwards],
+        "scheduler_steps": scheduler.last_epoch if scheduler is not None else None,
+    }
+
+
+def evaluate(student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[int], dtype: str) -> dict[str, Any]:
+    """`evaluate` of a model whose outputs are its inputs, unless dropout is on; called in both modes."""
+    module = student.module(AMP)
+    classes = logits.shape[1]
+    model = Watched(linear(torch.eye(classes)), nn.Dropout(0.9)).to(student.device)
+    seen = []
+    for training in (True, False):
+        model.train(training)
+        model.forwards.clear()
+        with watch_products(student.gpu) as products:
+            told = module.evaluate(
+                model, batches(logits, targets, sizes), device=student.device, dtype=getattr(torch, dtype)
+            )
+            ran = products()
+        seen.append(
+            {
+                "accuracy": plain(told, "evaluate()"),
+                "before": training,
+                "after": model.training,
+                "during": [note["training"] for note in model.forwards],
+                "gradients": [note["gradients"] for note in model.forwards],
+                "products": sorted({product["dtype"] for product in ran}),
+            }
+        )
+    return {"calls": seen}
+
+
+def digits(student: Any, *, first: Tensor, second: Tensor, order: Tensor, dtype: str, epochs: int) -> dict[str, Any]:
+    """Train on the handwritten digits in float32 and in `dtype` from the same weights; accuracy over all images.
+
+    Judged by a forward pass of our own, in float32 on the CPU.
+    """
+    one_thread()
+    train_with_amp = student.module(AMP).train_with_amp
+    images, labels = data.load("digits").tensors
+    loader = [(images[part], labels[part]) for part in order.split(128)]
+    tests = data.load("digits", split="test").tensors
+    accuracies = {}
+    for name in ("float32", dtype):
+        model = classifier(first, second)
+        model.to(student.device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+        train_with_amp(model, loader, epochs, dtype=getattr(torch, name), optimizer=optimizer)
+        model.cpu().float().eval()
+        with torch.no_grad():
+            right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in ((images, labels), tests))
+        accuracies[name] = right / (len(labels) + len(tests[1]))
+    return {"accuracies": accuracies}

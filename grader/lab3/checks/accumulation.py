@@ -1,0 +1,204 @@
+"""Judges Lab 3's gradient accumulation: small batches on several ranks act like one large batch, at its price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradebox.assertions import numbers, require_arrays_close, require_between, require_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab3.truth.training import Array, class_loss, half_squares, require_equal_replicas, require_moved_alike
+
+RTOL = 1e-6
+"""Of the weights: sums in another order differ by 1e-15, a window weighed wrongly by 1e-3 and more."""
+EXTRA_BYTES_SHARE, EXTRA_BYTES = 0.25, 4096
+"""What may be exchanged beside gradients. Right solutions: 16 bytes a step; one exchange too many: the model again."""
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of `train_with_accumulation` over each rank's batches, and the truth about it."""
+
+    weight: NDArray[np.float32]
+    inputs: NDArray[np.float32]
+    """[samples, features] or [samples, length, features], rank after rank."""
+    targets: NDArray[Any]
+    """[samples, outputs], or with tokens classes [samples, length]."""
+    sizes: list[list[int]]
+    """Of the batches of each rank."""
+    steps: int
+    rate: float
+    tokens: bool = False
+
+    def run(self, submission: Submission) -> list[Seen]:
+        """What the probe saw on each rank."""
+        return submission.rank_probe(
+            "lab3.accumulation.accumulate",
+            len(self.sizes),
+            device="cpu",
+            weight=self.weight,
+            inputs=self.inputs,
+            targets=self.targets,
+            sizes=self.sizes,
+            steps=self.steps,
+            rate=self.rate,
+            tokens=self.tokens,
+        )
+
+    def windows(self) -> list[list[int]]:
+        """The samples behind each optimizer step."""
+        starts = np.cumsum([0, *(sum(rank) for rank in self.sizes)])
+        windows = []
+        for first in range(0, len(self.sizes[0]), self.steps):
+            window: list[int] = []
+            for start, rank in zip(starts, self.sizes, strict=False):
+                begin = int(start) + sum(rank[:first])
+                window += range(begin, begin + sum(rank[first : first + self.steps]))
+            windows.append(window)
+        return windows
+
+    def follow(self) -> tuple[Array, list[float], list[int]]:
+        """Final weights, loss of each window before its step, and what it counts."""
+        weight = np.asarray(self.weight, dtype=np.float64)
+        losses, counts = [], []
+        for window in self.windows():
+            x = np.asarray(self.inputs[window], dtype=np.float64).reshape(-1, weight.shape[1])
+            wanted = self.targets[window]
+            if self.tokens:
+                counted = wanted.reshape(-1) != IGNORED
+                x, classes = x[counted], wanted.reshape(-1)[counted]
+                loss, difference = class_loss(x @ weight.T, classes)
+            else:
+                loss, difference = half_squares(x @ weight.T, np.asarray(wanted, dtype=np.float64))
+            losses.append(loss)
+            counts.append(len(x))
+            weight = weight - self.rate * difference.T @ x / len(x)
+        return weight, losses, counts
+
+    def require_right(self, seen: list[Seen], what: str, hint: str) -> None:
+        """Fail unless weights and losses are those of large batches."""
+        expected, losses, _ = self.follow()
+        scale = float(np.abs(expected).max())
+        for rank, each in enumerate(seen):
+            require_equal(each.result["optimizer_steps"], len(losses), what=f"{what}: optimizer_steps on rank {rank}")
+            require_equal(
+                each.result["micro_batches"], len(self.sizes[0]), what=f"{what}: micro_batches on rank {rank}"
+            )
+            require_arrays_close(
+                each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}: weights of rank {rank}", hint=hint
+            )
+            losses_told = numbers(each.result["losses"], len(losses), f"{what}: losses on rank {rank}", hint)
+            for step, (told, loss) in enumerate(zip(losses_told, losses, strict=True)):
+                require_close(told, loss, relative=RTOL, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
+
+
+def regression(fresh: Fresh, sizes: list[list[int]], steps: int) -> Pass:
+    """Fresh samples for batches of these sizes."""
+    samples, features, outputs = sum(map(sum, sizes)), fresh.odd(31, 39), fresh.odd(15, 19)
+    return Pass(
+        weight=fresh.normal(outputs, features) / np.float32(features**0.5),
+        inputs=fresh.normal(samples, features),
+        targets=fresh.normal(samples, outputs),
+        sizes=sizes,
+        steps=steps,
+        rate=fresh.uniform(0.05, 0.1),
+    )
+
+
+def whole_windows(fresh: Fresh) -> Pass:
+    """Twelve batches of 8 on each of two ranks, in windows of four: three steps, as batches of 64 would make."""
+    return regression(fresh.shared("lab3.accumulation"), [[8] * 12, [8] * 12], 4)
+
+
+def texts(fresh: Fresh) -> Pass:
+    """Tokens on two ranks, of which a different number counts in each batch."""
+    fresh = fresh.shared("lab3.tokens")
+    sizes = [[fresh.integer(2, 4) for _ in range(5)] for _ in range(2)]
+    samples, length, features, classes = sum(map(sum, sizes)), fresh.odd(7, 11), fresh.odd(9, 13), fresh.odd(5, 9)
+    targets = np.array([[fresh.integer(0, classes - 1) for _ in range(length)] for _ in range(samples)], dtype=np.int64)
+    for row in targets:
+        row[fresh.integer(1, length) :] = IGNORED
+    return Pass(
+        weight=fresh.normal(classes, features) / np.float32(features**0.5),
+        inputs=fresh.normal(samples, length, features),
+        targets=targets,
+        sizes=sizes,
+        steps=2,
+        rate=fresh.uniform(0.2, 0.4),
+        tokens=True,
+    )
+
+
+def short_tail(fresh: Fresh) -> Pass:
+    """A last window of two batches instead of four, the very last of them smaller."""
+    return regression(fresh.shared("lab3.tail"), [[8] * 9 + [5], [8] * 9 + [5]], 4)
+
+
+@criterion("lab3.accumulation")
+class TestAccumulation:
+    def test_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
+        alone = regression(fresh, [[8] * 8], 4)
+        hint = "each batch weighs as much as its share of the window; zero_grad() and step() once per window"
+        alone.require_right(alone.run(submission), "4 batches of 8 against one of 32, one process", hint)
+        given = whole_windows(fresh)
+        what = "4 batches of 8 on 2 ranks against one of 64"
+        given.require_right(given.run(submission), what, hint + "; DistributedDataParallel takes the mean over ranks")
+
+    @requires("equals_one_large_batch")
+    def test_short_last_window(self, submission: Submission, fresh: Fresh) -> None:
+        given = short_tail(fresh)
+        hint = "a shorter window is a window: it makes a step, with the mean over its own samples"
+        given.require_right(given.run(submission), "10 batches in windows of 4 on 2 ranks", hint)
+
+    @requires("equals_one_large_batch")
+    def test_uneven_counts(self, submission: Submission, fresh: Fresh) -> None:
+        fresh_sizes = [[fresh.integer(1, 9) for _ in range(6)] for _ in range(2)]
+        given = regression(fresh, fresh_sizes, 3)
+        hint = "a mean of means weighs a small batch too much: weigh by the counts of the whole window, on all ranks"
+        given.require_right(given.run(submission), f"batches of {fresh_sizes} on 2 ranks, windows of 3", hint)
+        words = texts(fresh)
+        words.require_right(words.run(submission), "texts of different length on 2 ranks", hint + " (count_targets)")
+
+    def test_gradients_reduced_once_per_step(self, submission: Submission, fresh: Fresh) -> None:
+        given = whole_windows(fresh)
+        steps = len(given.windows())
+        for rank, each in enumerate(given.run(submission)):
+            wanted = steps * each.gradient_bytes
+            require_between(
+                each.reduced_bytes,
+                wanted,
+                wanted * (1 + EXTRA_BYTES_SHARE) + EXTRA_BYTES,
+                what=f"bytes that rank {rank} reduced in {steps} optimizer steps of 4 batches each",
+                show=lambda value: f"{value:,.0f}",
+                expected=f"{wanted:,} ({steps} times the gradients), and little more",
+                hint="all but the last batch of a window: forward and backward inside no_sync(); the last one outside",
+            )
+
+    def test_replicas_identical(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "the batch that exchanges gradients goes through the wrapper, in forward and backward, outside no_sync()"
+        for given in (whole_windows(fresh), short_tail(fresh)):
+            seen, what = given.run(submission), "after train_with_accumulation() on 2 ranks"
+            require_equal_replicas(seen, what=what, hint=hint)
+            expected, _, _ = given.follow()
+            require_moved_alike(seen, given.weight, expected, what=what)
+
+    def test_effective_batch_size_reported(self, submission: Submission, fresh: Fresh) -> None:
+        for given, unit in (
+            (whole_windows(fresh), "samples"),
+            (short_tail(fresh), "samples"),
+            (texts(fresh), "tokens"),
+        ):
+            _, _, counts = given.follow()
+            for rank, each in enumerate(given.run(submission)):
+                require_equal(
+                    each.result["effective_batch_sizes"],
+                    counts,
+                    what=f"effective_batch_sizes in {unit} on rank {rank} of 2",
+                    hint="what each optimizer step is the mean over: all batches of its window, on all ranks",
+                )

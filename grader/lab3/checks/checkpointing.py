@@ -1,0 +1,193 @@
+"""Judges Lab 3's checkpoints: written once and as a whole, loaded anywhere, and nothing lost by going on from one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import CheckFailed, require, require_arrays_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab3.truth.training import RTOL
+
+_LEAST_BYTES = 4
+"""Of a parameter in float64, even where a file is compressed."""
+_LEARNED = 0.7
+"""Loss after training / loss of a model that says 0, where the targets can be learned: 0.43 was the most in a thousand
+trainings, with dropout of a half."""
+
+
+def network(fresh: Fresh, name: str) -> dict[str, Any]:
+    """Weights and inputs of a small network, whose checkpoint has some ten thousand bytes; others for each `name`."""
+    sizes, fresh = fresh.shared("lab3.network"), fresh.shared(name)
+    features, hidden = sizes.odd(31, 39), sizes.odd(31, 39)
+    return {
+        "first": fresh.normal(hidden, features) / np.float32(features**0.5),
+        "second": fresh.normal(features, hidden) / np.float32(hidden**0.5),
+        "inputs": fresh.normal(5, features),
+    }
+
+
+def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[list[Seen], int]:
+    """What two ranks saw when they saved, and the number of the epoch."""
+    epoch = fresh.shared("lab3.save").integer(3, 30)
+    case = network(fresh, "lab3.save")
+    seen = submission.rank_probe("lab3.checkpoints.save", 2, device="cpu", **case, epoch=epoch, replicated=replicated)
+    return seen, epoch
+
+
+@criterion("lab3.checkpointing")
+class TestCheckpointing:
+    def test_rank_zero_alone_writes(self, submission: Submission, fresh: Fresh) -> None:
+        (first, second), _ = saved(submission, fresh, replicated=True)
+        require(
+            "checkpoint.pt" in first.files,
+            f"save_checkpoint('checkpoint.pt', ...) on 2 ranks: rank 0 left {first.files} in its folder",
+        )
+        least = _LEAST_BYTES * first.parameters.size
+        require(
+            len(first.content) >= least,
+            f"save_checkpoint('checkpoint.pt', ...): the file has {len(first.content)} bytes, fewer than the {least} "
+            f"that {first.parameters.size} parameters take at least",
+        )
+        require_equal(
+            second.files,
+            [],
+            what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
+            hint="the replicas are equal; two ranks that write one file spoil it",
+        )
+
+    @requires("rank_zero_alone_writes")
+    def test_every_rank_waits_for_the_file(self, submission: Submission, fresh: Fresh) -> None:
+        seen, _ = saved(submission, fresh, replicated=True)
+        for rank, each in enumerate(seen):
+            require(
+                each.complete,
+                f"save_checkpoint() returned on rank {rank} before rank 0 had written the file",
+                "a barrier after writing, on every rank: who loads too early reads an old file or none",
+            )
+
+    def test_saved_atomically(self, submission: Submission, fresh: Fresh) -> None:
+        seen = submission.probe("lab3.checkpoints.interrupted", device="cpu", **network(fresh, "lab3.interrupted"))
+        require(seen.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
+        if seen.loaded:
+            raise CheckFailed(
+                f"after a save that failed half-way, the file from before cannot be loaded: {seen.loaded}",
+                "write to a temporary file in the same folder, then os.replace() it",
+            )
+        require_equal(seen.epoch, 1, what="epoch in the file after a save that failed")
+        require_arrays_close(seen.parameters, seen.saved, rtol=0, what="parameters in the file after a failed save")
+        require(
+            not seen.overwritten,
+            "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
+            "os.replace() puts a new file in place at once if both lie in one folder; moving between disks copies",
+        )
+
+    @requires("rank_zero_alone_writes")
+    def test_loads_with_and_without_ddp(self, submission: Submission, fresh: Fresh) -> None:
+        for replicated in (True, False):
+            (source, _), epoch = saved(submission, fresh, replicated=replicated)
+            for ranks, wrapped in ((1, False), (3, True)):
+                was = "from DistributedDataParallel" if replicated else "from a plain module"
+                into = f"into DistributedDataParallel on {ranks} ranks" if wrapped else "into a plain module"
+                what = f"saved {was} on 2 ranks, loaded {into}"
+                self._require_loaded(submission, fresh, source, epoch, ranks, wrapped, what)
+
+    @staticmethod
+    def _require_loaded(
+        submission: Submission, fresh: Fresh, source: Seen, epoch: int, ranks: int, wrapped: bool, what: str
+    ) -> None:
+        loaded = submission.rank_probe(
+            "lab3.checkpoints.load",
+            ranks,
+            device="cpu",
+            content=source.content,
+            **network(fresh, "lab3.load"),
+            replicated=wrapped,
+        )
+        for rank, each in enumerate(loaded):
+            for name in ("parameters", "buffer", "momentum"):
+                require_arrays_close(
+                    each[name],
+                    source[name],
+                    rtol=0,
+                    what=f"{what}, rank {rank}: {name}",
+                    hint="the optimizer's state belongs to the checkpoint as well"
+                    if name == "momentum"
+                    else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
+                )
+            require_arrays_close(each.model_only, source.parameters, rtol=0, what=f"{what}, no optimizer: parameters")
+            require_equal(each.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() told")
+            require(
+                bool(each.refused),
+                f"{what}: loaded without an error into a model whose layers have other names",
+                "load_state_dict is strict by default; with strict=False nothing fits and nothing is said",
+            )
+
+    def test_continues_as_if_never_stopped(self, submission: Submission, fresh: Fresh) -> None:
+        features, outputs, samples = fresh.odd(5, 9), fresh.integer(3, 4), 2 * fresh.odd(13, 17)
+        arguments = {
+            "batch_size": 4,
+            "learning_rate": fresh.uniform(0.005, 0.01),
+            "momentum": 0.9,
+            "seed": fresh.integer(1, 99),
+        }
+        epochs, stop = 5, fresh.integer(2, 3)
+        inputs = fresh.normal(samples, features)
+        targets = np.float32(3) * (inputs @ fresh.normal(features, outputs)) + fresh.normal(samples, outputs)
+        data: dict[str, Any] = {"inputs": inputs, "targets": targets, "arguments": arguments, "device": "cpu"}
+        weights = fresh.normal(4, outputs, features)
+        whole_runs, stopped_runs = (
+            submission.rank_probe(
+                "lab3.checkpoints.resume", 2, weights=weights, until=[until], checkpointed=checkpointed, **data
+            )
+            for until, checkpointed in ((epochs, False), (stop, True))
+        )
+        seen = submission.rank_probe(
+            "lab3.checkpoints.resume",
+            2,
+            weights=weights[1:],
+            until=[epochs, epochs],
+            checkpointed=True,
+            content=np.asarray(stopped_runs[0].content),
+            **data,
+        )
+        for rank, each in enumerate(seen):
+            whole, stopped = whole_runs[rank], stopped_runs[rank]
+            resumed, complete = each.runs
+            steps = whole.runs[0]["batches"] // epochs
+            what = f"train() on 2 ranks, stopped after {stop} of {epochs} epochs and started again with its checkpoint"
+            require_equal(
+                resumed["batches"],
+                steps * (epochs - stop),
+                what=f"{what}: steps that rank {rank} then made",
+                hint="epochs counts those before the checkpoint, too",
+            )
+            expected = np.asarray(self._weight(whole, 0), dtype=np.float64)
+            learned = float(((inputs @ expected.T - targets) ** 2).sum() / (targets**2).sum())
+            require(
+                learned < _LEARNED,
+                f"train() on 2 ranks, {epochs} epochs without a break: the loss of rank {rank} is {learned:.3g} "
+                "times that of one that says 0, so nothing was learned that could be lost",
+                "the model that is passed in is trained, in place",
+            )
+            require_arrays_close(
+                self._weight(each, 0),
+                expected,
+                rtol=RTOL,
+                atol=RTOL,
+                what=f"{what}: weights of rank {rank}, against {epochs} epochs without a break",
+                hint="model, optimizer (momentum), number of the epoch (it shuffles by it), random numbers (dropout)",
+            )
+            require_equal(complete["batches"], 0, what="steps made from a checkpoint whose training was complete")
+            require_equal(
+                [run["epochs"] for run in (*whole.runs, *stopped.runs, *each.runs)],
+                [epochs, stop, epochs, epochs],
+                what="DdpTraining.epochs",
+            )
+
+    @staticmethod
+    def _weight(seen: Seen, run: int) -> Any:
+        return seen[f"runs/{run}/weight"]

@@ -1,0 +1,196 @@
+"""Judges Lab 3's scaling analysis: what is computed from measurements, and the measurements themselves.
+
+Ranks of a virtual machine share one virtual time, so the truth about a step is known; those figures are simulated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradebox.assertions import (
+    number,
+    numbers,
+    positive,
+    require,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab3.checks import report as lab3_report
+from grader.lab3.truth.steps import point, profile, split
+from grader.shared.programs import picture_and_json
+
+PROGRAM = "lab3_distributed.scaling_analysis"
+TRUTH_TOLERANCE = 0.05
+"""Of a step, simulated: styles that are right differ by less than 1 %, a step without exchange by 34 to 48 %."""
+
+
+def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, float]]]:
+    """Measurements of both kinds on 1 to 8 processes, shuffled, and the speedups that were put into them."""
+    fresh = fresh.shared("lab3.points")
+    made, ratios = [], {}
+    for kind in ("strong", "weak"):
+        alone, batch = fresh.log_uniform(1e-3, 1.0), 8 * fresh.integer(4, 40)
+        ratios[kind] = {1: 1.0} | {size: size * fresh.uniform(0.4, 0.95) for size in (2, 4, 8)}
+        for size, ratio in ratios[kind].items():
+            work = batch if kind == "strong" else batch * size
+            took = alone / ratio * work / batch
+            shares = profile(fresh, ranks=max(2, size), communication=0.1, data=0.05, imbalance=0.05)
+            made.append(point(kind, size, work, took, shares))
+    return [made[index] for index in fresh.shuffled(list(range(len(made))))], ratios
+
+
+Steps = list[Seen]
+
+
+def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven: bool) -> tuple[Steps, Steps]:
+    """A step measured by the student and by ourselves, on virtual GPUs whose interconnect is slow for their speed."""
+    fresh = fresh.shared(f"lab3.steps.{kind}.{uneven}")
+    width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
+    load = fresh.uniform(0.5e-3, 1.5e-3)
+    slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
+    case: dict[str, Any] = {
+        "kind": kind,
+        "batch_size": batch,
+        "width": width,
+        "layers": layers,
+        "steps": 2,
+        "load_seconds": [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)],
+        "slowdowns": [factor if uneven and rank == slow else 1.0 for rank in range(ranks)],
+    }
+    device = submission.device.name if submission.device.simulated else "vgpu:T4"
+    return (
+        submission.rank_probe("lab3.scaling.measured", ranks, device=device, values=False, **case),
+        submission.rank_probe("lab3.scaling.truth", ranks, device=device, values=False, student=False, **case),
+    )
+
+
+@criterion("lab3.scaling")
+class TestScaling:
+    def test_speedup_and_efficiency_strong(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "strong: the same work, so T(1) / T(n); the efficiency is that per process"
+        self._require_ratios(submission, fresh, "strong", hint)
+
+    def test_speedup_and_efficiency_weak(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "weak: a step on n processes does n times the work, so the speedup is n T(1) / T(n)"
+        self._require_ratios(submission, fresh, "weak", hint)
+
+    @staticmethod
+    def _require_ratios(submission: Submission, fresh: Fresh, kind: str, hint: str) -> None:
+        made, ratios = points(fresh)
+        seen = submission.probe("lab3.scaling.analyse", device="cpu", points=made, kinds=[kind])
+        told = seen.answers[kind]
+        sizes = {str(size): ratio for size, ratio in ratios[kind].items()}
+        for name in ("speedup", "efficiency"):
+            require_equal(sorted(told[name]), sorted(sizes), what=f"{name}(points, {kind!r}): world sizes")
+            for size, ratio in sizes.items():
+                wanted = ratio if name == "speedup" else ratio / int(size)
+                what = f"{name}(points, {kind!r})[{size}]"
+                require_close(number(told[name][size], what), wanted, relative=1e-6, what=what, hint=hint)
+        for name, refused in zip(("speedup", "efficiency"), seen.refused, strict=True):
+            require(refused, f"{name}() of measurements on 2 to 8 processes, none on one, raised no ValueError")
+
+    def test_communication_share_found(self, submission: Submission, fresh: Fresh) -> None:
+        profiles, wanted = [], []
+        for imbalance in (0.0, 0.0, 0.3):
+            share, ranks = fresh.uniform(0.05, 0.5), fresh.integer(2, 6)
+            profiles.append(
+                profile(fresh, ranks=ranks, communication=share, data=0.1, imbalance=imbalance * (1 - share))
+            )
+            wanted.append(share)
+        seen = submission.probe("lab3.scaling.shares", device="cpu", profiles=profiles)
+        for told, share, given in zip(seen.shares, wanted, profiles, strict=True):
+            waits = max(given["communication_seconds"]) - min(given["communication_seconds"])
+            about = "in which ranks wait for a slow one" if waits > 1e-9 else "in which nobody waits for others"
+            hint = "the slowest rank waits for nobody: what it spends on communication is communication"
+            require_close(told, share, relative=1e-6, what=f"communication_share() of a step {about}", hint=hint)
+
+    def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
+        names = ["communication", "data", "imbalance", "compute"]
+        profiles, wanted, thresholds = [], [], []
+        for name in fresh.shuffled([*names, *names]):
+            # Nothing else comes near: at least 0.3 for the culprit, 0.1 for the others, and the limit lies at 0.2.
+            shares = {each: fresh.uniform(0.02, 0.1) for each in names[:3]}
+            if name != "compute":
+                shares[name] = fresh.uniform(0.3, 0.45)
+            profiles.append(profile(fresh, ranks=fresh.integer(2, 6), **shares))
+            wanted.append(name)
+            thresholds.append(0.0)
+        culprit = fresh.shuffled(names[:3])[0]
+        shares = dict.fromkeys(names[:3], 0.03) | {culprit: 0.12}
+        for threshold in fresh.shuffled([0.08, 0.16]):
+            profiles.append(profile(fresh, ranks=3, **shares))
+            wanted.append(culprit if threshold < 0.12 else "compute")
+            thresholds.append(threshold)
+        seen = submission.probe("lab3.scaling.bottlenecks", device="cpu", profiles=profiles, thresholds=thresholds)
+        for told, name, given, threshold in zip(seen.names, wanted, profiles, thresholds, strict=True):
+            parts = split(given)
+            shown = ", ".join(f"{part} {value / sum(parts.values()):.0%}" for part, value in parts.items())
+            at = f"threshold={threshold}" if threshold else "the default threshold"
+            require_equal(told, name, what=f"name_bottleneck() of a step with {shown}, at {at}")
+
+    def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        for ranks, kind in ((2, "strong"), (4, "weak")):
+            measured, truth = steps(submission, fresh, ranks, kind, uneven=False)
+            for rank, (seen, real) in enumerate(zip(measured, truth, strict=True)):
+                told, what = seen.point, f"measure_rank() on rank {rank} of {ranks}, {kind} (simulated)"
+                batch = positive(told["batch_size"], f"{what}: batch_size")
+                require_equal(told["world_size"], ranks, what=f"{what}: world_size")
+                require_equal(told["kind"], kind, what=f"{what}: kind")
+                require_close(
+                    told["step_seconds"],
+                    real.step_seconds,
+                    relative=TRUTH_TOLERANCE,
+                    what=f"{what}: step_seconds",
+                    show=seconds,
+                    hint="the median whole step: batch, forward, backward with exchange, optimizer; the device idle",
+                )
+                rate = batch / positive(told["step_seconds"], f"{what}: step_seconds")
+                require_close(told["samples_per_second"], rate, relative=1e-6, what=f"{what}: samples_per_second")
+                require_equal(seen.in_group, False, what=f"{what}: process group still there afterwards")
+            self._require_batch(measured, ranks, kind)
+
+    @staticmethod
+    def _require_batch(measured: list[Seen], ranks: int, kind: str) -> None:
+        batches = {each.point["batch_size"] for each in measured}
+        require(len(batches) == 1, f"measure_rank() on {ranks} ranks told different batch sizes: {sorted(batches)}")
+
+    @requires("step_seconds_equal_truth")
+    def test_profile_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        measured, truth = steps(submission, fresh, 2, "weak", uneven=True)
+        for seen in measured:
+            told = seen.point["profile"]
+            for rank, real in enumerate(truth):
+                parts = {
+                    "data_seconds": real.data_seconds,
+                    "compute_seconds": real.compute_seconds,
+                    "communication_seconds": max(0.0, real.step_seconds - real.data_seconds - real.compute_seconds),
+                }
+                slack = TRUTH_TOLERANCE * real.step_seconds
+                for name, value in parts.items():
+                    figures = numbers(told[name], 2, f"{name} of measure_rank() on 2 ranks")
+                    require_between(
+                        figures[rank],
+                        value - slack,
+                        value + slack,
+                        what=f"measure_rank(): {name} of rank {rank}, where one rank is slower (simulated)",
+                        show=seconds,
+                        expected=f"{seconds(value)}, give or take {seconds(slack)}",
+                        hint="data and compute in steps without exchange; communication is the rest of a whole step",
+                    )
+
+    @requires("speedup_and_efficiency_strong", "step_seconds_equal_truth")
+    def test_results_and_plot_saved(self, submission: Submission) -> None:
+        arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]
+        seen = submission.probe("lab3.launch.program", device="cpu", module=PROGRAM, arguments=arguments)
+        rows = picture_and_json(seen, f"python -m labs.{PROGRAM}")
+        found = sorted((str(row.get("kind")), row.get("world_size")) for row in rows if isinstance(row, dict))
+        wanted = [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)]
+        require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
+
+    def test_report_agrees_with_results(self, submission: Submission) -> None:
+        lab3_report.judge(submission)

@@ -1,0 +1,241 @@
+"""Probes of Lab 3's checkpoints: who wrote which file, what a failed save leaves, and what comes back.
+
+Each runs in every rank. What is in a file is the student's affair; only what can be loaded from it counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from grader.lab3.probes.training import DDP, TIMEOUT_SECONDS, Indexed, Regression, flat, group, half_squares, numbered
+from grader.shared.probes.support import plain
+
+FILE = "checkpoint.pt"
+_SLOW_SECONDS = 0.4
+"""Rank 0's lead for those who do not wait for it, which they need 0.01 s of."""
+_kept: list[object] = []
+
+
+class Network(nn.Module):
+    """Two layers and a buffer, in float64. Asking for its state takes `slow` seconds."""
+
+    def __init__(self, first: Tensor, second: Tensor, *, slow: float = 0.0, prefix: str = "layer") -> None:
+        super().__init__()
+        self.slow = slow
+        for name, weight in ((f"{prefix}1", first), (f"{prefix}2", second)):
+            layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
+            layer.weight.data = weight.double().clone()
+            self.add_module(name, layer)
+        self.register_buffer("seen", first.double().sum().reshape(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+    def get_extra_state(self) -> dict[str, int]:
+        time.sleep(self.slow)
+        return {}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Nothing to keep; PyTorch wants the pair."""
+
+
+def _trained(model: nn.Module, inputs: Tensor, *, steps: int = 3) -> torch.optim.SGD:
+    """SGD with momentum that has some."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(inputs.double()).square().mean().backward()
+        optimizer.step()
+    return optimizer
+
+
+def _described(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    moments = [
+        optimizer.state[parameter].get("momentum_buffer") for parameter in model.parameters() if parameter.requires_grad
+    ]
+    return {
+        "parameters": flat(model),
+        "buffer": model.get_buffer("seen").double(),
+        "momentum": torch.cat([m.double().flatten() for m in moments if m is not None])
+        if any(m is not None for m in moments)
+        else torch.zeros(0, dtype=torch.float64),
+    }
+
+
+def save(
+    student: Any, *, first: Tensor, second: Tensor, inputs: Tensor, epoch: int, replicated: bool
+) -> dict[str, Any]:
+    """Each rank saves in a working directory of its own, under the same name; rank 0 is slow to collect its
+    state if `replicated`.
+
+    Afterwards: which files each rank made, whether they were complete when rank 0's `save_checkpoint` was over on every
+    rank, and the bytes of rank 0's.
+    """
+    torch.set_num_threads(1)
+    save_checkpoint = student.module(DDP).save_checkpoint
+    base = Path(student.rendezvous.removeprefix("file://")).parent
+    own, first_rank = base / f"rank{student.rank}", base / "rank0"
+    own.mkdir(exist_ok=True)
+    os.chdir(own)
+    model = Network(first, second, slow=_SLOW_SECONDS if replicated and student.rank == 0 else 0.0)
+    with group(student):
+        replica = DistributedDataParallel(model) if replicated else model
+        optimizer = _trained(replica, inputs)
+        save_checkpoint(FILE, replica, optimizer, epoch)
+        complete = (first_rank / FILE).exists()
+        del replica
+        content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
+    return {
+        "files": sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file()),
+        "complete": complete,
+        "content": torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8),
+        **_described(model, optimizer),
+    }
+
+
+def load(
+    student: Any, *, content: Tensor, first: Tensor, second: Tensor, inputs: Tensor, replicated: bool
+) -> dict[str, Any]:
+    """Load a file with these bytes into a model of other weights, whose optimizer has gone its own way."""
+    torch.set_num_threads(1)
+    load_checkpoint = student.module(DDP).load_checkpoint
+    file = Path(f"given-{student.rank}.pt")
+    file.write_bytes(bytes(content.tolist()))
+    model = Network(first, second)
+    with group(student) if student.ranks > 1 else contextlib.nullcontext():
+        replica = DistributedDataParallel(model) if replicated else model
+        optimizer = _trained(replica, inputs, steps=1)
+        epoch = load_checkpoint(file, replica, optimizer)
+        del replica
+    seen = {"epoch": plain(epoch, "load_checkpoint()"), **_described(model, optimizer)}
+    # Without an optimizer, and into a model whose layers have other names.
+    only = Network(first, second)
+    load_checkpoint(file, only)
+    seen["model_only"] = flat(only)
+    try:
+        load_checkpoint(file, Network(first, second, prefix="other"))
+    except Exception as error:
+        seen["refused"] = type(error).__name__
+    else:
+        seen["refused"] = ""
+    return seen
+
+
+@contextlib.contextmanager
+def disk_full_after(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:
+    """Save once; save again where writing fails half-way; load; and watch whether a save opens its file for writing.
+
+    One process alone, without a process group.
+    """
+    torch.set_num_threads(1)
+    module = student.module(DDP)
+    opened: list[str] = []
+    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if _writes(event, given) else None)
+    folder = Path("saved")
+    folder.mkdir(exist_ok=True)
+    path = folder / FILE
+    model = Network(first, second)
+    optimizer = _trained(model, inputs)
+    module.save_checkpoint(path, model, optimizer, 1)
+    module.save_checkpoint(path, model, optimizer, 1)
+    overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
+    saved, size = flat(model), path.stat().st_size
+    for parameter in model.parameters():
+        parameter.data.add_(1.0)
+    failed = False
+    with disk_full_after(size // 2):
+        try:
+            module.save_checkpoint(path, model, optimizer, 2)
+        except Exception as error:
+            _kept.append(error)
+            failed = True
+    seen = {"failed": failed, "overwritten": overwritten, "loaded": ""}
+    other = Network(second.T.clone(), first.T.clone())
+    try:
+        epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
+    except Exception as error:
+        return {**seen, "loaded": f"{type(error).__name__}: {str(error)[:100]}"}
+    return {**seen, "epoch": epoch, "saved": saved, "parameters": flat(other)}
+
+
+def _writes(event: str, given: tuple[Any, ...]) -> bool:
+    """Whether an audit event is Python opening a named file for writing; PyTorch's C++ opens its files unseen."""
+    return event == "open" and isinstance(given[0], (str, os.PathLike)) and bool(given[2] & (os.O_WRONLY | os.O_RDWR))
+
+
+def resume(
+    student: Any,
+    *,
+    weights: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    until: list[int],
+    arguments: dict[str, Any],
+    checkpointed: bool,
+    content: Tensor | None = None,
+) -> dict[str, Any]:
+    """`train` with dropout, once for each number of epochs in `until`, each time with a new model.
+
+    The models begin with `weights`, one after the other. With `checkpointed` there is a checkpoint, which `content`
+    is, if it is given; what it is in the end comes back. Nothing else passes from one request to the next: what a
+    module remembers does not help.
+    """
+    torch.set_num_threads(1)
+    train = student.module(DDP).train
+    dataset = Indexed(numbered(inputs), targets.double())
+    shift = torch.zeros(weights.shape[1])
+    path = Path(student.rendezvous.removeprefix("file://")).parent / "resumed.pt"
+    if content is not None:
+        draft = path.with_name(f"given-{student.rank}.pt")
+        draft.write_bytes(bytes(content.tolist()))
+        draft.replace(path)
+    seen = []
+    for index, epochs in enumerate(until):
+        first = weights[(index + student.rank) % len(weights)] if content is not None else weights[0]
+        model = Regression(first, shift, dropout=0.5)
+        torch.rand(7)  # what was drawn before must not matter
+        result = train(
+            student.rank,
+            student.ranks,
+            f"{student.rendezvous}-resume{index}",
+            device="cpu",
+            model=model,
+            dataset=dataset,
+            criterion=half_squares,
+            epochs=epochs,
+            checkpoint=path if checkpointed else None,
+            timeout_seconds=TIMEOUT_SECONDS,
+            **arguments,
+        )
+        seen.append(
+            {
+                "weight": model.linear.weight.detach(),
+                "batches": len(model.samples),
+                "epochs": plain(result.epochs, "DdpTraining.epochs"),
+            }
+        )
+    written = path.read_bytes() if path.is_file() else b""
+    return {"runs": seen, "content": torch.frombuffer(bytearray(written or b"\0"), dtype=torch.uint8)}

@@ -1,0 +1,114 @@
+"""Probes that start Lab 3's programs as students do: `python -m`, which spawns ranks, and torchrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Sequence
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.shared.probes.support import describe_files, run_program
+
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TAIL = 600
+_ABORTED = "SIGABRT"
+"""PyTorch's doing, now and then, on a machine with too much to do: a rank that ends while Gloo's threads still hold its
+last collective's tensors is aborted (https://github.com/pytorch/pytorch/pull/179291). Such a program is started once
+more; one that always aborts fails."""
+_ERROR = re.compile(r"(\[rank\d+\]:\s*)?([\w.]+(Error|Exception)\b|terminate called|Fatal Python error)")
+
+
+def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a program that starts ranks by itself, and describe what it wrote."""
+    torch.set_num_threads(1)
+    _forget_ranks()
+    # A spawned child begins by importing its parent's main module, which here is ours.
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        return _program(student, module, arguments)
+    except Exception as error:
+        if _ABORTED not in str(error):
+            raise
+        return _program(student, module, arguments)
+
+
+def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return run_program(student, module, arguments, Path(folder, "results"))
+        finally:
+            _end_resource_tracker()
+
+
+def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a program under torchrun, and describe what it wrote."""
+    _forget_ranks()
+    student.module(module)  # what does not import need not be started
+    seen, log = _under_torchrun(module, processes, arguments)
+    if seen["exit_code"] and _ABORTED in log:
+        seen, log = _under_torchrun(module, processes, arguments)
+    return {**seen, "tail": _reason(log)}
+
+
+def _under_torchrun(module: str, processes: int, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder, "results"), Path(folder, "log")
+        command = [
+            *("--standalone", f"--nproc-per-node={processes}"),
+            "--local-addr=127.0.0.1",  # the host's name means nothing where there is no network
+            *("-m", f"labs.{module}", *arguments, "--out", str(out)),
+        ]
+        exit_code = _torchrun(command, log)
+        return {"exit_code": exit_code, **describe_files(out)}, log.read_text(errors="replace")
+
+
+def _reason(log: str) -> str:
+    """The first error that a rank told of; torchrun ends with a summary that does not say it."""
+    errors = [line for line in log.splitlines() if _ERROR.match(line) and "ChildFailedError" not in line]
+    return (errors[0] if errors else log)[-_TAIL:]
+
+
+def _torchrun(command: Sequence[str], log: Path) -> int:
+    """What the console script `torchrun` does, in a copy of this process: PyTorch is imported already.
+
+    The ranks that it starts are new interpreters, as ever.
+    """
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        from torch.distributed.run import main
+
+        main(list(command))
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _end_resource_tracker() -> None:
+    """Python starts this helper with the first spawned process and ends it with its parent; nobody left it behind."""
+    tracker = getattr(resource_tracker, "_resource_tracker", None)
+    if stop := getattr(tracker, "_stop", None):
+        stop()
+
+
+def _forget_ranks() -> None:
+    """The sandbox describes every process as a rank; a student's shell does not."""
+    for name in _RANK_VARIABLES:
+        os.environ.pop(name, None)

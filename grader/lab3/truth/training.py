@@ -1,0 +1,204 @@
+"""The truth about Lab 3's trainings: which samples ranks should go through, and what SGD makes of those they did.
+
+In NumPy float64. The gradient of each step is taken over the samples that passed the ranks' models in that step, so
+that what is wrong with the shares of the data costs nothing where only gradients are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradebox.assertions import CheckFailed, require, require_arrays_close
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+
+Array = NDArray[np.float64]
+RTOL = 1e-9
+"""Relative to the largest weight. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and more."""
+
+
+_SAME_WAY = 0.5
+"""Cosine between two ways that weights moved. Right ones: 1; with a mistake in steps or means still nearly that."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A linear model (outputs = inputs @ weight.T + shift), trained by ranks that begin with weights of their own."""
+
+    ranks: int
+    weights: NDArray[np.float32]
+    """[ranks, outputs, features]"""
+    shifts: NDArray[np.float32]
+    """[ranks, outputs]"""
+    inputs: NDArray[np.float32]
+    targets: NDArray[np.float32]
+    arguments: dict[str, Any]
+
+    def train(self, submission: Submission, **options: Any) -> list[Seen]:
+        """What the probe saw on each rank."""
+        return submission.rank_probe(
+            "lab3.training.train",
+            self.ranks,
+            device="cpu",
+            weights=self.weights,
+            shifts=self.shifts,
+            inputs=self.inputs,
+            targets=self.targets,
+            arguments=self.arguments,
+            **options,
+        )
+
+    def follow(self, steps: Sequence[Sequence[int]], *, classes: bool = False) -> tuple[Array, list[float]]:
+        """Do these steps from rank 0's weights; the final weights, and each step's mean loss before it."""
+        weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (self.weights, self.shifts))
+        velocity = np.zeros_like(weight)
+        losses = []
+        for numbers in steps:
+            x = np.asarray(self.inputs[list(numbers)], dtype=np.float64)
+            outputs, wanted = x @ weight.T + shift, np.asarray(self.targets[list(numbers)], dtype=np.float64)
+            loss, difference = (cross_entropy if classes else half_squares)(outputs, wanted)
+            losses.append(loss)
+            velocity = self.arguments.get("momentum", 0.0) * velocity + difference.T @ x / len(x)
+            weight = weight - self.arguments["learning_rate"] * velocity
+        return weight, losses
+
+
+def half_squares(outputs: Array, wanted: Array) -> tuple[float, Array]:
+    """Mean loss, and each sample's derivative by its outputs."""
+    difference = outputs - wanted
+    return 0.5 * float((difference**2).sum(axis=1).mean()), difference
+
+
+def cross_entropy(outputs: Array, wanted: Array) -> tuple[float, Array]:
+    """The same, where the largest number of `wanted` is a sample's class."""
+    return class_loss(outputs, wanted.argmax(axis=1))
+
+
+def class_loss(outputs: Array, classes: NDArray[np.int64]) -> tuple[float, Array]:
+    """Mean cross entropy of classes, and each sample's derivative by its outputs."""
+    rows = np.arange(len(outputs))
+    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    loss = -float(np.log(shares[rows, classes]).mean())
+    shares[rows, classes] -= 1
+    return loss, shares
+
+
+def case(fresh: Fresh, *, ranks: int, samples: int, **arguments: Any) -> Case:
+    """A fresh case of this many samples."""
+    features, outputs = fresh.odd(5, 9), fresh.integer(3, 4)
+    return Case(
+        ranks=ranks,
+        weights=fresh.normal(ranks, outputs, features),
+        shifts=fresh.normal(ranks, outputs),
+        inputs=fresh.normal(samples, features),
+        targets=fresh.normal(samples, outputs),
+        arguments=arguments,
+    )
+
+
+def even_case(fresh: Fresh) -> Case:
+    """Samples that two ranks can share evenly, the last batch smaller than the others. One training for many checks."""
+    fresh = fresh.shared("lab3.train")
+    return case(
+        fresh,
+        ranks=2,
+        samples=2 * fresh.odd(13, 17),
+        epochs=3,
+        batch_size=4,
+        learning_rate=fresh.uniform(0.03, 0.05),
+        momentum=fresh.uniform(0.5, 0.8),
+        seed=fresh.integer(1, 1000),
+    )
+
+
+def debugging_case(fresh: Fresh) -> Case:
+    """The same for the script of Task 3.5."""
+    fresh = fresh.shared("lab3.debugging")
+    return case(
+        fresh,
+        ranks=2,
+        samples=2 * fresh.odd(13, 17),
+        epochs=2,
+        batch_size=4,
+        learning_rate=fresh.uniform(0.05, 0.1),
+    )
+
+
+def steps_of(seen: Sequence[Seen]) -> list[list[int]]:
+    """The samples of each step on all ranks together.
+
+    Raises:
+        CheckFailed: the ranks made different numbers of steps, or none.
+    """
+    counts = [len(rank.samples) for rank in seen]
+    require(len(set(counts)) == 1 and counts[0] > 0, f"steps on each rank: saw {counts}, expected the same of all")
+    return [[number for rank in seen for number in rank.samples[step]] for step in range(counts[0])]
+
+
+def epochs_of(seen: Seen, epochs: int) -> list[list[int]]:
+    """The samples that one rank went through in each epoch.
+
+    Raises:
+        CheckFailed: its steps cannot be divided by the number of epochs.
+    """
+    steps = len(seen.samples)
+    require(steps > 0 and steps % epochs == 0, f"{epochs} epochs made {steps} steps on one rank")
+    length = steps // epochs
+    return [
+        [number for batch in seen.samples[epoch * length : (epoch + 1) * length] for number in batch]
+        for epoch in range(epochs)
+    ]
+
+
+def require_trained(seen: Sequence[Seen], expected: Array, *, what: str, hint: str) -> None:
+    """Fail unless every rank's weights are those expected."""
+    for rank, each in enumerate(seen):
+        scale = float(np.abs(expected).max())
+        require_arrays_close(
+            each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}, weights of rank {rank}", hint=hint
+        )
+
+
+def require_equal_replicas(seen: Sequence[Seen], *, what: str, hint: str, names: Sequence[str] = ("weight",)) -> None:
+    """Fail unless the ranks ended with the same values."""
+    for name in names:
+        first = np.asarray(seen[0][name], dtype=np.float64)
+        for rank, each in enumerate(seen[1:], start=1):
+            apart = float(np.abs(np.asarray(each[name], dtype=np.float64) - first).max())
+            if not apart <= RTOL * max(1.0, float(np.abs(first).max())):
+                raise CheckFailed(f"{what}: {name} of rank {rank} differs from rank 0's by {apart:.3g}", hint)
+
+
+def require_moved_alike(seen: Sequence[Seen], start: NDArray[Any], expected: Array, *, what: str) -> None:
+    """Fail unless training changed every rank's weights, roughly as it should: weights that are equal because nothing
+    was trained, or because they were overwritten, say nothing. How far they moved is judged elsewhere."""
+    way = expected - np.asarray(start, dtype=np.float64)
+    for rank, each in enumerate(seen):
+        moved = np.asarray(each.weight, dtype=np.float64) - start
+        length = float(np.linalg.norm(moved))
+        alike = float((moved * way).sum() / (length * np.linalg.norm(way))) if length else 0.0
+        require(
+            alike > _SAME_WAY,
+            f"{what}: the weights of rank {rank} moved by {length:.3g}, and not the way that its samples lead",
+            "the model that is passed in is trained, in place",
+        )
+
+
+def require_shared(numbers: Sequence[Sequence[int]], samples: int, *, what: str, hint: str) -> None:
+    """Fail unless the ranks' samples hold every one, none of them twice but for what must be filled up."""
+    together = [number for share in numbers for number in share]
+    missing = samples - len(set(together))
+    twice = len(together) - len(set(together))
+    spare = -samples % len(numbers)
+    require(
+        missing == 0 and twice <= spare,
+        f"{what}, {samples} samples: {missing} were left out (expected none), {twice} came twice (expected at most "
+        f"{spare})",
+        hint,
+    )

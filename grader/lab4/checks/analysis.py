@@ -1,0 +1,125 @@
+"""Judges Lab 4's prediction of memory, against what a step of the course's own models holds, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradebox.assertions import mebibytes, require, require_between
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab4.checks import report as lab4_report
+from grader.shared.programs import picture_and_json
+
+WITHIN = 0.05
+"""What the task asks for; the reference is right to 1e-5. The mistakes seen are off by 10 percent and more."""
+
+
+def setups_of(fresh: Fresh) -> list[dict[str, Any]]:
+    """Training steps nobody has tried, one for each thing there is to predict; the same for all checks of a grading."""
+    fresh = fresh.shared("lab4.setups")
+
+    def mlp(optimizer: str, dtype: str) -> dict[str, Any]:
+        return {
+            "model": "mlp",
+            "layers": fresh.integer(3, 6),
+            "width": 8 * fresh.odd(61, 121),
+            "heads": 1,
+            "tokens": fresh.odd(701, 1501),
+            "optimizer": optimizer,
+            "dtype": dtype,
+            "checkpoint_every": None,
+        }
+
+    def transformer(optimizer: str, dtype: str, every: int | None) -> dict[str, Any]:
+        heads = fresh.integer(5, 9)
+        return {
+            "model": "transformer",
+            "layers": fresh.integer(3, 5),
+            "width": 64 * heads,
+            "heads": heads,
+            "tokens": fresh.odd(1101, 1901),
+            "optimizer": optimizer,
+            "dtype": dtype,
+            "checkpoint_every": every,
+        }
+
+    return [
+        mlp("sgd", "float32"),
+        mlp("adam", "bfloat16"),
+        transformer("momentum", "float32", None),
+        transformer("adam", "float16", None),
+        {**transformer("adam", "float32", 2), "layers": 5},
+        transformer("sgd", "float16", 1),
+    ]
+
+
+@criterion("lab4.analysis")
+class TestAnalysis:
+    def test_parameters_and_gradients_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        for name in ("parameter_bytes", "gradient_bytes"):
+            _judge(submission, fresh, name, lambda setup: True, "weights and biases, 4 bytes each, in any precision")
+
+    def test_optimizer_state_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "Adam keeps two numbers per parameter, momentum one, plain SGD none"
+        _judge(submission, fresh, "optimizer_state_bytes", lambda setup: True, hint)
+
+    def test_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "go through a layer: what does each operation need in backward, and which two keep the same tensor?"
+
+        def plain(setup: dict[str, Any]) -> bool:
+            return setup["dtype"] == "float32" and setup["checkpoint_every"] is None
+
+        _judge(submission, fresh, "activation_bytes", plain, hint)
+
+    def test_mixed_precision_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "2 bytes behind linear layers and attention, 4 on the path of the sums; copies of the weights, too"
+
+        def mixed(setup: dict[str, Any]) -> bool:
+            return setup["dtype"] != "float32" and setup["checkpoint_every"] is None
+
+        _judge(submission, fresh, "activation_bytes", mixed, hint)
+
+    def test_checkpointed_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        hint = "the input of each segment but the model's own, and the output; the short last segment counts as well"
+        _judge(submission, fresh, "activation_bytes", lambda setup: setup["checkpoint_every"] is not None, hint)
+
+    @requires("parameters_and_gradients_predicted")
+    def test_results_and_plot_saved(self, submission: Submission) -> None:
+        module = "lab4_memory.memory_analysis"
+        seen = submission.probe("shared.programs.run", values=False, module=module, arguments=[])
+        rows = picture_and_json(seen, f"python -m labs.{module}")
+        require(
+            all(isinstance(row, dict) and {"setup", "predicted", "measured"} <= row.keys() for row in rows),
+            "the results of memory_analysis are no comparisons of predicted and measured",
+            "save_json(path, comparisons, device.provenance())",
+        )
+
+    def test_report_agrees_with_results(self, submission: Submission) -> None:
+        lab4_report.judge(submission)
+
+
+def _judge(
+    submission: Submission, fresh: Fresh, name: str, wanted: Callable[[dict[str, Any]], bool], hint: str
+) -> None:
+    """Compare one field of the predictions with the truth, for the setups wanted."""
+    setups = setups_of(fresh)
+    told = submission.numeric_probe("lab4.analysis.predictions", setups=setups).predictions
+    truths = submission.probe(
+        "lab4.analysis.truth", values=not submission.device.simulated, student=False, setups=setups
+    ).truths
+    for setup, prediction, truth in zip(setups, told, truths, strict=True):
+        if not wanted(setup):
+            continue
+        real = truth[name]
+        slack = WITHIN * real + 4096  # plain SGD keeps nothing; Adam keeps its count of steps elsewhere
+        require_between(
+            prediction[name],
+            real - slack,
+            real + slack,
+            what=f"predict_memory() of {setup}: {name}",
+            show=mebibytes,
+            expected=f"{mebibytes(real)} within {WITHIN:.0%}",
+            hint=hint,
+        )

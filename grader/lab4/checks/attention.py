@@ -1,0 +1,258 @@
+"""Judges Lab 4's attention: equal to a float64 reference, nothing quadratic made, the right library, time, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import (
+    mebibytes,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab4.truth.reference import as_bfloat16, attention, runs
+from grader.shared.programs import picture_and_json
+
+FUNCTIONS = ("standard_attention", "flash_attention", "tiled_attention")
+# Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
+# the scores are rounded to the low dtype, a third of that where they are not. A wrong scale or mask: 0.1 and more.
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2}
+LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
+MEASURED = 0.03
+UNSPLIT_BYTES = 3 * 2**20
+"""The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
+
+
+def case_of(fresh: Fresh) -> dict[str, Any]:
+    """Operands that every format holds exactly, shared by all checks of one grading."""
+    fresh = fresh.shared("lab4.attention")
+    heads, width, longest = fresh.integer(2, 3), fresh.odd(9, 21), 45
+    shape = (2, heads, longest, width)
+    return {name: as_bfloat16(fresh.normal(*shape)) for name in ("q", "k", "v", "gradient")}
+
+
+def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[str, Any]]:
+    """Causal and not; as many keys as queries, more and fewer; all lengths odd."""
+    fresh = fresh.shared("lab4.lengths")
+    short, middle, long = fresh.odd(9, 15), fresh.odd(23, 31), fresh.odd(37, 45)
+    pairs = ((middle, middle), (short, long), (long, short), (1, middle))
+    return [
+        {"dtype": dtype, "queries": queries, "keys": keys, "causal": causal, **others}
+        for dtype in dtypes
+        for queries, keys in pairs
+        for causal in (False, True)
+    ]
+
+
+def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]], *, backward: bool) -> None:
+    """Compare `function` with the reference for each call."""
+    case = case_of(fresh)
+    if not backward:
+        case["gradient"] = np.zeros(0, dtype=np.float32)
+    seen = runs(submission.numeric_probe("lab4.attention.attend", function=function, calls=calls, **case))
+    for call, run in zip(calls, seen, strict=True):
+        queries, keys, dtype = call["queries"], call["keys"], call["dtype"]
+        q, k, v = case["q"][:, :, :queries], case["k"][:, :, :keys], case["v"][:, :, :keys]
+        gradient = case["gradient"][:, :, :queries] if backward else None
+        expected = attention(q, k, v, gradient, causal=call["causal"])
+        mask = "causal, " if call["causal"] else ""
+        what = f"{function}(), {mask}{queries} queries, {keys} keys, {dtype}"
+        require_equal(run["dtype"], dtype, what=f"{what}: dtype of the output")
+        for name, truth in expected.items():
+            require_arrays_close(
+                run[name],
+                truth,
+                rtol=0,
+                atol=TOLERANCE[dtype] * float(np.abs(truth).max()),
+                what=f"{what}: {name}",
+                hint=LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V",
+            )
+
+
+@criterion("lab4.attention")
+class TestAttention:
+    def test_standard_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        judge(submission, fresh, "standard_attention", calls_of(fresh, ("float64",)), backward=True)
+
+    def test_flash_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        judge(submission, fresh, "flash_attention", calls_of(fresh, ("float32", "float16")), backward=True)
+
+    def test_tiled_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        # Equal, fewer and more queries, causal; once without a mask, once in a single tile, once in each 16-bit type.
+        calls = calls_of(fresh, ("float64",), block_size=fresh.odd(7, 13))[:6]
+        calls += calls_of(fresh, ("float64",), block_size=128)[1:2]
+        calls += calls_of(fresh, ("float16",), block_size=16)[1:2] + calls_of(fresh, ("bfloat16",), block_size=16)[4:5]
+        judge(submission, fresh, "tiled_attention", calls, backward=True)
+
+    def test_no_query_sees_the_future(self, submission: Submission, fresh: Fresh) -> None:
+        long, short = fresh.odd(25, 31), fresh.odd(9, 15)
+        # Of `long` queries and `short` keys the first ones see nothing at all.
+        cases = [
+            {"queries": queries, "keys": keys, "changed": fresh.integer(keys // 2, keys - 1)}
+            for queries, keys in ((long, long), (short, long), (long, short))
+        ]
+        seed = fresh.integer(1, 10**6)
+        seen = submission.numeric_probe(
+            "lab4.attention.future", functions=["flash_attention", "tiled_attention"], cases=cases, seed=seed
+        )
+        for name, rows in seen.moved.items():
+            for index, moved in enumerate(rows):
+                case, how = cases[index // 2], "in training" if index % 2 == 0 else "under torch.no_grad()"
+                sees = np.arange(case["queries"]) + case["keys"] - case["queries"] >= case["changed"]
+                distance = np.nan_to_num(np.asarray(moved, dtype=np.float64), nan=np.inf)
+                what = f"{name}(), causal, {how}, {case['queries']} queries and {case['keys']} keys"
+                early = np.flatnonzero(~sees & (distance > 1e-9))
+                require(
+                    not early.size,
+                    f"{what}: key {case['changed']} was changed, and the output of query {early[:1]} moved, which must "
+                    "not see it",
+                    LENGTHS_HINT,
+                )
+                late = np.flatnonzero(sees & (distance < 1e-6))
+                require(
+                    not late.size,
+                    f"{what}: key {case['changed']} was changed, and the output of query {late[:1]} did not move, "
+                    "although it sees it",
+                    LENGTHS_HINT,
+                )
+
+    @requires("flash_equals_reference", "tiled_equals_reference")
+    def test_no_square_tensor_made(self, submission: Submission, fresh: Fresh) -> None:
+        long, short = fresh.odd(3901, 4101), fresh.odd(2701, 2901)
+        for function in ("flash_attention", "tiled_attention"):
+            others = {"block_size": 256} if function == "tiled_attention" else {}
+            cases = [
+                {"queries": queries, "keys": keys, "causal": causal, **others}
+                for queries, keys, causal in ((long, long, True), (short, long, True))
+            ]
+            seen = submission.probe(
+                "lab4.attention.largest",
+                device="vgpu:T4",  # on any machine: 8 MiB of workspace, where newer GPUs have 32
+                values=False,
+                function=function,
+                cases=cases,
+                head_dim=64,
+            )
+            for case, run in zip(cases, seen.runs, strict=True):
+                square = case["queries"] * case["keys"]
+                what = f"{function}(), {case['queries']} queries, {case['keys']} keys, one head"
+                # Measured: tiles of 256 keys 0.09, strips of 512 queries 0.18; all scores or their mask 1.
+                require(
+                    run["largest_elements"] < 0.5 * square,
+                    f"{what}: a tensor of {run['largest_elements']:,} elements was made; all scores are {square:,}",
+                    "neither scores nor mask nor weights for all pairs, in forward or in backward",
+                )
+                # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
+                # more where they are kept for backward.
+                # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
+                require(
+                    function == "flash_attention" or run["added_bytes"] < 0.85 * 4 * square,
+                    f"{what}: forward and backward add {mebibytes(run['added_bytes'])}, as much as all scores would",
+                    "what is kept for backward adds up: compute the tiles again there",
+                )
+
+    def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
+        queries, keys = fresh.odd(5, 9), fresh.odd(11, 15)
+        operands: dict[str, Any] = {
+            name: as_bfloat16(fresh.normal(2, 3, count, 8))
+            for name, count in (("q", queries), ("k", keys), ("v", keys))
+        }
+        both = ["flash_attn", "flash_attn.cute"]
+        for model, modules, dtype, wanted in (
+            ("A100-80GB", ["flash_attn"], "float16", "flash_attn"),
+            ("H100", both, "bfloat16", "flash_attn.cute"),
+            ("A100-80GB", ["flash_attn"], "float32", "sdpa"),
+            ("T4", ["flash_attn"], "float16", "sdpa"),
+            ("H100", [], "float16", "sdpa"),
+        ):
+            causal = dtype != "float32"
+            seen = submission.probe(
+                "lab4.attention.installed",
+                device=f"vgpu:{model}",
+                modules=modules,
+                dtype=dtype,
+                causal=causal,
+                **operands,
+            )
+            what = f"on a virtual {model} in {dtype}, with {' and '.join(modules) or 'no flash-attn'} installed"
+            require_equal(seen.backend, wanted, what=f"attention_backend() {what}")
+            expected = [wanted] if wanted != "sdpa" else []
+            called = [call["module"] for call in seen.calls]
+            require_equal(called, expected, what=f"libraries that flash_attention() called {what}")
+            for call in seen.calls:
+                shapes = [[2, count, 3, 8] for count in (queries, keys, keys)]
+                hint = "flash-attn wants [batch, length, heads, head_dim]: swap heads and length, and swap back"
+                require_equal(call["shapes"], shapes, what=f"shapes that {wanted} was given {what}", hint=hint)
+                require_equal(call["causal"], causal, what=f"causal that {wanted} was given {what}")
+            if wanted == "sdpa":  # what comes out then is judged by flash_equals_reference
+                continue
+            truth = attention(operands["q"], operands["k"], operands["v"], None, causal=causal)["output"]
+            require_arrays_close(
+                seen.output, truth, rtol=0, atol=TOLERANCE[dtype] * 4, what=f"output {what}", hint="swap heads back"
+            )
+
+    def test_benchmark_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        arguments: dict[str, Any] = {
+            "lengths": [fresh.odd(2101, 2501), fresh.odd(3101, 3501), 40001],
+            "methods": ["standard", "flash"],
+            "dtype": "float16",
+            "batch": 1,
+            "heads": fresh.integer(9, 12),
+            "head_dim": 64,
+            "causal": True,
+        }
+        simulated = submission.device.simulated
+        seen = submission.probe("lab4.attention.benchmark", values=not simulated, arguments=arguments)
+        lengths, methods = arguments["lengths"], arguments["methods"]
+        require_equal(
+            [[row["length"], row["method"]] for row in seen.rows],
+            [[length, method] for length in lengths for method in methods],
+            what="lengths and methods of benchmark_attention()",
+            hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
+        )
+        for row, truth in zip(seen.rows, seen.truths, strict=True):
+            what = f"benchmark_attention(), {row['method']}, {row['length']} tokens"
+            wanted = seen.backend if row["method"] == "flash" else "torch"
+            require_equal(row["backend"], wanted, what=f"{what}: backend")
+            if truth["seconds"] is None:
+                require(
+                    row["seconds"] is None and row["peak_bytes"] is None,
+                    f"{what}: seconds {row['seconds']!r} and peak {row['peak_bytes']!r}, but it runs out of memory",
+                    "None for both, and on to the next",
+                )
+                continue
+            require_close(
+                row["seconds"],
+                truth["seconds"],
+                relative=MEASURED if simulated else 0.2,
+                what=f"{what}: seconds",
+                show=seconds,
+                hint="forward and backward together, the median, from an idle device to an idle device",
+            )
+            # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
+            one_output = 2 * arguments["heads"] * row["length"] * arguments["head_dim"]
+            slack = MEASURED * truth["peak_bytes"] + UNSPLIT_BYTES + one_output
+            require_between(
+                row["peak_bytes"],
+                truth["peak_bytes"] - slack,
+                truth["peak_bytes"] + slack,
+                what=f"{what}: peak_bytes",
+                show=mebibytes,
+                expected=f"{mebibytes(truth['peak_bytes'])}, give or take {mebibytes(slack)}",
+                hint="less what was allocated before the first timed one, with the gradients at None",
+            )
+
+    def test_results_and_plot_saved(self, submission: Submission) -> None:
+        module = "lab4_memory.flash_attention"
+        seen = submission.probe("shared.programs.run", values=False, module=module, arguments=["--lengths", "128,256"])
+        rows = picture_and_json(seen, f"python -m labs.{module}")
+        found = sorted({row.get("length", 0) for row in rows if isinstance(row, dict)})
+        require_equal(found, [128, 256], what="lengths in the results")

@@ -1,0 +1,234 @@
+"""Judges Lab 4's checkpointing: nothing changes but memory and time, and both are measured right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal, seconds
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab4.truth.reference import runs
+from grader.shared.programs import picture_and_json
+
+LAYERS = 12
+SAME = 1e-9
+"""In float64; measured: 0 with the same operations in the same order, 1e-2 with other dropout masks."""
+MEASURED = 0.03
+RNG_HINT = "the second computation must draw what the first one drew (preserve_rng_state), and leave no trace after it"
+
+
+def small(fresh: Fresh) -> dict[str, Any]:
+    """A small transformer with dropout, the same for all checks of one grading."""
+    fresh = fresh.shared("lab4.checkpointing")
+    heads = fresh.integer(2, 4)
+    return {
+        "layers": 3,
+        "width": heads * fresh.odd(3, 7),
+        "heads": heads,
+        "dropout": fresh.uniform(0.1, 0.3),
+        "batch": fresh.integer(2, 3),
+        "length": fresh.odd(5, 9),
+        "seed": fresh.integer(1, 10**6),
+    }
+
+
+@criterion("lab4.checkpointing")
+class TestCheckpointing:
+    def test_outputs_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+        for interval, seen, expected in _trained(submission, fresh):
+            require_arrays_close(
+                seen["output"],
+                expected["output"],
+                rtol=SAME,
+                atol=SAME,
+                what=f"output in training with checkpoint_every={interval}, and the same seed",
+                hint="the blocks one after the other, each once and in order",
+            )
+        case = small(fresh)
+        rows = runs(submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=[None, 1]))
+        truth = runs(
+            submission.probe("lab4.checkpointing.evaluation", device="cpu", student=False, case=case, intervals=[None])
+        )[0]
+        for interval, seen in zip((None, 1), rows, strict=True):
+            for name, how in (("output", "with"), ("again", "without")):
+                require_arrays_close(
+                    seen[name],
+                    truth["output"],
+                    rtol=SAME,
+                    atol=SAME,
+                    what=f"output in evaluation mode {how} gradients, checkpoint_every={interval}",
+                    hint="no dropout in evaluation mode",
+                )
+
+    @requires("outputs_unchanged")
+    def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+        for interval, seen, expected in _trained(submission, fresh):
+            what = f"checkpoint_every={interval}"
+            require_equal(
+                seen["missing"],
+                0,
+                what=f"parameters without a gradient after backward, {what}",
+                hint="with use_reentrant=True a checkpoint whose input requires no gradient passes none on",
+            )
+            require_arrays_close(
+                seen["gradients"],
+                expected["gradients"],
+                rtol=SAME,
+                atol=SAME,
+                what=f"gradients of the parameters with dropout, {what}",
+                hint=RNG_HINT,
+            )
+            require_arrays_close(
+                seen["input_gradient"],
+                expected["input_gradient"],
+                rtol=SAME,
+                atol=SAME,
+                what=f"gradient of the input, {what}",
+                hint="the gradient must pass through every segment",
+            )
+            require_arrays_close(
+                seen["after"],
+                expected["after"],
+                rtol=SAME,
+                what=f"random numbers drawn after backward, {what}",
+                hint=RNG_HINT,
+            )
+
+    @requires("outputs_unchanged")
+    def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
+        case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
+        intervals = [None, 1, fresh.integer(3, 5)]
+        seen = submission.probe("lab4.checkpointing.saved", values=False, case=case, intervals=intervals)
+        unit, plain = float(seen.input_bytes), float(seen.runs[0]["held_bytes"])
+        require(
+            plain > 12 * LAYERS * unit,
+            f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
+            "checkpoint_every=None means that every activation is kept",
+        )
+        for interval, run in zip(intervals[1:], seen.runs[1:], strict=True):
+            assert interval is not None
+            segments, last = -(-LAYERS // interval), (LAYERS - 1) % interval + 1
+            # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the
+            # last segment kept as a whole, as checkpoint_sequential does. Bugs measured: first segment only, 10 times
+            # as much; interval ignored, 3 times; none, 20 times.
+            every = segments * unit
+            kept_last = (segments - 1) * unit + last * plain / LAYERS
+            held, saved = run["held_bytes"], run["saved_bytes"]
+            fits = any(
+                abs(held - expected) <= 1.3 * unit + 0.03 * (expected - segments * unit)
+                for expected in (every, kept_last)
+            )
+            require(
+                fits,
+                f"a forward pass with checkpoint_every={interval} leaves {mebibytes(held)}, without checkpointing "
+                f"{mebibytes(plain)}; expected about {mebibytes(every)}: {segments} tensors of {unit:,.0f} bytes",
+                "each segment of that many blocks keeps its input, and nothing from inside it",
+            )
+            require(
+                saved <= kept_last + 2.3 * unit,
+                f"with checkpoint_every={interval} {mebibytes(saved)} were saved for backward, expected at most "
+                f"{mebibytes(kept_last)}",
+                "every segment must be checkpointed, not the first one only",
+            )
+
+    @requires("outputs_unchanged")
+    def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
+        rows = submission.numeric_probe("lab4.checkpointing.evaluation", case=small(fresh), intervals=[None, 1]).runs
+        plain = rows[0]
+        for interval, run in zip((None, 1), rows, strict=True):
+            for name, how in (("flops", "forward and backward"), ("flops_without_gradients", "under torch.no_grad()")):
+                require_close(
+                    run[name],
+                    plain[name],
+                    relative=0.01,  # one block computed twice adds 7 % and more
+                    what=f"work in evaluation mode, {how}, with checkpoint_every={interval}, in FLOPs of products",
+                    hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
+                )
+
+    @requires("outputs_unchanged")
+    def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        intervals = [None, fresh.integer(1, 2)]
+        sizes = {
+            "num_layers": 3,
+            "width": 64 * fresh.odd(5, 9),
+            "heads": 4,
+            "batch": fresh.integer(3, 5),
+            "length": fresh.odd(301, 401),
+        }
+        seen = submission.probe(
+            "lab4.checkpointing.measured", values=not submission.device.simulated, intervals=intervals, sizes=sizes
+        )
+        require_equal([row["checkpoint_every"] for row in seen.rows], intervals, what="intervals in the table")
+        for row, truth in zip(seen.rows, seen.truths, strict=True):
+            what = f"measure_checkpointing(), interval {row['checkpoint_every']}"
+            require_close(
+                row["step_seconds"],
+                truth["seconds"],
+                relative=MEASURED if submission.device.simulated else 0.2,
+                what=f"{what}: step_seconds",
+                show=seconds,
+                hint="the median of single steps, each from an idle device to an idle device, after a warm-up",
+            )
+            require_close(
+                row["peak_bytes"],
+                truth["peak_bytes"],
+                relative=2 * MEASURED,  # the allocator leaves up to 1 MiB of each large block unsplit
+                what=f"{what}: peak_bytes",
+                show=mebibytes,
+                hint="reset the peak after the warm-up; the model before must be gone, no gradients kept from it",
+            )
+
+    def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
+        cases = fresh.shuffled([*(_case(fresh) for _ in range(7)), {**_case(fresh), "budget": 10}])
+        seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)
+        for case, chosen in zip(cases, seen.chosen, strict=True):
+            fitting = [(took, peak, every) for every, took, peak in case["rows"] if peak <= case["budget"]]
+            what = f"best_interval() of (interval, seconds, bytes) {case['rows']} within {case['budget']} bytes"
+            if not fitting:
+                require_equal(chosen, "ValueError", what=what, hint="nothing fits: say so")
+                continue
+            require(isinstance(chosen, dict), f"{what} raised {chosen}", "a peak equal to the budget still fits")
+            wanted = min(fitting)[2]
+            require_equal(
+                chosen["checkpoint_every"], wanted, what=what, hint="the fastest of those that fit, then the smallest"
+            )
+
+    @requires("outputs_unchanged")
+    def test_results_and_plot_saved(self, submission: Submission) -> None:
+        module = "lab4_memory.gradient_checkpointing"
+        # Four layers: with fewer, no interval fits into half of the peak, which is what the program asks for.
+        arguments = ["--steps", "1", "--layers", "4"]
+        seen = submission.probe("shared.programs.run", values=False, module=module, arguments=arguments)
+        rows = picture_and_json(seen, f"python -m labs.{module}")
+        found = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
+        require({None, 1} <= set(found), f"intervals in the results: {found}, expected none, 1 and others")
+
+
+def _trained(submission: Submission, fresh: Fresh) -> list[tuple[int | None, dict[str, Any], dict[str, Any]]]:
+    """(interval, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
+    case = small(fresh)
+    ways = [(None, True), (1, True), (2, False)]  # 2 does not divide the three blocks
+    seen = runs(submission.numeric_probe("lab4.checkpointing.equivalence", case=case, ways=ways))
+    truth = runs(
+        submission.numeric_probe(
+            "lab4.checkpointing.equivalence", student=False, case=case, ways=[(None, True), (None, False)]
+        )
+    )
+    return [
+        (interval, run, truth[0 if requires_grad else 1])
+        for (interval, requires_grad), run in zip(ways, seen, strict=True)
+    ]
+
+
+def _case(fresh: Fresh) -> dict[str, Any]:
+    """Measurements whose answer is known: the fastest is too large, two that fit are equally fast."""
+    peaks = sorted(fresh.integer(1000, 9000) for _ in range(5))
+    budget = peaks[2]
+    took = [fresh.uniform(2.0, 3.0) for _ in range(3)]
+    one, other = fresh.shuffled(range(3))[:2]
+    took[one] = took[other] = min(took)
+    *small, large = fresh.shuffled((1, 2, 3, 4, 6, 8))[:4]
+    rows: list[Any] = [[every, time, peak] for every, time, peak in zip(small, took, peaks[:3], strict=True)]
+    rows += [[large, fresh.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
+    return {"rows": [rows[index] for index in fresh.shuffled(list(range(5)))], "budget": budget}

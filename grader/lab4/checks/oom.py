@@ -1,0 +1,253 @@
+"""Judges Lab 4's mended script and its handler: it fits, computes the same, stays flat, and hides no other error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab4.truth.reference import Training, split
+
+LENGTH = 512
+PARAMETERS = 48 * (4096**2 + 4096)
+_LEAST_BYTES = 12 * PARAMETERS
+"""Parameters and Adam's averages: below that nobody trained the model."""
+SAME = 1e-8
+"""In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
+_FLAT_SHARE = 0.5
+"""Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
+_FIRST_STEP = 1
+"""Adam makes its averages in the first step, so what is held is compared from the end of that one on."""
+
+
+@criterion("lab4.oom")
+class TestOom:
+    def test_fits_in_24_gb(self, submission: Submission, fresh: Fresh) -> None:
+        seen = submission.probe(
+            "lab4.oom.fits", device="cpu", batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16
+        )
+        require_equal(seen.parameters, PARAMETERS, what="parameters of VeryLargeModel()", hint="the model stays whole")
+        require(
+            seen.died is None,
+            f"Task 4.3, oom_fixes.py: train_large_model() dies on a virtual GPU of 24 GB, with batches of 64 x "
+            f"{LENGTH} x 4096 and micro_batch=16: {seen.died}",
+            "what does a forward pass keep of so many samples, and what is never let go?",
+        )
+        largest = max(seen.forwards, default=0)
+        require(
+            0 < largest <= 16,
+            f"with micro_batch=16, {largest} samples went through the model at once",
+            "in training and in validation: cut each batch into micro-batches",
+        )
+        require(
+            sum(seen.forwards) >= 3 * 64,
+            f"of three batches of 64 samples, {sum(seen.forwards)} samples went through the model",
+            "train on both batches of train_loader, and validate on that of val_loader",
+        )
+        require(
+            seen.peak_bytes >= _LEAST_BYTES,
+            f"train_large_model() held {mebibytes(seen.peak_bytes)} at most, less than the model and Adam's averages",
+            "the whole model is trained, with Adam",
+        )
+        require_equal(seen.result["optimizer_steps"], 2, what="optimizer_steps for two batches")
+        require_close(
+            seen.result["peak_bytes"],
+            seen.peak_bytes,
+            relative=0.01,
+            what="peak_bytes",
+            show=mebibytes,
+            hint="torch.cuda.max_memory_allocated() at the end",
+        )
+
+    def test_same_losses(self, submission: Submission, fresh: Fresh) -> None:
+        width, layers = fresh.odd(7, 13), fresh.integer(3, 4)
+        micro_batch = fresh.integer(3, 5)
+        batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 2]
+        validation = [micro_batch * 2 + 1, 2]
+        samples = sum(batches) + sum(validation)
+        case: dict[str, Any] = {
+            "weights": fresh.normal(layers, width, width) * np.float32(1.5 / width**0.5),
+            "biases": fresh.normal(layers, width) * np.float32(0.3),
+            # float64, so that the model's own type is kept all the way
+            "data": fresh.normal(samples, width).astype(np.float64),
+            "targets": fresh.normal(samples, width).astype(np.float64),
+        }
+        rate = fresh.uniform(0.01, 0.02)
+        seen = submission.numeric_probe(
+            "lab4.oom.twin",
+            layers=layers,
+            epochs=2,
+            micro_batch=micro_batch,
+            learning_rate=rate,
+            batches=batches,
+            validation=validation,
+            **case,
+        )
+        truth = Training(case["weights"], case["biases"], rate)
+        sizes = [*batches, *validation]
+        pairs = list(zip(split(case["data"], sizes), split(case["targets"], sizes), strict=True))
+        losses, validated = [], []
+        for _ in range(2):
+            losses += [truth.step(*pair) for pair in pairs[: len(batches)]]
+            weighted = [truth.loss(*pair) * len(pair[0]) for pair in pairs[len(batches) :]]
+            validated.append(sum(weighted) / sum(validation))
+        what = f"of train_large_model(), batches of {batches} in micro-batches of {micro_batch}"
+        require_arrays_close(
+            seen.result["losses"],
+            losses,
+            rtol=SAME,
+            what=f"losses {what}",
+            hint="each micro-batch counts by its share of the batch's samples, in the loss and in the gradient",
+        )
+        require_arrays_close(
+            seen.weights, truth.parameters[0], rtol=SAME, atol=SAME, what=f"weights {what}", hint="one step per batch"
+        )
+        require_arrays_close(
+            seen.result["validation_losses"],
+            validated,
+            rtol=SAME,
+            what=f"validation losses {what}, validation batches of {validation}",
+            hint="the mean over samples: batches differ in size",
+        )
+        require_equal(seen.result["optimizer_steps"], len(losses), what=f"optimizer_steps {what}")
+
+    def test_memory_flat_over_steps(self, submission: Submission, fresh: Fresh) -> None:
+        seen = _steady(submission, fresh)
+        passes: list[list[int]] = [[0], [0], *seen.training_bytes]
+        first, second = passes[-2:]
+        allowed = _FLAT_SHARE * seen.ballast_bytes
+        # Like is compared with like: a local variable may hold the last loss, or none, when an epoch begins.
+        for growth, where in (
+            (_growth(first), "from the first step to the last of the first epoch"),
+            (_growth(second), "from the first step to the last of the second epoch"),
+            (second[-1] - first[-1] if len(first) > 1 else 0, "from the end of the first epoch to that of the second"),
+        ):
+            require(
+                growth <= allowed,
+                f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
+                "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
+            )
+
+    def test_validation_without_graph(self, submission: Submission, fresh: Fresh) -> None:
+        seen = _steady(submission, fresh)
+        validated = [note for note in seen.forwards if note["phase"] == "validation"]
+        require(bool(validated), "the model was never called with batches of val_loader")
+        require(
+            not any(note["graph"] for note in validated),
+            "train_large_model(): validation records a graph, which nobody needs and which takes memory",
+            "with torch.no_grad() around it, or torch.inference_mode()",
+        )
+        require(
+            not any(note["training"] for note in validated),
+            "train_large_model(): validation runs in training mode, with dropout",
+            "model.eval()",
+        )
+        trained = [note for note in seen.forwards if note["phase"] == "training"]
+        require(
+            all(note["training"] for note in trained) and seen.training_afterwards,
+            "train_large_model(): after the first validation the model is no longer in training mode",
+            "model.train() before each epoch and in the end",
+        )
+        growth = max(_growth(notes) for notes in seen.validation_bytes)
+        require(
+            growth <= _FLAT_SHARE * seen.ballast_bytes,
+            f"what is allocated grows by {mebibytes(growth)} during validation",
+            "keep numbers, not tensors with a graph",
+        )
+
+    def test_retry_halves_the_micro_batch(self, submission: Submission, fresh: Fresh) -> None:
+        for case, seen in _retried(submission, fresh):
+            if case.get("raises"):
+                continue
+            wanted = [case["start"]]
+            while wanted[-1] > max(1, case["fits"]):
+                wanted.append(wanted[-1] // 2)
+            what = f"run_with_oom_retry() from {case['start']}, where {case['fits']} fit"
+            require_equal(seen["attempts"], wanted, what=f"micro-batches tried by {what}", hint="halve, down to 1")
+            if case["fits"] == 0:
+                require_equal(
+                    seen["raised"],
+                    "OutOfMemoryError",
+                    what=f"error of {what}",
+                    hint="with a micro-batch of 1 there is nothing left to halve: let the error through",
+                )
+                continue
+            require_equal(seen["raised"], None, what=f"error of {what}")
+            returned = [f"done with {wanted[-1]} and {64 * 2**20} bytes", wanted[-1]]
+            require_equal(seen["returned"], returned, what=f"what {what} returned")
+
+    @requires("retry_halves_the_micro_batch")
+    def test_retry_frees_the_failed_attempt(self, submission: Submission, fresh: Fresh) -> None:
+        for case, seen in _retried(submission, fresh):
+            held = seen["held_bytes"]
+            left = max(held) - held[0]
+            require(
+                left < 2**20,
+                f"run_with_oom_retry() from {case['start']}: {mebibytes(left)} of a failed attempt are still allocated "
+                "when the next one begins",
+                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block",
+            )
+
+    def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
+        retried = _retried(submission, fresh)
+        require(
+            any(len(seen["attempts"]) > 1 for case, seen in retried if not case.get("raises")),
+            "run_with_oom_retry() lets every error through, and so tries nothing again",
+            "catch torch.OutOfMemoryError, and nothing else",
+        )
+        for case, seen in retried:
+            if not case.get("raises"):
+                continue
+            what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}"
+            require_equal(seen["raised"], case["raises"], what=f"error of {what}", hint="torch.OutOfMemoryError only")
+            require_equal(
+                len(seen["attempts"]), 1, what=f"attempts of {what}", hint="a wrong shape stays wrong at any size"
+            )
+
+    @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
+    def test_results_saved(self, submission: Submission) -> None:
+        seen = submission.probe("lab4.oom.program", device="cpu")
+        require(seen.exit_code in (0, None), f"python -m labs.lab4_memory.oom_fixes ended with {seen.exit_code!r}")
+        require("oom.json" in seen.json, "python -m labs.lab4_memory.oom_fixes wrote no oom.json")
+
+
+def _growth(notes: list[int]) -> int:
+    """What is held more at the end of one pass over the batches than after its first batch."""
+    return notes[-1] - notes[_FIRST_STEP] if len(notes) > _FIRST_STEP else 0
+
+
+def _steady(submission: Submission, fresh: Fresh) -> Any:
+    fresh = fresh.shared("lab4.steady")
+    batches = [fresh.integer(9, 14) for _ in range(4)]
+    width, validation = fresh.odd(31, 63), [fresh.integer(5, 9) for _ in range(3)]
+    seen = submission.probe(
+        "lab4.oom.steady",
+        values=not submission.device.simulated,
+        width=width,
+        batches=batches,
+        validation=validation,
+        micro_batch=fresh.integer(3, 4),
+    )
+    passed, wanted = sum(note["samples"] for note in seen.forwards), 2 * (sum(batches) + sum(validation))
+    require(
+        passed >= wanted,
+        f"train_large_model(), two epochs: {passed} samples went through the model, expected {wanted}",
+        "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
+    )
+    return seen
+
+
+def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    fresh = fresh.shared("lab4.retry")
+    cases: list[dict[str, Any]] = [
+        {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9)},
+        {"start": fresh.integer(8, 20), "fits": 20},
+        {"start": fresh.integer(5, 7), "fits": 0},
+        *({"start": fresh.integer(16, 31), "fits": 99, "raises": kind} for kind in ("RuntimeError", "ValueError")),
+    ]
+    seen = submission.probe("lab4.oom.retry", values=not submission.device.simulated, cases=cases)
+    return list(zip(cases, seen.cases, strict=True))

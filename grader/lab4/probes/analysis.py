@@ -1,0 +1,90 @@
+"""Probes of Lab 4's prediction, and the truth: what a training step of the course's own models holds."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from grader.shared.probes.support import fields
+from labkit.models import TransformerBlock
+from labkit.results import MemoryPrediction, TrainingSetup
+
+
+def predictions(student: Any, *, setups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`predict_memory` of each setup."""
+    predict = student.module("lab4_memory.memory_analysis").predict_memory
+    return {
+        "predictions": [
+            fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in setups
+        ]
+    }
+
+
+def truth(student: Any, *, setups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a step of each setup holds: bytes that tensors asked for, by the allocator's own statistics."""
+    return {"truths": [_truth(TrainingSetup(**setup)) for setup in setups]}
+
+
+class _Segments(nn.Module):
+    def __init__(self, layers: list[nn.Module], every: int | None) -> None:
+        super().__init__()
+        self.layers, self.every = nn.Sequential(*layers), every
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.every is None:
+            plain: Tensor = self.layers(x)
+            return plain
+        for first in range(0, len(self.layers), self.every):
+            x = checkpoint(self.layers[first : first + self.every], x, use_reentrant=False)
+        return x
+
+
+def _truth(setup: TrainingSetup) -> dict[str, int]:
+    gc.collect()
+    start = _requested()
+    with torch.device("cuda"):
+        model = _Segments(_layers(setup), setup.checkpoint_every)
+    parameters = _requested() - start
+    inputs = torch.zeros(1, setup.tokens, setup.width, device="cuda")
+    dtype = getattr(torch, setup.dtype)
+    gradient = torch.zeros_like(inputs, dtype=dtype if setup.model == "mlp" else torch.float32)
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters())
+    if setup.optimizer != "adam":
+        momentum = 0.9 if setup.optimizer == "momentum" else 0.0
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+
+    def forward() -> Tensor:
+        with torch.autocast("cuda", dtype=dtype, enabled=setup.dtype != "float32"):
+            output: Tensor = model(inputs)
+        return output
+
+    forward().backward(gradient)  # first use of the libraries
+    optimizer.zero_grad(set_to_none=True)
+    before = _requested()
+    output = forward()
+    activations = _requested() - before
+    output.backward(gradient)
+    del output
+    gradients = _requested() - before
+    optimizer.step()
+    return {
+        "parameter_bytes": parameters,
+        "gradient_bytes": gradients,
+        "optimizer_state_bytes": _requested() - before - gradients,
+        "activation_bytes": activations,
+    }
+
+
+def _layers(setup: TrainingSetup) -> list[nn.Module]:
+    if setup.model == "mlp":
+        return [layer for _ in range(setup.layers) for layer in (nn.Linear(setup.width, setup.width), nn.ReLU())]
+    return [TransformerBlock(setup.width, setup.heads) for _ in range(setup.layers)]
+
+
+def _requested() -> int:
+    return int(torch.cuda.memory_stats()["requested_bytes.all.current"])

@@ -1,0 +1,219 @@
+"""Probes of Lab 4's attention: outputs and gradients, what is made on the way, the library called, the benchmark."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from grader.shared.probes.support import fields, plain, sequence
+from labkit.results import AttentionResult
+
+MODULE = "lab4_memory.flash_attention"
+
+
+def _without_libraries(student: Any) -> Any:
+    """The student's module, where flash-attn cannot be imported: its kernels run on no virtual GPU."""
+    if student.gpu is not None:
+        for name in ("flash_attn", "flash_attn.cute"):
+            sys.modules[name] = None  # type: ignore[assignment]
+    return student.module(MODULE)
+
+
+def attend(
+    student: Any, *, function: str, calls: Sequence[dict[str, Any]], q: Tensor, k: Tensor, v: Tensor, gradient: Tensor
+) -> dict[str, Any]:
+    """Output and gradients of `function` for each of `calls`: dtype, causal and perhaps other arguments.
+
+    `queries` and `keys` of a call say how many of the given ones it uses.
+    """
+    attention = getattr(_without_libraries(student), function)
+    runs = []
+    for call in calls:
+        arguments = dict(call)
+        dtype, queries, keys = getattr(torch, arguments.pop("dtype")), arguments.pop("queries"), arguments.pop("keys")
+        inputs = [
+            tensor[:, :, :count].to(dtype).to(student.device).requires_grad_()
+            for tensor, count in ((q, queries), (k, keys), (v, keys))
+        ]
+        output = attention(*inputs, **arguments)
+        run = {"dtype": plain(output.dtype, ""), "output": output.detach().double()}
+        if gradient.numel():
+            output.backward(gradient[:, :, :queries].to(dtype).to(student.device))
+            for name, tensor in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
+                run[name] = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).double()
+        runs.append(run)
+    return {"runs": runs}
+
+
+def future(student: Any, *, functions: Sequence[str], cases: Sequence[dict[str, int]], seed: int) -> dict[str, Any]:
+    """How far each query's causal output moves when one key and its value change, per function and case."""
+    module = _without_libraries(student)
+    generator = torch.Generator().manual_seed(seed)
+    moved: dict[str, list[Any]] = {name: [] for name in functions}
+    for case in cases:
+        shapes = ((1, 2, case["queries"], 8), (1, 2, case["keys"], 8), (1, 2, case["keys"], 8))
+        q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+        other_k, other_v = k.clone(), v.clone()
+        other_k[:, :, case["changed"]] += 1.0
+        other_v[:, :, case["changed"]] -= 3.0
+        for name in functions:
+            for enabled in (True, False):
+                with torch.set_grad_enabled(enabled):
+                    one, other = (
+                        getattr(module, name)(*(x.to(student.device) for x in operands), causal=True)
+                        for operands in ((q, k, v), (q, other_k, other_v))
+                    )
+                moved[name].append((one - other).abs().amax(dim=(0, 1, 3)).tolist())
+    return {"moved": moved}
+
+
+class _LargestSpy(TorchDispatchMode):
+    """Notes the elements of the largest tensor that any operation returns; an expanded one counts what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                own = min(leaf.numel(), leaf.untyped_storage().nbytes() // leaf.element_size())
+                self.elements = max(self.elements, own)
+        return result
+
+
+def largest(student: Any, *, function: str, cases: Sequence[dict[str, Any]], head_dim: int) -> dict[str, Any]:
+    """Largest tensor and added peak in forward and backward of one head, in float32."""
+    attention = getattr(_without_libraries(student), function)
+
+    def run(queries: int, keys: int, arguments: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
+        inputs = [
+            torch.randn(1, 1, count, head_dim, device=student.device, requires_grad=True)
+            for count in (queries, keys, keys)
+        ]
+        return inputs, torch.randn(1, 1, queries, head_dim, device=student.device)
+
+    runs = []
+    for case in cases:
+        arguments = {name: value for name, value in case.items() if name not in ("queries", "keys")}
+        inputs, gradient = run(96, 128, arguments)  # first use of the libraries
+        attention(*inputs, **arguments).backward(gradient)
+        inputs, gradient = run(case["queries"], case["keys"], arguments)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with _LargestSpy() as spy:
+            attention(*inputs, **arguments).backward(gradient)
+        runs.append({"largest_elements": spy.elements, "added_bytes": torch.cuda.max_memory_allocated() - before})
+    return {"runs": runs}
+
+
+def installed(
+    student: Any, *, modules: Sequence[str], dtype: str, q: Tensor, k: Tensor, v: Tensor, causal: bool
+) -> dict[str, Any]:
+    """`flash_attention` where a stand-in of flash-attn is installed: what it says, how it calls, what comes out."""
+    seen: list[dict[str, Any]] = []
+
+    def attention(name: str, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool) -> Tensor:
+        seen.append({"module": name, "shapes": [list(x.shape) for x in (query, key, value)], "causal": bool(causal)})
+        scores = torch.einsum("bqhd,bkhd->bhqk", query.float(), key.float())
+        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if causal:
+            lengths = scores.shape[-2:]
+            hidden = torch.ones(*lengths, dtype=torch.bool, device=scores.device).triu(1 + lengths[1] - lengths[0])
+            scores = scores.masked_fill(hidden, -1e30)
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), value.float()).to(query.dtype)
+
+    def version_2(
+        q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+        causal: bool = False, window_size: Any = (-1, -1), softcap: float = 0.0, alibi_slopes: Any = None,
+        deterministic: bool = False, return_attn_probs: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return attention("flash_attn", q, k, v, softmax_scale, causal)
+
+    def version_4(
+        q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
+        window_size: Any = (None, None), learnable_sink: Any = None, softcap: float = 0.0, **others: Any,
+    ) -> tuple[Tensor, None]:  # fmt: skip
+        return attention("flash_attn.cute", q, k, v, softmax_scale, causal), None
+
+    package = _stand_in("flash_attn", "2.8.3")
+    if "flash_attn" in modules:
+        package.flash_attn_func = version_2  # type: ignore[attr-defined]
+    cute = None
+    if "flash_attn.cute" in modules:
+        cute = _stand_in("flash_attn.cute", "4.0.0")
+        cute.flash_attn_func = version_4  # type: ignore[attr-defined]
+        package.cute = cute  # type: ignore[attr-defined]
+    sys.modules["flash_attn"] = package if modules else None  # type: ignore[assignment]
+    sys.modules["flash_attn.cute"] = cute  # type: ignore[assignment]
+    module, kind = student.module(MODULE), getattr(torch, dtype)
+    backend = plain(module.attention_backend(student.device, kind), "attention_backend()")
+    output = module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), causal=causal)
+    return {"backend": backend, "calls": seen, "output": output.detach().double()}
+
+
+def _stand_in(name: str, version: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    module.__version__ = version  # type: ignore[attr-defined]
+    return module
+
+
+def benchmark(student: Any, *, arguments: dict[str, Any]) -> dict[str, Any]:
+    """`benchmark_attention`, beside an independent measurement of the same functions."""
+    module = _without_libraries(student)
+    dtype = getattr(torch, arguments["dtype"])
+    rows = sequence(
+        module.benchmark_attention(**{**arguments, "dtype": dtype}, device=student.device), "benchmark_attention()"
+    )
+    truths = []
+    for length in arguments["lengths"]:
+        for method in arguments["methods"]:
+            attention = getattr(module, f"{method}_attention")
+            shape = (arguments["batch"], arguments["heads"], length, arguments["head_dim"])
+            try:
+                truths.append(_measure(attention, shape, dtype, student.device, arguments["causal"]))
+            except torch.OutOfMemoryError:
+                truths.append({"seconds": None, "peak_bytes": None})
+            torch.cuda.empty_cache()
+    return {
+        "rows": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(rows)],
+        "truths": truths,
+        "backend": plain(module.attention_backend(student.device, dtype), "attention_backend()"),
+    }
+
+
+def _measure(
+    attention: Callable[..., Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: str, causal: bool
+) -> dict[str, Any]:
+    inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(shape, device=device, dtype=dtype)
+
+    def iteration() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for tensor in inputs:
+            tensor.grad = None
+        attention(*inputs, causal=causal).backward(gradient)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    iteration()
+    for tensor in inputs:
+        tensor.grad = None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    seconds = statistics.median(iteration() for _ in range(3))
+    return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() - before}

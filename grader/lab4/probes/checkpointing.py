@@ -1,0 +1,197 @@
+"""Probes of Lab 4's checkpointing: what comes out, what is kept, what is computed twice, what was measured.
+
+The reference is the same chain of `labkit.models.TransformerBlock`, run in a child without the student's code.
+Attention is in `lab4_attention`, running out of memory in `lab4_oom`, predictions in `lab4_analysis`.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grader.shared.probes.support import WrongReturn, fields, sequence, watch_products
+from labkit.models import TransformerBlock, count_parameters
+from labkit.results import CheckpointingResult
+
+MODULE = "lab4_memory.gradient_checkpointing"
+
+
+def _build(student: Any, case: dict[str, Any], interval: int | None) -> nn.Module:
+    """The student's model, or without a student the plain chain of blocks."""
+    layers, sizes = case["layers"], {"width": case["width"], "heads": case["heads"]}
+    model: nn.Module
+    if student.present:
+        model = student.module(MODULE).CheckpointedTransformer(
+            layers, **sizes, dropout=case["dropout"], checkpoint_every=interval
+        )
+    else:
+        model = nn.Sequential(
+            *(TransformerBlock(case["width"], case["heads"], dropout=case["dropout"]) for _ in range(layers))
+        )
+    blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
+    if len(blocks) != layers or count_parameters(model) != sum(count_parameters(block) for block in blocks):
+        raise WrongReturn(
+            f"CheckpointedTransformer({layers}) has {len(blocks)} TransformerBlocks and {count_parameters(model)} "
+            f"parameters, expected {layers} blocks and no other parameters"
+        )
+    return model
+
+
+def _filled(student: Any, case: dict[str, Any], interval: int | None) -> nn.Module:
+    """The same on the device, in float64, with parameters drawn from the case's seed."""
+    model = _build(student, case, interval)
+    generator = torch.Generator().manual_seed(case["seed"])
+    with torch.no_grad():
+        for block in model.modules():
+            if isinstance(block, TransformerBlock):
+                for parameter in block.parameters():
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
+    return model.to(student.device, torch.float64)
+
+
+def _input(case: dict[str, Any], dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(case["seed"] + 1)
+    return torch.randn(case["batch"], case["length"], case["width"], generator=generator).to(dtype)
+
+
+def equivalence(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[str, Any]:
+    """Outputs and gradients in training, in float64, per pair of interval and whether the input requires a gradient.
+
+    `after` is what the generator gives once all is done.
+    """
+    runs = []
+    for interval, requires_grad in ways:
+        model = _filled(student, case, interval)
+        inputs = _input(case).to(student.device).requires_grad_(requires_grad)
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(case["seed"])
+        output = model(inputs)
+        weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
+        if output.requires_grad:  # else there are no gradients, which is for the judge to say
+            weighted.sum().backward()
+        after = torch.rand(3, device=student.device)
+        grads = [parameter.grad for parameter in model.parameters()]
+        runs.append(
+            {
+                "output": output.detach(),
+                "missing": sum(grad is None for grad in grads),
+                "gradients": torch.cat([grad.flatten() for grad in grads if grad is not None] or [after]),
+                "input_gradient": inputs.grad if inputs.grad is not None else torch.zeros(1),
+                "after": after,
+            }
+        )
+    return {"runs": runs}
+
+
+def evaluation(student: Any, *, case: dict[str, Any], intervals: Sequence[int | None]) -> dict[str, Any]:
+    """The model in evaluation mode, with gradients (backward included) and without: outputs, and work in products."""
+    runs = []
+    for interval in intervals:
+        model = _filled(student, case, interval).eval()
+        inputs = _input(case).to(student.device).requires_grad_()
+        with watch_products(student.gpu) as products:
+            output = model(inputs)
+            output.sum().backward()
+            with_gradients = sum(product["flops"] for product in products())
+        with watch_products(student.gpu) as products:
+            with torch.no_grad():
+                again = model(inputs)
+            without = sum(product["flops"] for product in products())
+        runs.append(
+            {"output": output.detach(), "again": again, "flops": with_gradients, "flops_without_gradients": without}
+        )
+    return {"runs": runs}
+
+
+def saved(student: Any, *, case: dict[str, Any], intervals: Sequence[int | None]) -> dict[str, Any]:
+    """Bytes that a forward pass keeps: what it leaves allocated, and what passes the hooks of saved tensors."""
+    runs = []
+    for interval in intervals:
+        with torch.device(student.device):
+            model = _build(student, case, interval)
+        # It requires a gradient, so that a reentrant checkpoint, too, records a graph.
+        inputs = _input(case, torch.float32).to(student.device).requires_grad_()
+        model(inputs).sum().backward()  # first use of the libraries
+        model.zero_grad(set_to_none=True)
+        inputs.grad = None
+        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Tensor, own: set[int] = own, kept: dict[int, int] = kept) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                kept[storage._cdata] = storage.nbytes()
+            return tensor
+
+        before = torch.cuda.memory_allocated()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = model(inputs)
+        held = torch.cuda.memory_allocated() - before
+        runs.append({"held_bytes": held, "saved_bytes": sum(kept.values())})
+        del output
+    return {"runs": runs, "input_bytes": inputs.numel() * 4}
+
+
+def measured(student: Any, *, intervals: Sequence[int | None], sizes: dict[str, int]) -> dict[str, Any]:
+    """`measure_checkpointing`, beside an independent measurement of the student's own model."""
+    module, steps = student.module(MODULE), 5
+    if student.gpu is not None:
+        # One product of the third timed step takes far too long: twelve products per block and step, one warm-up step.
+        student.gpu.inject_slowdown(
+            factor=200, after_kernels=12 * sizes["num_layers"] * 3 + 5, min_flops=2 * sizes["width"] ** 2
+        )
+    rows = sequence(
+        module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=1, **sizes),
+        "measure_checkpointing()",
+    )
+    truths = []
+    for interval in intervals:
+        gc.collect()
+        with torch.device(student.device):
+            model = module.CheckpointedTransformer(
+                sizes["num_layers"], width=sizes["width"], heads=sizes["heads"], checkpoint_every=interval
+            )
+        inputs = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
+        seconds, peak = _measure(model, inputs)
+        truths.append({"seconds": seconds, "peak_bytes": peak})
+        del model, inputs
+    return {
+        "rows": [fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
+        "truths": truths,
+    }
+
+
+def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:
+    def step() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model.zero_grad(set_to_none=True)
+        model(inputs).square().mean().backward()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    return statistics.median(step() for _ in range(3)), torch.cuda.max_memory_allocated()
+
+
+def best(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`best_interval` on made-up results: rows of (interval, seconds, peak) and a budget; an error by its name."""
+    find: Callable[..., Any] = student.module(MODULE).best_interval
+    chosen: list[Any] = []
+    for case in cases:
+        results = [
+            CheckpointingResult(device="cuda", checkpoint_every=every, step_seconds=seconds, peak_bytes=peak)
+            for every, seconds, peak in case["rows"]
+        ]
+        try:
+            chosen.append(fields(find(results, budget_bytes=case["budget"]), CheckpointingResult, "best_interval()"))
+        except ValueError as error:
+            chosen.append(type(error).__name__)
+    return {"chosen": chosen}

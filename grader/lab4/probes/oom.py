@@ -1,0 +1,231 @@
+"""Probes of Lab 4's out-of-memory script and handler.
+
+Whether the script fits is asked of a virtual GPU of 24 GB, on every machine: the probe attaches it by itself.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import vgpu
+from grader.shared.probes.support import fields, plain, run_program
+from labkit.device import GPU_24_GB
+from labkit.results import LargeTraining
+
+SCRIPT, RETRY = "lab4_memory.oom_fixes", "lab4_memory.oom_retry"
+_BALLAST_BYTES = 2**20
+
+
+def fits(
+    student: Any, *, batches: Sequence[int], validation: Sequence[int], length: int, micro_batch: int
+) -> dict[str, Any]:
+    """Train the full model on 24 GB, shapes only."""
+    module = student.module(SCRIPT)
+    with vgpu.attach(GPU_24_GB, values=False, force=True) as gpu:
+        with torch.device("cuda"):
+            model = module.VeryLargeModel()
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        row = torch.zeros(1, 1, 4096)
+
+        def loader(sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+            return [(row.expand(size, length, 4096), row.expand(size, length, 4096)) for size in sizes]
+
+        forwards: list[int] = []
+
+        def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            (data,) = (*inputs, *named.values())
+            forwards.append(data.numel() // (length * 4096))
+
+        model.register_forward_pre_hook(note, with_kwargs=True)
+        died, result = None, None
+        try:
+            result = module.train_large_model(model, loader(batches), loader(validation), micro_batch=micro_batch)
+        except torch.OutOfMemoryError as error:
+            died = str(error).partition(". GPU")[0]
+        told = None if result is None else fields(result, LargeTraining, "train_large_model()")
+        return {
+            "died": died,
+            "result": told,
+            "parameters": parameters,
+            "forwards": forwards,
+            "peak_bytes": torch.cuda.max_memory_allocated(),
+            "capacity_bytes": gpu.spec.memory_bytes,
+        }
+
+
+def twin(
+    student: Any,
+    *,
+    layers: int,
+    epochs: int,
+    micro_batch: int,
+    learning_rate: float,
+    batches: Sequence[int],
+    validation: Sequence[int],
+    weights: Tensor,
+    biases: Tensor,
+    data: Tensor,
+    targets: Tensor,
+) -> dict[str, Any]:
+    """Train a small model in float64; `data` and `targets` hold the samples of all batches one after the other."""
+    module = student.module(SCRIPT)
+    model = module.VeryLargeModel(layers, weights.shape[-1]).double()
+    with torch.no_grad():
+        for layer, weight, bias in zip(model.layers, weights, biases, strict=True):
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+    model.to(student.device)
+    pairs = list(zip(data.split([*batches, *validation]), targets.split([*batches, *validation]), strict=True))
+    result = module.train_large_model(
+        model,
+        pairs[: len(batches)],
+        pairs[len(batches) :],
+        epochs=epochs,
+        micro_batch=micro_batch,
+        learning_rate=learning_rate,
+    )
+    return {
+        "result": fields(result, LargeTraining, "train_large_model()"),
+        "weights": torch.stack([layer.weight.detach() for layer in model.layers]),
+        "training_afterwards": model.training,
+    }
+
+
+class _Ballast(torch.autograd.Function):
+    """The identity, whose node in the graph holds memory for as long as the graph lives, backward or not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.ballast = torch.empty(_BALLAST_BYTES, dtype=torch.uint8, device=x.device)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0]
+
+
+class _Loader:
+    """Batches on the CPU; for each pass, notes what the device holds whenever one is fetched, and after the last."""
+
+    def __init__(self, sizes: Sequence[int], width: int, phases: list[str], phase: str) -> None:
+        self.sizes, self.width, self.phases, self.phase = sizes, width, phases, phase
+        self.passes: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.phases.append(self.phase)
+        notes: list[int] = []
+        self.passes.append(notes)
+        for size in self.sizes:
+            notes.append(torch.cuda.memory_allocated())
+            yield torch.randn(size, self.width), torch.randn(size, self.width)
+        notes.append(torch.cuda.memory_allocated())
+
+
+class _Watched(nn.Module):
+    """A small model that notes each forward pass: phase, samples, mode, and whether a graph is recorded."""
+
+    def __init__(self, width: int, phases: list[str]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+        self.phases = phases
+        self.forwards: list[dict[str, Any]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards.append(
+            {
+                "phase": self.phases[-1] if self.phases else "none",
+                "samples": len(x),
+                "training": self.training,
+                "graph": torch.is_grad_enabled(),
+            }
+        )
+        output: Tensor = self.layers(x)
+        return output
+
+
+def steady(student: Any, *, width: int, batches: Sequence[int], validation: Sequence[int], micro_batch: int) -> Any:
+    """What is allocated whenever a batch is fetched, over two epochs, and how the model was called.
+
+    Each graph holds a ballast, so that a loss which is kept with its graph shows.
+    """
+    phases: list[str] = []
+    model = _Watched(width, phases).to(student.device)
+
+    def criterion(output: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
+        return loss
+
+    train_loader = _Loader(batches, width, phases, "training")
+    val_loader = _Loader(validation, width, phases, "validation")
+    result = student.module(SCRIPT).train_large_model(
+        model,
+        train_loader,
+        val_loader,
+        epochs=2,
+        micro_batch=micro_batch,
+        criterion=criterion,
+    )
+    return {
+        "result": fields(result, LargeTraining, "train_large_model()"),
+        "training_bytes": train_loader.passes,
+        "validation_bytes": val_loader.passes,
+        "forwards": model.forwards,
+        "training_afterwards": model.training,
+        "ballast_bytes": _BALLAST_BYTES,
+    }
+
+
+def retry(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`run_with_oom_retry` with attempts that really run out of memory above `fits`, or raise the error named."""
+    run = student.module(RETRY).run_with_oom_retry
+    kinds = {"RuntimeError": RuntimeError, "ValueError": ValueError, "KeyError": KeyError}
+    capacity = torch.cuda.get_device_properties(0).total_memory
+    observed = []
+    for case in cases:
+        attempts: list[int] = []
+        held: list[int] = []
+
+        def attempt(
+            micro_batch: int,
+            case: dict[str, Any] = case,
+            attempts: list[int] = attempts,
+            held: list[int] = held,
+        ) -> str:
+            attempts.append(micro_batch)
+            held.append(torch.cuda.memory_allocated())
+            if len(attempts) > 50:
+                raise AssertionError("no end of attempts")
+            activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
+            if micro_batch > case["fits"]:
+                torch.empty(2 * capacity, dtype=torch.uint8, device=student.device)
+            if case.get("raises"):
+                raise kinds[case["raises"]]("mat1 and mat2 shapes cannot be multiplied")
+            return f"done with {micro_batch} and {activations.numel()} bytes"
+
+        ended: dict[str, Any]
+        try:
+            returned = run(attempt, case["start"])
+            ended = {"returned": plain(returned, "run_with_oom_retry()"), "raised": None}
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            ended = {"returned": None, "raised": type(error).__name__}
+            error.__traceback__ = None
+        observed.append({**ended, "attempts": attempts, "held_bytes": held})
+    return {"cases": observed}
+
+
+def program(student: Any) -> dict[str, Any]:
+    """The script as a program, on a virtual GPU of 24 GB."""
+    with vgpu.attach(GPU_24_GB, values=False, force=True), tempfile.TemporaryDirectory() as folder:
+        return run_program(student, SCRIPT, ["--micro-batch", "16"], Path(folder, "results"))

@@ -1,0 +1,395 @@
+"""Judges Lab 5's monitor: units, names and kinds, what is absent, a machine without NVML, the background, alerts.
+
+The GPUs are made up (`grader/lab5/probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on
+how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gradebox.assertions import number, require, require_between, require_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab5.truth.monitor import (
+    COUNTERS,
+    DCGM,
+    DCGM_FACTORS,
+    GAUGES,
+    expected_alerts,
+    gpu,
+    kinds,
+    on_and_off,
+    readings,
+    records,
+    series,
+    snapshots,
+)
+from grader.shared.programs import picture_and_json
+
+EXACT = 1e-9
+"""Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
+SINGLE = 1e-6
+"""TensorBoard keeps float32."""
+_SINGLE_QUERIES: list[dict[str, str]] = [
+    {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
+    {"temperature_celsius": "celsius"},
+    {"power_watts": "power_milliwatts"},
+    {"power_limit_watts": "limit_milliwatts"},
+    {"sm_clock_hertz": "sm_megahertz"},
+    {"memory_clock_hertz": "memory_megahertz"},
+]
+"""What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
+Logs = list[tuple[int, dict[str, Any]]]
+"""Steps, and what was logged of each."""
+
+
+def _logs(fresh: Fresh) -> Logs:
+    """What a training logs at two steps; the same for all checks of a grading."""
+    draw = fresh.shared("lab5.logs")
+
+    def some(low: float, high: float) -> float:
+        return round(draw.uniform(low, high), 4)
+
+    step = draw.integer(5, 50)
+    return [
+        (
+            step,
+            {"loss": some(2, 3), "accuracy": some(0.1, 0.4), "learning_rate": some(1e-3, 1e-2), "val/loss": some(2, 3)},
+        ),
+        (
+            step + draw.integer(5, 50),
+            {
+                "loss": some(1, 2),
+                "accuracy": some(0.5, 0.9),
+                "throughput": some(1e3, 9e3),
+                "gradient_norm": some(0.1, 0.9),
+            },
+        ),
+    ]
+
+
+def _seen(submission: Submission, fresh: Fresh, **changes: Any) -> tuple[list[dict[str, Any]], Seen]:
+    """Two GPUs that nobody has seen, and what was exported of them; the same for all checks of a grading."""
+    draw = fresh.shared("lab5.monitoring")
+    gpus = [gpu(draw, index) for index in range(2)]
+    inputs: dict[str, Any] = {"gpus": gpus, "logs": _logs(fresh), **changes}
+    return gpus, submission.probe("lab5.monitoring.exported", device="cpu", **inputs)
+
+
+@criterion("lab5.monitoring")
+class TestMonitoring:
+    def test_base_units(self, submission: Submission, fresh: Fresh) -> None:
+        gpus, seen = _seen(submission, fresh)
+        found = series(seen.text)
+        for index, raw in enumerate(gpus):
+            for field, value in readings(raw).items():
+                name = GAUGES.get(field) or COUNTERS[field]
+                told = found.get((name, str(index)))
+                require(told is not None, f"/metrics has no {name} of GPU {index}, which tells it", "see GPU_METRICS")
+                require_close(
+                    float(told or 0),
+                    value,
+                    relative=EXACT,
+                    what=f"{name} of GPU {index} in /metrics",
+                    hint="NVML's unit stands beside its query; the base unit is in the name",
+                )
+        scalars = {(tag, step): value for tag, step, value in seen.scalars}
+        last, _ = _logs(fresh)[-1]
+        for field in ("power_watts", "memory_used_bytes", "sm_clock_hertz", "utilization_ratio"):
+            told = scalars.get((f"gpu1/{field}", last))
+            require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step {last}", "write_tensorboard")
+            wanted = readings(gpus[1])[field]
+            require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
+        own = submission.probe("lab5.monitoring.on_this_device", work=2048, values=False)
+        watts, total = (own.reading.get(name) for name in ("power_watts", "memory_total_bytes"))
+        require_between(watts, 1, 3000, what="power_watts of this machine's GPU", hint="watts, not milliwatts")
+        if submission.device.simulated:
+            require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
+
+    def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
+        gpus, seen = _seen(submission, fresh)
+        told_kinds = kinds(seen.text)
+        for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
+            for name in names.values():
+                require_equal(
+                    told_kinds.get(name),
+                    kind,
+                    what=f"# TYPE of {name} in /metrics",
+                    hint="a counter only rises: rate() and increase() rely on it; everything else is a gauge",
+                )
+        labels = {"gpu": "1", "uuid": gpus[1]["uuid"], "name": gpus[1]["name"]}
+        _require_labels(seen.text, "gpu_power_watts", labels)
+        _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
+        for name in ("monitor_samples_total", "monitor_seconds_total"):
+            require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
+        samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
+        require_close(samples, 2, relative=0, what="monitor_samples_total")
+        _, by_dcgm = _seen(submission, fresh, dcgm_names=True)
+        found = series(by_dcgm.text)
+        for field, name in DCGM.items():
+            told = found.get((name, "1"))
+            require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
+            wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)
+            require_close(float(told or 0), wanted, relative=EXACT, what=f"{name} with dcgm_names", hint="DCGM's unit")
+        _require_labels(
+            by_dcgm.text,
+            "DCGM_FI_DEV_POWER_USAGE",
+            {"gpu": "1", "UUID": gpus[1]["uuid"], "modelName": gpus[1]["name"]},
+        )
+
+    def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
+        known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
+        full, lost, poor = fresh.shuffled(range(3))
+        gpus = [gpu(fresh, index) for index in range(3)]
+        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in ("uuid", "name", *known.values())}
+        _, seen = _seen(submission, fresh, gpus=gpus, lost=[lost])
+        found = series(seen.text)
+        told = {name for name, index in found if index == str(poor)}
+        wanted = {"gpu_up", *(GAUGES[field] for field in known)}
+        where = f"of GPU {poor}, which tells only {', '.join(known)}"
+        require_equal(
+            sorted(told),
+            sorted(wanted),
+            what=f"metrics in /metrics {where}",
+            hint="not supported is absent, never zero",
+        )
+        lines = records(seen.jsonl)
+        last = lines[-1]["gpus"] if lines else []
+        entry = {reading["index"]: reading for reading in last if isinstance(reading, dict) and "index" in reading}
+        require(
+            poor in entry, f"the last line of metrics.jsonl has no GPU {poor}", "every GPU of the snapshot, by index"
+        )
+        absent = {"throttle_reasons", *GAUGES, *COUNTERS} - known.keys()
+        require(
+            known.keys() <= entry[poor].keys() and not absent & entry[poor].keys(),
+            f"metrics.jsonl has {sorted(entry[poor])} {where}",
+            "labkit.monitoring.plain leaves out what is None",
+        )
+        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith(f"gpu{poor}/")}
+        require(
+            scalars == {f"gpu{poor}/{field}" for field in known},
+            f"TensorBoard has {sorted(scalars)} {where}",
+            "only what is a number and is there",
+        )
+        require(("gpu_power_watts", str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
+        left = sorted(name for name, index in found if index == str(lost))
+        require_equal(
+            left,
+            ["gpu_up"],
+            what="metrics of a GPU that the driver has lost",
+            hint="its last values are not its values",
+        )
+        hint = "the monitor goes on telling whether a GPU is there: 1 while the driver has it, 0 from then on"
+        up = {
+            index: number(found.get(("gpu_up", str(index))), f"gpu_up of GPU {index}", hint) for index in (lost, full)
+        }
+        require_between(up[lost], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
+        require_close(up[full], 1, relative=0, what="gpu_up of the GPU beside it")
+
+    def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
+        logs = _logs(fresh)
+        loss = logs[-1][1]["loss"]
+        for error, reason in (
+            ("LIBRARY_NOT_FOUND", "without NVML's library"),
+            ("DRIVER_NOT_LOADED", "without a driver"),
+            ("NO_PERMISSION", "without permission"),
+        ):
+            seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
+            require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
+            require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
+            require(
+                not seen.later.strip(),
+                f"{reason} the monitor goes on talking after its start: {seen.later[:120]!r}",
+                "once: a line per sample fills somebody's disk",
+            )
+            require_equal(
+                seen.said.strip().count("\n") + 1, 1, what=f"lines that the monitor says {reason}", hint="one line"
+            )
+            require(
+                series(seen.text).get(("training_loss", "")) == loss,
+                f"{reason} /metrics has no training_loss of {loss}",
+                "training metrics go on without a GPU",
+            )
+            require(
+                not any(name.startswith("gpu_") for name, _ in series(seen.text)),
+                f"{reason} /metrics has GPU metrics",
+                "absent, never zero",
+            )
+            require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
+
+    def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
+        given = _logs(fresh)
+        (first, before), (second, after) = given
+        third = fresh.integer(first + 1, second - 1)  # a step may fall: a training that was resumed
+        logs: Logs = [*given, (third, {"loss": "nan", "gradient_norm": "inf"})]
+        _, seen = _seen(submission, fresh, logs=logs)
+        found = series(seen.text)
+        names = {
+            "training_accuracy_ratio": after["accuracy"],
+            "training_samples_per_second": after["throughput"],
+            "training_learning_rate": before["learning_rate"],
+            "training_val_loss": before["val/loss"],
+            "training_step": float(third),
+        }
+        for name, value in names.items():
+            require_equal(
+                found.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last, a gauge"
+            )
+        loss = found.get(("training_loss", ""), 0.0)
+        require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
+        lines = records(seen.jsonl)
+        require_equal([record["step"] for record in lines], [first, second, third], what="steps in metrics.jsonl")
+        require_equal(
+            [record["metrics"] for record in lines],
+            [before, after, {"loss": "NaN", "gradient_norm": "Infinity"}],
+            what="metrics in metrics.jsonl",
+            hint="those of this call, one line each",
+        )
+        told = [[tag, step, value] for tag, step, value in seen.scalars if tag.startswith("training/")]
+        wanted = [[f"training/{name}", step, value] for step, metrics in logs for name, value in metrics.items()]
+        told.sort(key=str)
+        wanted.sort(key=str)
+        require_equal([row[:2] for row in told], [row[:2] for row in wanted], what="scalars in TensorBoard, and steps")
+        for (tag, step, value), (_, _, expected) in zip(told, wanted, strict=True):
+            if isinstance(expected, str):
+                require_equal(value, expected, what=f"scalar {tag} at step {step}")
+            else:
+                require_close(value, expected, relative=SINGLE, what=f"scalar {tag} at step {step}")
+        _, other = _seen(submission, fresh, rank=1)
+        require(
+            not other.files and other.url is None and other.started == 0 and other.threads == 0,
+            f"on rank 1 the monitor writes {other.files or 'nothing'}, serves {other.url}, starts NVML {other.started} "
+            f"times and {other.threads} threads",
+            "rank 0 alone monitors",
+        )
+
+    def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
+        draw = fresh.shared("lab5.monitoring")
+        samples = 4
+        seen = submission.probe(
+            "lab5.monitoring.background", device="cpu", gpus=[gpu(draw, 0)], samples=samples, logs=25
+        )
+        require(
+            seen.history >= samples and seen.elsewhere > 0,
+            f"with an interval of 10 ms, {seen.history} samples after seconds, {seen.elsewhere} questions in the "
+            "background",
+            "a daemon thread that samples until close() tells it to stop",
+        )
+        require_equal(
+            seen.asked_by_logging, 0, what="questions to GPUs by 25 calls of log_metrics", hint="take the latest sample"
+        )
+        require(seen.reached, "the background thread stopped sampling")
+        require(
+            seen.logged_meanwhile,
+            "log_metrics() does not return while a GPU takes long to answer",
+            "hold no lock while you ask: a training step would wait with you",
+        )
+        require_equal(
+            seen.asked_after_close,
+            0,
+            what="questions to NVML after close()",
+            hint="stop the thread, join it, then NVML",
+        )
+        require_equal(
+            seen.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
+        )
+        require_equal(
+            seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="one shutdown for each init"
+        )
+
+    def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
+        self._judge_alerts(submission, fresh, at_once=True)
+
+    @requires("alerts_fire")
+    def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
+        self._judge_alerts(submission, fresh, at_once=False)
+        draw = fresh.shared("lab5.monitoring")
+        limit = 85
+        hot, lost = on_and_off(fresh, 10), on_and_off(fresh, 10)
+        celsius = [limit + fresh.integer(1, 9) if on else limit - fresh.integer(0, 3) for on in hot]
+        seen = submission.probe("lab5.monitoring.raised", device="cpu", gpus=[gpu(draw, 0)], celsius=celsius, lost=lost)
+        told = [alert["rule"] for alert in seen.told]
+        numbers = [step for step, on in enumerate(lost) if on]
+        what = f"alerts given to on_alert while GPU 0 has {celsius} degrees, and the loss is NaN at steps {numbers}"
+        wanted, states = [], {"GpuHot": hot, "LossNotFinite": lost}
+        for step in range(len(hot)):  # the GPU is looked at before the loss is logged
+            wanted += [rule for rule, on in states.items() if on[step] and not (step and on[step - 1])]
+        require_equal(told, wanted, what=what, hint="once when it begins, and again only after it had stopped")
+        firing = [rule for rule, on in states.items() if on[-1]]
+        require_equal(sorted(seen.firing), firing, what=f"{what}: alerts in the last snapshot")
+        counted = [len(record["alerts"]) for record in records(seen.jsonl)]
+        require_equal(
+            counted,
+            [one + other for one, other in zip(hot, lost, strict=True)],
+            what="alerts in each line of metrics.jsonl",
+        )
+
+    def test_overhead_measured(self, submission: Submission) -> None:
+        seen = submission.probe("lab5.monitoring.program", steps=12)
+        (row,) = picture_and_json(seen, "python -m labs.lab5_production.watch")[:1]
+        wanted = {
+            "steps",
+            "bare_step_seconds",
+            "monitored_step_seconds",
+            "overhead_ratio",
+            "log_seconds",
+            "sample_seconds",
+        }
+        require(
+            isinstance(row, dict) and wanted <= row.keys(),
+            "the results of the monitor are no MonitorOverhead",
+            "save_json(path, [overhead], device.provenance())",
+        )
+        for name in ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds"):
+            require_between(row[name], 1e-9, 60, what=name, hint="seconds, by time.perf_counter()")
+        require_between(
+            number(row["overhead_ratio"], "overhead_ratio") + 1,
+            0.999 * row["monitored_step_seconds"] / row["bare_step_seconds"],
+            1.001 * row["monitored_step_seconds"] / row["bare_step_seconds"],
+            what="1 + overhead_ratio",
+            hint="overhead_ratio is monitored / bare - 1: 0.02 where the monitor costs 2 percent",
+        )
+
+    def _judge_alerts(self, submission: Submission, fresh: Fresh, *, at_once: bool) -> None:
+        """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
+        for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
+            told = submission.probe("lab5.monitoring.evaluate", device="cpu", rules=rules, snapshots=given).alerts
+            for place, (snapshot, alerts, wanted) in enumerate(
+                zip(given, told, expected_alerts(rules, given), strict=True)
+            ):
+                keys = [[alert["rule"], alert["gpu"]] for alert in alerts]
+                shown = {key: value for key, value in snapshot.items() if key != "gpus" or value}
+                what = f"alerts (rule, GPU) at snapshot {place} of {len(given)}"
+                changed = f"; rules with other thresholds: {json.dumps(rules)}" if rules else ""
+                require_equal(
+                    sorted(keys, key=str),
+                    sorted(([rule, index] for rule, index, _, _ in wanted), key=str),
+                    what=what,
+                    hint="strictly above or below; absent breaks no rule; an unbroken row of snapshots. The snapshot: "
+                    f"{json.dumps(shown)}{changed}",
+                )
+                for alert in alerts:
+                    (_, _, since, value) = next(
+                        row for row in wanted if [row[0], row[1]] == [alert["rule"], alert["gpu"]]
+                    )
+                    require_equal(alert["since"], since, what=f"since of {alert['rule']}, {what}")
+                    if value is not None:
+                        require_close(alert["value"], value, relative=EXACT, what=f"value of {alert['rule']}, {what}")
+                    require(
+                        alert["message"].startswith(alert["rule"]) and "\n" not in alert["message"],
+                        f"the message of {alert['rule']} is {alert['message']!r}",
+                        "one line that begins with the rule's name",
+                    )
+
+
+def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:
+    lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+    parts = [f'{label}="{value}"' for label, value in labels.items()]
+    require(
+        any(all(part in line for part in parts) and line.count('="') == len(parts) for line in lines),
+        f"/metrics has no time series {name}{{{', '.join(parts)}}}",
+        f"labels as in labkit.monitoring.names; there are: {'; '.join(lines[:2]) or 'none'}",
+    )

@@ -1,0 +1,292 @@
+"""What Lab 5's monitor should say: GPUs that are made up, their readings in base units, and alerts worked out anew."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gradebox.assertions import require
+from gradebox.fresh import Fresh
+
+GAUGES = {
+    "utilization_ratio": "gpu_utilization_ratio",
+    "memory_busy_ratio": "gpu_memory_busy_ratio",
+    "memory_used_bytes": "gpu_memory_used_bytes",
+    "memory_total_bytes": "gpu_memory_total_bytes",
+    "temperature_celsius": "gpu_temperature_celsius",
+    "power_watts": "gpu_power_watts",
+    "power_limit_watts": "gpu_power_limit_watts",
+    "sm_clock_hertz": "gpu_sm_clock_hertz",
+    "memory_clock_hertz": "gpu_memory_clock_hertz",
+    "pcie_sent_bytes_per_second": "gpu_pcie_sent_bytes_per_second",
+    "pcie_received_bytes_per_second": "gpu_pcie_received_bytes_per_second",
+}
+COUNTERS = {
+    "energy_joules": "gpu_energy_joules_total",
+    "ecc_errors": "gpu_ecc_errors_total",
+    "xid_errors": "gpu_xid_errors_total",
+}
+DCGM = {
+    "utilization_ratio": "DCGM_FI_DEV_GPU_UTIL",
+    "memory_used_bytes": "DCGM_FI_DEV_FB_USED",
+    "temperature_celsius": "DCGM_FI_DEV_GPU_TEMP",
+    "power_watts": "DCGM_FI_DEV_POWER_USAGE",
+    "energy_joules": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "sm_clock_hertz": "DCGM_FI_DEV_SM_CLOCK",
+}
+DCGM_FACTORS = {"utilization_ratio": 100.0, "memory_used_bytes": 2.0**-20, "energy_joules": 1e3, "sm_clock_hertz": 1e-6}
+"""Percent, MiB, millijoules, MHz."""
+
+_SERIES = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+_GPU = re.compile(r'(?:^|,)gpu="(\d+)"')
+
+_SLOWED_BY = {"hardware_slowdown", "thermal_slowdown", "hardware_thermal_slowdown", "power_brake"}
+_DEFAULTS: dict[str, tuple[float | None, float]] = {
+    "GpuHot": (85.0, 60.0),
+    "GpuThrottled": (None, 30.0),
+    "GpuMemoryNearlyFull": (0.95, 60.0),
+    "GpuUnderused": (0.5, 300.0),
+    "GpuErrors": (None, 0.0),
+    "GpuLost": (None, 0.0),
+    "LossNotFinite": (None, 0.0),
+    "TrainingStalled": (300.0, 0.0),
+}
+
+
+def gpu(fresh: Fresh, index: int) -> dict[str, Any]:
+    """A GPU with odd values, in NVML's units."""
+    total = fresh.integer(16_000_000_000, 80_000_000_000)
+    return {
+        "uuid": f"GPU-{fresh.integer(10**8, 10**9 - 1)}-{index}",
+        "name": f"Made-up GPU {fresh.integer(10, 99)}",
+        "busy_percent": fresh.integer(61, 97),
+        "memory_busy_percent": fresh.integer(11, 59),
+        "used_bytes": int(total * fresh.uniform(0.2, 0.8)),
+        "total_bytes": total,
+        "celsius": fresh.integer(41, 79),
+        "power_milliwatts": fresh.integer(90_001, 299_999),
+        "limit_milliwatts": fresh.integer(300_001, 699_999),
+        "energy_millijoules": fresh.integer(10**9, 10**12),
+        "sm_megahertz": fresh.integer(901, 1979),
+        "memory_megahertz": fresh.integer(2001, 5001),
+        "ecc": fresh.integer(1, 9),
+        "sent_kilobytes": fresh.integer(10_001, 999_999),
+        "received_kilobytes": fresh.integer(10_001, 999_999),
+        "reasons": 0x4,
+        "xids": [79] * fresh.integer(1, 4),
+    }
+
+
+def readings(raw: Mapping[str, Any]) -> dict[str, float]:
+    """The same in base units, by field."""
+    return {
+        "utilization_ratio": raw["busy_percent"] / 100,
+        "memory_busy_ratio": raw["memory_busy_percent"] / 100,
+        "memory_used_bytes": raw["used_bytes"],
+        "memory_total_bytes": raw["total_bytes"],
+        "temperature_celsius": raw["celsius"],
+        "power_watts": raw["power_milliwatts"] / 1000,
+        "power_limit_watts": raw["limit_milliwatts"] / 1000,
+        "energy_joules": raw["energy_millijoules"] / 1000,
+        "sm_clock_hertz": raw["sm_megahertz"] * 1e6,
+        "memory_clock_hertz": raw["memory_megahertz"] * 1e6,
+        "ecc_errors": raw["ecc"],
+        "xid_errors": len(raw["xids"]),
+        "pcie_sent_bytes_per_second": raw["sent_kilobytes"] * 1000,
+        "pcie_received_bytes_per_second": raw["received_kilobytes"] * 1000,
+    }
+
+
+def series(text: str) -> dict[tuple[str, str], float]:
+    """The values of Prometheus' text format by name and label `gpu` ("" without); reasons are left out."""
+    found = {}
+    for line in text.splitlines():
+        parts = _SERIES.match(line)
+        if parts is None or line.startswith("#") or 'reason="' in line:
+            continue
+        index = _GPU.search(parts[2] or "")
+        with contextlib.suppress(ValueError):  # no number: as if it were not there
+            found[parts[1], index[1] if index else ""] = float(parts[3])
+    return found
+
+
+def kinds(text: str) -> dict[str, str]:
+    """The kind of each metric that has a time series, as its # TYPE line says."""
+    rows = [line.split() for line in text.splitlines() if line.startswith("# TYPE ")]
+    names = {name for name, _ in series(text)}
+    return {row[2]: row[3] for row in rows if row[2] in names}
+
+
+def records(text: str | None) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, which must be strict JSON."""
+    require(text is not None, "there is no metrics.jsonl in log_dir")
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    found = []
+    for line in (text or "").splitlines():
+        try:
+            record = json.loads(line, parse_constant=refuse)
+        except ValueError as error:
+            require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
+        require(
+            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
+            f"a line of metrics.jsonl lacks something: {line[:100]}",
+            "an object with time, step, metrics, gpus and alerts",
+        )
+        found.append(record)
+    return found
+
+
+def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[str, float]], list[dict[str, Any]]]]:
+    """Rules (what differs from the defaults) and snapshots to evaluate, one engine each.
+
+    With `at_once` no rule waits and each snapshot stands for itself; else conditions come, hold, break and come again.
+    """
+    start = float(fresh.integer(1_700_000_000, 1_800_000_000))
+    good = {
+        "temperature_celsius": 60.0,
+        "utilization_ratio": 0.9,
+        "memory_used_bytes": 10,
+        "memory_total_bytes": 20,
+        "throttle_reasons": ["power_cap"],
+        "ecc_errors": 0,
+        "xid_errors": 0,
+    }
+    if at_once:
+        heat = fresh.integer(70, 95)
+        rules = {name: {"for_seconds": 0.0} for name in _DEFAULTS}
+        for changed in (rules, {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}):
+            limit = changed["GpuHot"].get("threshold", 85.0)
+            cases: list[dict[str, Any]] = [
+                {},
+                {"temperature_celsius": limit},
+                {"temperature_celsius": limit + 0.5},
+                {"utilization_ratio": 0.5},
+                {"utilization_ratio": fresh.uniform(0.0, 0.45)},
+                {"utilization_ratio": 0.0},
+                {"memory_used_bytes": 19},
+                {"memory_used_bytes": 20},
+                {"throttle_reasons": ["idle"]},
+                *({"throttle_reasons": ["power_cap", reason]} for reason in sorted(_SLOWED_BY)),
+                {"ecc_errors": fresh.integer(1, 5)},
+                {"ecc_errors": None, "xid_errors": 2},
+                {"xid_errors": None, "ecc_errors": 1},
+                dict.fromkeys(good),
+                {**dict.fromkeys(good), "up": False},
+            ]
+            cases = fresh.shuffled(cases)
+            yield (
+                changed,
+                [
+                    {
+                        "time": start + number,
+                        "step": number,
+                        "step_time": start + number,
+                        "metrics": {"loss": 1.0},
+                        "gpus": [{"index": 0, **good}, {"index": 1, **good, **case}],
+                    }
+                    for number, case in enumerate(cases)
+                ],
+            )
+        losses: list[dict[str, Any]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
+        losses = fresh.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
+        yield {}, [{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
+        waits = fresh.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
+        yield (
+            {},
+            [
+                {"time": start + 10_000 * n, "step": n, "step_time": None if w is None else start + 10_000 * n - w}
+                for n, w in enumerate(waits)
+            ],
+        )
+        return
+    seconds = fresh.integer(20, 90)
+    for changed in ({}, {"GpuHot": {"for_seconds": float(seconds)}, "GpuMemoryNearlyFull": {"threshold": 0.6}}):
+        wait = changed.get("GpuHot", {}).get("for_seconds", 60.0)
+        moments = [0.0, wait / 2, wait - 1, wait, wait + 5, wait + 6, wait + 7, 1.5 * wait + 7, 2 * wait + 8]
+        moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
+        hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
+        full_from = fresh.integer(1, 4)
+        places = fresh.shuffled(range(3))
+        given = []
+        for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
+            readings = {**good, "memory_used_bytes": 20 if number >= full_from else 10}
+            readings["temperature_celsius"] = None if hot is None else 60.0 + 30.0 * hot
+            beside = {**good, "throttle_reasons": ["power_brake"] if number % 2 else ["thermal_slowdown"]}
+            all_of_them = [readings, good, beside]
+            gpus = [{"index": index, **all_of_them[place]} for index, place in enumerate(places)]
+            given.append({"time": start + moment, "metrics": {"loss": 1.0}, "gpus": gpus})
+        yield changed, given
+
+
+def on_and_off(fresh: Fresh, samples: int) -> list[bool]:
+    """Whether a condition holds, sample by sample: it comes, holds for a while, goes and comes again."""
+    parts = [(False, 0), (True, 2), (False, 1), (True, 1), (False, 0)]
+    while True:
+        states = [state for state, least in parts for _ in range(least + fresh.integer(0, 3))]
+        if len(states) == samples:
+            return states
+
+
+def expected_alerts(
+    rules: Mapping[str, Mapping[str, float]], given: Sequence[Mapping[str, Any]]
+) -> list[list[tuple[str, int | None, float, float | None]]]:
+    """(rule, gpu, since, value) of the alerts at each snapshot; a value of None is not compared."""
+    since: dict[tuple[str, int | None], float] = {}
+    told = []
+    for snapshot in given:
+        firing = []
+        for name, (threshold, wait) in _DEFAULTS.items():
+            limit = rules.get(name, {}).get("threshold", threshold)
+            wait = rules.get(name, {}).get("for_seconds", wait)
+            values = _broken(name, limit, snapshot)
+            for key in [key for key in since if key[0] == name and key[1] not in values]:
+                del since[key]
+            for index, value in values.items():
+                begun = since.setdefault((name, index), snapshot["time"])
+                if snapshot["time"] - begun >= wait:
+                    firing.append((name, index, begun, value))
+        told.append(firing)
+    return told
+
+
+def _broken(name: str, limit: float | None, snapshot: Mapping[str, Any]) -> dict[int | None, float | None]:
+    """For which GPUs, or None for the training, a rule's condition holds."""
+    if name == "LossNotFinite":
+        loss = float(snapshot.get("metrics", {}).get("loss", 0.0))
+        return {} if math.isfinite(loss) else {None: None}
+    if name == "TrainingStalled":
+        last = snapshot.get("step_time")
+        waited = 0.0 if last is None else snapshot["time"] - last
+        return {None: waited} if waited > (limit or 0.0) else {}
+    found: dict[int | None, float | None] = {}
+    for reading in snapshot.get("gpus", []):
+        value = _value(name, limit or 0.0, reading)
+        if value is not None:
+            found[reading["index"]] = value
+    return found
+
+
+def _value(name: str, limit: float, reading: Mapping[str, Any]) -> float | None:
+    """What breaks a rule on one GPU; None where nothing does."""
+    if name == "GpuLost":
+        return None if reading.get("up", True) else 1.0
+    if name == "GpuThrottled":
+        return 1.0 if _SLOWED_BY & set(reading.get("throttle_reasons") or ()) else None
+    if name == "GpuUnderused":
+        share = reading.get("utilization_ratio")
+        return share if share is not None and share < limit else None
+    if name == "GpuErrors":
+        value = (reading.get("ecc_errors") or 0) + (reading.get("xid_errors") or 0)
+    elif name == "GpuMemoryNearlyFull":
+        used, total = reading.get("memory_used_bytes"), reading.get("memory_total_bytes")
+        value = used / total if used is not None and total else 0.0
+    else:
+        value = reading.get("temperature_celsius") or 0.0
+    return float(value) if value > limit else None

@@ -1,0 +1,121 @@
+"""What the written parts of all labs have in common: the claims of a REPORT.md, and the results they are compared with.
+
+Prose is only counted, never read. Claims are compared with `results/*.json` as the student committed them; the programs
+are not run again for this: a bug in one already costs points in its own criterion.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gradebox.assertions import CheckFailed, require
+from gradebox.submission import Submission
+
+MINIMUM_PROSE_WORDS = 60
+
+Kinds = Mapping[str, tuple[type, ...]]
+"""The claims a report must make, and the types that each may have."""
+
+
+_NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+_CLAIMS_HINT = (
+    "expected is what the files in results/ say: copy the number from there, and again if a program was run after that"
+)
+
+
+def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], None]:
+    """A judge of a report whose failures say where the expected numbers come from, unless they say something better."""
+
+    @functools.wraps(judge)
+    def wrapper(submission: Submission) -> None:
+        try:
+            judge(submission)
+        except CheckFailed as error:
+            raise CheckFailed(error.message, error.hint or _CLAIMS_HINT) from None
+        except (ArithmeticError, RecursionError) as error:  # numbers and nesting that only a file made by hand has
+            raise CheckFailed(
+                f"the results beside the report cannot be computed with ({type(error).__name__})",
+                "run the lab's program again, and leave what it writes as it is",
+            ) from None
+
+    return wrapper
+
+
+def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:
+    """The claims of the lab's REPORT.md; fails the check unless all are made, with the right types, and explained.
+
+    Args:
+        submission: whose report.
+        lab: the lab's folder, "lab1_gpu_basics".
+        kinds: the claims that must be there.
+        task: the task's number, for the message.
+        write: what the prose should explain, for the message.
+    """
+    text = submission.read_text(f"{lab}/REPORT.md")
+    if text is None:
+        raise CheckFailed("REPORT.md is missing", "copy the template back from the course and fill it in")
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    require(len(blocks) == 1, f"REPORT.md has {len(blocks)} ```toml blocks, expected the template's one")
+    try:
+        found = tomllib.loads(blocks[0]).get("claims", {})
+    except tomllib.TOMLDecodeError as error:
+        raise CheckFailed(f"the claims in REPORT.md are not valid TOML: {error}") from None
+    unfilled = [name for name in kinds if name not in found or found[name] == ""]
+    require(
+        not unfilled,
+        f"{len(unfilled)} of {len(kinds)} claims are still open in REPORT.md, the first is {', '.join(unfilled[:1])}",
+        f"task {task}: run the lab's programs, then copy their numbers into the [claims] block",
+    )
+    for name, types in kinds.items():
+        right = isinstance(found[name], types) and not (isinstance(found[name], bool) and bool not in types)
+        require(right, f"claim {name}: saw {found[name]!r}, expected {_called(types)}", _type_hint(found[name]))
+    words = len(_prose(text).split())
+    require(
+        words >= MINIMUM_PROSE_WORDS,
+        f"REPORT.md explains its numbers in {words} words",
+        f"write at least {MINIMUM_PROSE_WORDS}: {write}",
+    )
+    return dict(found)
+
+
+def _called(types: tuple[type, ...]) -> str:
+    return " or ".join(_NAMES[kind] for kind in types if not (kind is int and float in types))
+
+
+def _type_hint(value: object) -> str:
+    if isinstance(value, str):
+        return "write numbers, true and false without quotes, as in 30.9; units and percent signs do not belong to them"
+    return "the comment behind the claim says what it must be"
+
+
+def results(submission: Submission, lab: str, name: str) -> dict[str, Any]:
+    """A results file as it was committed: `provenance` is an object, `results` a list with something in it."""
+    text = submission.read_text(f"{lab}/results/{name}")
+    if text is None:
+        raise CheckFailed(f"results/{name} is missing", "run the lab's programs; they write it")
+    try:
+        document = json.loads(text)
+        rows, provenance = document["results"], document["provenance"]
+    except (ValueError, KeyError, TypeError):
+        raise CheckFailed(f"results/{name} is damaged", "run the program that writes it again") from None
+    require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
+    return dict(document)
+
+
+def _prose(text: str) -> str:
+    """A Markdown text without fenced blocks, headings and comments; each character is looked at a few times at most."""
+    parts = text.split("<!--")
+    text = parts[0] + "".join(part.partition("-->")[2] for part in parts[1:])
+    kept: list[str] = []
+    fenced = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("#"):
+            kept.append(line)
+    return "\n".join(kept)
