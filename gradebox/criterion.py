@@ -1,8 +1,9 @@
 """The two decorators a check is written with; their docstrings are the manual.
 
 @criterion("lab1.benchmark")
-class TestBenchmark:
-    def test_returns_result(self, submission): ...
+class Benchmark:
+    def test_returns_result(self, submission, fresh):
+        '''the result has the fields that the docstring names'''
 
     @requires("returns_result")
     def test_warmed_up(self, submission): ...
@@ -10,18 +11,23 @@ class TestBenchmark:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_PREFIX = "test_"
 
 
 def criterion(criterion_id: str) -> Callable[[_Class], _Class]:
-    """Bind a class of checks to one criterion of `rubric.toml`.
+    """Bind a class of checks to one criterion of a `rubric.toml`.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
-    stand in the rubric.
+    stand in the rubric. It may take `submission` (`gradebox.submission.Submission`) and `fresh` (`gradebox.fresh.Fresh`,
+    inputs of its own). The first line of its docstring is its title for people.
     """
 
     def bind(cls: _Class) -> _Class:
@@ -43,3 +49,49 @@ def requires(*checks: str) -> Callable[[_Function], _Function]:
         return function
 
     return bind
+
+
+@dataclass(frozen=True)
+class CheckFunction:
+    """A check as it is written."""
+
+    id: str
+    title: str
+    """What it asks, in words."""
+    requires: tuple[str, ...]
+    """Ids of the checks that it builds on."""
+    cls: type
+    name: str
+    """Of the method."""
+    takes: tuple[str, ...]
+    """Which of `submission` and `fresh` it wants."""
+
+    def run(self, **given: Any) -> None:
+        """Ask it. Raises what `gradebox.assertions` has for what is not as it should be."""
+        getattr(self.cls(), self.name)(**{name: given[name] for name in self.takes})
+
+
+def functions(module: ModuleType) -> Iterator[CheckFunction]:
+    """The checks that a module defines, in its order."""
+    for cls in list(vars(module).values()):
+        if not isinstance(cls, type) or cls.__module__ != module.__name__:
+            continue
+        bound: str | None = getattr(cls, "__criterion__", None)
+        for name, function in vars(cls).items():
+            if bound is None or not name.startswith(_PREFIX) or not callable(function):
+                continue
+            names: tuple[str, ...] = getattr(function, "__requires__", ())
+            yield CheckFunction(
+                id=f"{bound}.{name.removeprefix(_PREFIX)}",
+                title=_title(function, name),
+                requires=tuple(one if "." in one else f"{bound}.{one}" for one in names),
+                cls=cls,
+                name=name,
+                takes=tuple(inspect.signature(function).parameters)[1:],
+            )
+
+
+def _title(function: Callable[..., object], name: str) -> str:
+    """The first line of its docstring, else its name as words."""
+    text = inspect.getdoc(function)
+    return text.splitlines()[0].rstrip(".") if text else name.removeprefix(_PREFIX).replace("_", " ")

@@ -1,29 +1,25 @@
-"""Load and validate `rubric.toml`, the only place that states points.
+"""What points are given for: labs, their criteria, and the checks of those. Each lab's `rubric.toml` states its own.
 
 Not for scoring: `grade.py` counts points over what this module returns.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-RUBRIC_FILE = Path(__file__).with_name("rubric.toml")
+from gradebox import reading
+from gradebox.reading import Document, ReadingError
 
-_LAB_ID = re.compile(r"lab[1-9][0-9]*|container")
-"""A lab of the course, or an exercise outside the 100 points (`grader/extensions/`), which has a rubric of its own."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_LAB_KEYS = {"title": str, "package": str, "points": (int, Decimal)}
-_CRITERION_KEYS = {"title": str, "points": (int, Decimal)}
 
-
-class RubricError(Exception):
-    """The rubric contradicts itself; the message names file, line and cause."""
+RubricError = ReadingError
+"""A rubric contradicts itself; the message names file, line and cause."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +54,18 @@ class Lab:
     """One lab package with its criteria."""
 
     id: str
+    """The name of its folder in the course, `lab1`."""
+    number: int
+    """Its place among the labs, from 1 on; 0 of an exercise that is graded alone."""
     title: str
     package: str
     points: Decimal
     criteria: tuple[Criterion, ...]
 
     @property
-    def number(self) -> int:
-        return int(self.id.removeprefix("lab"))
+    def option(self) -> str:
+        """What `--lab` takes for it: its number, or its name where it has none."""
+        return str(self.number) if self.number else self.id
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Rubric:
     pass_percent: Decimal
     labs: tuple[Lab, ...]
 
-    def select(self, numbers: tuple[int, ...] | None) -> tuple[Lab, ...]:
+    def select(self, numbers: Collection[int] | None) -> tuple[Lab, ...]:
         """The labs with these numbers, in rubric order; all of them for None.
 
         Raises:
@@ -91,13 +91,14 @@ class Rubric:
         return tuple(lab for lab in self.labs if lab.number in numbers)
 
     def named(self, option: str) -> tuple[Lab, ...]:
-        """The labs that an option of a command names: `1,3`.
+        """The labs that an option of a command names: `1,3`, or `lab1,lab3`.
 
         Raises:
-            ValueError: it is no list of numbers, or no lab has one of them.
+            ValueError: a part of it is no number and no name, or no lab has it.
         """
+        names = {lab.id: lab.number for lab in self.labs}
         try:
-            numbers = tuple(sorted({int(part) for part in option.split(",")}))
+            numbers = {names[part] if part in names else int(part) for part in map(str.strip, option.split(","))}
         except ValueError:
             raise ValueError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
         return self.select(numbers)
@@ -126,126 +127,107 @@ class Rubric:
             for criterion in lab.criteria:
                 yield from criterion.checks
 
+    def to_text(self) -> str:
+        """The rubric as a text that `from_text` reads, the same for the same rubric."""
+        labs = {
+            lab.id: {
+                "number": lab.number, "title": lab.title, "package": lab.package, "points": lab.points,
+                **{
+                    criterion.id.rpartition(".")[2]: {
+                        "title": criterion.title, "points": criterion.points,
+                        "checks": {check.id.rpartition(".")[2]: check.points for check in criterion.checks},
+                    }
+                    for criterion in lab.criteria
+                },
+            }
+            for lab in self.labs
+        }  # fmt: skip
+        head = {"version": self.version, "points": self.points, "pass_percent": self.pass_percent}
+        return json.dumps(reading.plain({"rubric": head, **labs}), ensure_ascii=False, indent=1) + "\n"
 
-def load(path: Path = RUBRIC_FILE) -> Rubric:
-    """Read and validate a rubric.
+
+def from_text(text: str) -> Rubric:
+    """What `Rubric.to_text` wrote; also the single file in TOML that courses had before each lab had its own.
+
+    Raises:
+        RubricError: it is neither.
+    """
+    path = Path("rubric.json")
+    if text.lstrip().startswith("{"):
+        document = Document(path, text, json.loads(text, parse_float=Decimal))
+    else:
+        document = reading.toml(Path("rubric.toml"), text)
+    head = document.data["rubric"]
+    names = [name for name in document.data if name != "rubric"]
+    labs = tuple(
+        lab_of(document, name, document.data[name].get("number", index), name)
+        for index, name in enumerate(names, start=1)
+    )
+    return Rubric(head["version"], Decimal(str(head["points"])), Decimal(str(head["pass_percent"])), labs)
+
+
+@dataclass(frozen=True)
+class _CriterionTable:
+    title: str
+    points: Decimal
+    checks: Mapping[str, Decimal] | None = None
+
+
+@dataclass(frozen=True)
+class _LabTable:
+    title: str
+    package: str
+    points: Decimal
+    number: int = 0
+    criteria: Mapping[str, _CriterionTable] = field(default_factory=dict, metadata=reading.REST)
+
+
+def load_lab(path: Path, lab_id: str, number: int) -> Lab:
+    """The lab of a `rubric.toml`.
 
     Raises:
         RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
             are not identifiers. The message begins with `FILE:LINE:`.
     """
-    return parse(path.read_text(encoding="utf-8"), path)
+    return lab_of(reading.toml(path), lab_id, number)
 
 
-def parse(text: str, path: Path) -> Rubric:
-    """The rubric in `text`, which stands in the file `path`. Raises as `load` does."""
-    try:
-        data = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
-        line = getattr(error, "lineno", None) or _line_in_message(str(error))
-        raise RubricError(f"{path}:{line}: not valid TOML: {error}") from None
-    return _Reader(path, text).rubric(data)
+def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
+    """The lab whose table stands at `place` of a document. Raises as `load_lab` does."""
+    table = reading.into(_LabTable, document, *place)
+    criteria = tuple(
+        _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()
+    )
+    lab = Lab(lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria)
+    require_sum(document, place, "the criteria", lab.points, [one.points for one in criteria])
+    return lab
 
 
-def _line_in_message(message: str) -> int:
-    found = re.search(r"line (\d+)", message)
-    return int(found.group(1)) if found else 1
+def _criterion(document: Document, place: tuple[str, ...], name: str, table: _CriterionTable) -> Criterion:
+    if not _NAME.fullmatch(place[-1]):
+        raise document.error(place, "a criterion's name is lower_case_with_underscores")
+    points = _positive(document, (*place, "points"), table.points)
+    checks = []
+    for check, worth in (table.checks or {}).items():
+        where = (*place, "checks", check)
+        if not _NAME.fullmatch(check):
+            raise document.error(where, f"a check's name is lower_case_with_underscores, not {check!r}")
+        checks.append(Check(f"{name}.{check}", _positive(document, where, worth)))
+    if table.checks is not None:
+        if not checks:
+            raise document.error((*place, "checks"), "checks must be a table of `name = points`")
+        require_sum(document, place, "its checks", points, [check.points for check in checks])
+    return Criterion(name, table.title, points, tuple(checks))
 
 
-class _Reader:
-    """Turns parsed TOML into a `Rubric`; knows the text, so that an error can name its line."""
+def _positive(document: Document, place: tuple[str, ...], value: Decimal) -> Decimal:
+    if value <= 0:
+        raise document.error(place, f"{place[-1]} must be a positive number of points, not {value}")
+    return value
 
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._lines = text.splitlines()
 
-    def rubric(self, data: Mapping[str, Any]) -> Rubric:
-        head = data.get("rubric")
-        if not isinstance(head, dict):
-            raise self._error("", None, "the table [rubric] is missing")
-        self._keys(
-            head,
-            "rubric",
-            {"version": str, "points": (int, Decimal), "criteria": int, "pass_percent": (int, Decimal)},
-        )
-        labs = tuple(self._lab(key, value) for key, value in data.items() if key != "rubric")
-        points = Decimal(head["points"])
-        if not 0 < Decimal(head["pass_percent"]) <= 100:
-            raise self._error("rubric", "pass_percent", "pass_percent must be above 0 and at most 100")
-        self._sum("rubric", "the labs", points, [lab.points for lab in labs])
-        count = sum(len(lab.criteria) for lab in labs)
-        if count != head["criteria"]:
-            raise self._error("rubric", "criteria", f"criteria = {head['criteria']}, but {count} criteria follow")
-        return Rubric(head["version"], points, Decimal(head["pass_percent"]), labs)
-
-    def _lab(self, lab_id: str, table: Any) -> Lab:
-        if not _LAB_ID.fullmatch(lab_id) or not isinstance(table, dict):
-            raise self._error(lab_id, None, f"expected a table [labN], found {lab_id!r}")
-        criteria = {key: value for key, value in table.items() if isinstance(value, dict)}
-        self._keys({key: value for key, value in table.items() if key not in criteria}, lab_id, _LAB_KEYS)
-        lab = Lab(
-            lab_id,
-            table["title"],
-            table["package"],
-            self._positive(table["points"], lab_id),
-            tuple(self._criterion(f"{lab_id}.{name}", value) for name, value in criteria.items()),
-        )
-        self._sum(lab_id, "the criteria", lab.points, [criterion.points for criterion in lab.criteria])
-        return lab
-
-    def _criterion(self, criterion_id: str, table: Mapping[str, Any]) -> Criterion:
-        if not _NAME.fullmatch(criterion_id.rpartition(".")[2]):
-            raise self._error(criterion_id, None, "a criterion's name is lower_case_with_underscores")
-        self._keys({key: value for key, value in table.items() if key != "checks"}, criterion_id, _CRITERION_KEYS)
-        points = self._positive(table["points"], criterion_id)
-        return Criterion(criterion_id, table["title"], points, self._checks(criterion_id, table, points))
-
-    def _checks(self, criterion_id: str, table: Mapping[str, Any], points: Decimal) -> tuple[Check, ...]:
-        stated = table.get("checks")
-        if stated is None:
-            return ()
-        where = f"{criterion_id}.checks"
-        if not isinstance(stated, dict) or not stated:
-            raise self._error(criterion_id, "checks", "checks must be a table of `name = points`")
-        checks = []
-        for name, value in stated.items():
-            if not _NAME.fullmatch(name):
-                raise self._error(where, name, f"a check's name is lower_case_with_underscores, not {name!r}")
-            checks.append(Check(f"{criterion_id}.{name}", self._positive(value, where, name)))
-        self._sum(criterion_id, "its checks", points, [check.points for check in checks])
-        return tuple(checks)
-
-    def _keys(self, table: Mapping[str, Any], where: str, expected: Mapping[str, Any]) -> None:
-        for key in table:
-            if key not in expected:
-                raise self._error(where, key, f"unknown key {key!r}; known are {', '.join(expected)}")
-        for key, kind in expected.items():
-            if key not in table:
-                raise self._error(where, None, f"[{where}] lacks the key {key!r}")
-            if not isinstance(table[key], kind) or isinstance(table[key], bool):
-                raise self._error(where, key, f"{key} has the wrong type: {table[key]!r}")
-
-    def _positive(self, value: Any, where: str, key: str = "points") -> Decimal:
-        if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value <= 0:
-            raise self._error(where, key, f"{key} must be a positive number of points, not {value!r}")
-        return Decimal(value)
-
-    def _sum(self, where: str, parts: str, total: Decimal, points: list[Decimal]) -> None:
-        if sum(points) != total:
-            raise self._error(where, "points", f"[{where}] states {total} points, but {parts} add up to {sum(points)}")
-
-    def _error(self, table: str, key: str | None, cause: str) -> RubricError:
-        return RubricError(f"{self._path}:{self._line(table, key)}: {cause}")
-
-    def _line(self, table: str, key: str | None) -> int:
-        """The line of `key` inside `[table]`, else that of the table's header, else 1."""
-        header = key_line = None
-        current = ""
-        for number, line in enumerate(self._lines, start=1):
-            stripped = line.strip()
-            if found := re.match(r"\[\s*([^\]]+?)\s*\]", stripped):
-                current = found.group(1)
-                header = number if current == table else header
-            elif current == table and key and key_line is None and re.match(rf"\"?{re.escape(key)}\"?\s*=", stripped):
-                key_line = number
-        return key_line or header or 1
+def require_sum(document: Document, place: tuple[Any, ...], parts: str, total: Decimal, points: list[Decimal]) -> None:
+    """Raise RubricError unless `points` add up to `total`, which `place` states."""
+    if sum(points) != total:
+        where = f"[{'.'.join(place)}]" if place else "it"
+        raise document.error((*place, "points"), f"{where} states {total} points, but {parts} add up to {sum(points)}")

@@ -277,7 +277,7 @@ def _instead(folder: Path) -> str:
 
 def _labs_at(folder: Path) -> Path | None:
     for place in (folder, folder / "labs"):
-        if not place.is_symlink() and any(copying.LAB_FOLDER.fullmatch(path.name) for path in _folders(place)):
+        if not place.is_symlink() and any(copying.is_lab(path.name) for path in _folders(place)):
             return place
     return None
 

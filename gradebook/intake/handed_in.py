@@ -58,7 +58,7 @@ def find(source: Path) -> list[HandedIn]:
         IntakeError: there is no such folder or list, it holds none, or the list is not understood.
     """
     if source.is_dir():
-        if any(copying.LAB_FOLDER.fullmatch(path.name) for path in source.iterdir()):
+        if any(copying.is_lab(path.name) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
         found = [one for path in sorted(source.iterdir()) if (one := _at(path)) is not None]
         if not found:

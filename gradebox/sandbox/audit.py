@@ -60,7 +60,7 @@ _HANDED_IN = frozenset({"frames", "gc"})
 _GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
 """Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-_FORBIDDEN_IMPORTS = frozenset({"grader", "solutions", "tests"})
+_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "grader", "solutions", "tests"})
 _LOOPBACK = ("127.", "::1", "localhost")
 _SHOWN_TYPES = (int, float, bool, type(None))
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,7 @@ LEFT_BEHIND = {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".mypy_cac
 """Names of files and folders that are not needed to run a lab."""
 _NO_SOURCE = (".pyc", ".pyo", ".so", ".pyd", ".dll", ".dylib", ".pth")
 """Code that nobody can read: no lab needs it, and it would be on the path as if it were a module."""
-LAB_FOLDER = re.compile(r"lab[1-5][-_].+")
-"""Both trees: `lab1_gpu_basics` and the hand-out's `lab1-gpu-basics`."""
+_ANY_LAB = "lab[1-9][0-9]*"
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,17 @@ class Entry:
     modified_ns: int
 
 
-def scan(folder: Path) -> tuple[Entry, ...]:
-    """What would be copied of `folder`, ordered by name.
+def is_lab(name: str, labs: Sequence[str] = ()) -> bool:
+    """Whether a folder of this name is a lab, in both trees: `lab1_gpu_basics` and the hand-out's `lab1-gpu-basics`.
+
+    `labs` are the names of the course's; without them any number will do.
+    """
+    names = "|".join(map(re.escape, labs)) or _ANY_LAB
+    return re.fullmatch(rf"(?:{names})[-_].+", name) is not None
+
+
+def scan(folder: Path, labs: Sequence[str] = ()) -> tuple[Entry, ...]:
+    """What would be copied of `folder`, ordered by name; `labs` as `is_lab` takes them.
 
     A folder that holds no lab itself but a folder `labs` stands for that one.
 
@@ -55,10 +63,10 @@ def scan(folder: Path) -> tuple[Entry, ...]:
     top = Path(os.path.realpath(folder))
     if not top.is_dir():
         raise SubmissionError(f"{folder} is not a folder; name the folder that holds lab1_gpu_basics and the others")
-    if not _lab_folders(top) and (top / "labs").is_dir() and not (top / "labs").is_symlink():
+    if not _lab_folders(top, labs) and (top / "labs").is_dir() and not (top / "labs").is_symlink():
         top = top / "labs"
     packages: dict[str, str] = {}
-    for name in _lab_folders(top):
+    for name in _lab_folders(top, labs):
         package = name.replace("-", "_")
         if package in packages:
             raise SubmissionError(f"{folder} holds both {packages[package]} and {name}; keep one of them")
@@ -77,11 +85,9 @@ def scan(folder: Path) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.target))
 
 
-def _lab_folders(top: Path) -> list[str]:
+def _lab_folders(top: Path, labs: Sequence[str]) -> list[str]:
     with os.scandir(top) as items:
-        return sorted(
-            item.name for item in items if LAB_FOLDER.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
-        )
+        return sorted(item.name for item in items if is_lab(item.name, labs) and item.is_dir(follow_symlinks=False))
 
 
 def _walk(top: Path, folder: Path, renamed: dict[str, str], prefix: str, depth: int) -> Iterator[Entry]:

@@ -63,7 +63,7 @@ def describe(
 def _kind(error: BaseException, name: str, message: str, raised_here: bool, importing: Sequence[str]) -> str | None:
     """The kind where it follows from the error itself, else None."""
     declared = getattr(type(error), "sandbox_kind", None)
-    if declared == "wrong_return" and _root(type(error)) in ("grader", "probes"):
+    if declared == "wrong_return" and _root(type(error)) in ("gradebox", "probes"):
         return "wrong_return"
     if name == "Unsupported" and _root(type(error)) == "vgpu" and not raised_here:
         return "unsupported"

@@ -35,8 +35,8 @@ _NAMED = {
 """Functions of others that probes, checks' truths or the result's way home rely on."""
 
 _CLASSES = {"torch.cuda": ("Event", "Stream")}
-_OWN = ("vgpu", "grader")
-"""Packages of which every function and method counts."""
+_OWN = ("vgpu", "gradebox")
+"""Packages of which every function and method counts; and those of the course."""
 
 Fingerprint = dict[str, tuple[Any, ...]]
 """Name of an instrument to the objects it consists of, compared by identity; holding them keeps their ids unique."""
@@ -44,9 +44,9 @@ Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, An
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
 
-def own_packages() -> tuple[ModuleType, ...]:
-    """Our packages as they are before the submission runs; later `sys.modules` may name others."""
-    return tuple(sys.modules[name] for name in _OWN if name in sys.modules)
+def own_packages(course: str) -> tuple[ModuleType, ...]:
+    """Our packages and the course's as they are before the submission runs; later `sys.modules` may name others."""
+    return tuple(sys.modules[name] for name in (*_OWN, course) if name in sys.modules)
 
 
 def seal(*modules: ModuleType) -> Seal:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradebox.sandbox import linux, processes, root, seccomp, supervisor, worker
-from gradebox.sandbox.types import Limits
+from gradebox.sandbox.types import Environment, Limits
 
 _ADDRESS_SLACK_BYTES = 4 * 2**30
 """Address space beyond the memory limit: thread stacks and malloc arenas are reserved, not used."""
@@ -36,6 +36,16 @@ class Config:
     isolation: str
     probe_paths: Sequence[str]
     readable: Sequence[str]
+    environment: dict[str, Any]
+    """The fields of `types.Environment`."""
+
+    @property
+    def of_course(self) -> Environment:
+        return Environment(**{name: _frozen(value) for name, value in self.environment.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Machine:
 
 def explore(config: Config) -> Machine:
     """Try, in processes that end again, what isolation is possible."""
-    view = root.view(config.readable, config.probe_paths)
+    view = root.view(config.readable, config.probe_paths, config.of_course)
     os.makedirs(f"{config.home}/root", exist_ok=True)
     uid = _spare_uid() if os.geteuid() == 0 else None
     unfiltered = _attempt(seccomp.attempt).removeprefix("OSError: ")
@@ -192,6 +202,8 @@ def task(
         packages=root.PACKAGES if namespaces else f"{config.home}/packages",
         work=work,
         source_roots=view.source_roots,
+        course=config.of_course,
+        probe_folders=view.probes,
         probe_paths=tuple(config.probe_paths),
         port=_PORT if namespaces else _free_port(),
         threads=max(1, min(4, (os.cpu_count() or 1) // ranks)),

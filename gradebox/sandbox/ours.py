@@ -76,14 +76,14 @@ _remembered: list[Ours] = []
 """What `remember` found last."""
 
 
-def remember() -> None:
-    """Look at what is imported already.
+def remember(course: str) -> None:
+    """Look at what is imported already, of ours and of the package `course`.
 
     In the server, before it forks: to go through all modules and their code in a child would touch, and so copy, most
     of its memory.
     """
     for name, module in list(sys.modules.items()):
-        if _in(name, "vgpu") or _in(name, "grader") or _in(name, "probes") or module is contextlib:
+        if name.partition(".")[0] in ("vgpu", "gradebox", course, "probes") or module is contextlib:
             _known.setdefault(name, tuple(_codes(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
     witness = _known.get("vgpu.timing.witness", ())
@@ -106,7 +106,7 @@ def remember() -> None:
         probes=_ids(
             code
             for name, codes in _known.items()
-            if _in(name, "grader.probes") or _in(name, "probes")
+            if _is_probe(name, course)
             for code in codes
         ),
         between=_ids(_known["contextlib"]),
@@ -115,17 +115,18 @@ def remember() -> None:
     _remembered[:] = [found]
 
 
-def know(folders: Iterable[str], probe: str, top: CodeType, gpu: Any = None) -> Ours:
+def know(course: str, folders: Iterable[str], probe: str, top: CodeType, gpu: Any = None) -> Ours:
     """Everything that is there now is ours.
 
     Args:
+        course: the course's package.
         folders: of libraries, besides the standard library's.
         probe: the name of the probe's module.
         top: the code that will call the probe.
         gpu: the attached virtual GPU.
     """
     if probe not in _known or (gpu is not None and "vgpu.timing.witness" not in _known):
-        remember()  # something was not imported in the server
+        remember(course)  # something was not imported in the server
     (found,) = _remembered
     hidden: list[object] = []
     if gpu is not None:
@@ -160,6 +161,11 @@ def _instructions(code: CodeType) -> tuple[list[int], list[bool]]:
         # `student.gpu.now()`: the call begins where the expression that it calls begins.
         asking.append(reads or ("CALL" in instruction.opname and place in begins))
     return offsets, asking
+
+
+def _is_probe(name: str, course: str) -> bool:
+    package, _, inner = name.partition(".")
+    return package == "probes" or (package == course and ".probes." in f".{inner}.")
 
 
 def _in(name: str, package: str) -> bool:

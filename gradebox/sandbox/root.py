@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradebox.sandbox import linux
+from gradebox.sandbox.types import Environment
 
 SUBMISSION = "/submission"
 PACKAGES = "/packages"
@@ -32,9 +33,11 @@ _STUBS = {
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-_OURS = ("grader", "labkit", "vgpu")
+_ENGINE = ("gradebox", "gradebook")
+_SHOWN = ("__init__.py", "sandbox")
+"""What is visible of the engine: the sandbox's child side."""
 _NEVER = ("solutions", "labs", "tests", "notebooks", "cluster", "deploy", ".git")
-"""Neighbours of `grader/` in a checkout; hidden should a visible folder hold them."""
+"""Neighbours of our packages in a checkout; hidden should a visible folder hold them."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +48,39 @@ class View:
     """Files and folders, bound under their own paths."""
     hidden: tuple[str, ...]
     """Folders inside `trees` that are covered by an empty one."""
-    grader: tuple[str, ...]
-    """What is visible of `grader/`: the probes and the sandbox's child side."""
+    shown: tuple[str, ...]
+    """What is visible of the folders that are hidden: the course's probes and the sandbox's child side."""
+    probes: tuple[str, ...]
+    """The folders of the course's probes."""
     packages: tuple[str, ...]
     """Folders of the packages that a submission may import."""
     source_roots: tuple[str, ...]
     """Folders our packages were imported from that are not `site-packages`: never on a child's `sys.path`."""
 
 
-def view(readable: Sequence[str], probe_paths: Sequence[str]) -> View:
-    """Work out what the running interpreter and our packages need."""
-    folders = {name: _package_folder(name) for name in _OURS}
+def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environment) -> View:
+    """Work out what the running interpreter, our packages and those of the course need."""
+    judging = [name for name in (*_ENGINE, course.course) if name]
+    folders = {name: _package_folder(name) for name in (*judging, *course.importable)}
     parents = {str(Path(folder).parent) for folder in folders.values() if folder}
     source_roots = {parent for parent in parents if not _is_site(parent)}
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     on_path = {entry for entry in sys.path if os.path.isdir(entry) and entry not in source_roots}
-    packages = tuple(folder for name, folder in folders.items() if folder and name != "grader")
+    packages = tuple(folder for name, folder in folders.items() if folder and name not in judging)
     trees = _outermost([*_SYSTEM, *prefixes, *on_path, *packages, *readable, *probe_paths])
-    grader = folders["grader"] or os.path.dirname(os.path.dirname(__file__))
+    ours = [folder for name in judging if (folder := folders[name])]
+    probes = tuple(sorted(glob.glob(f"{folders[course.course]}/*/probes"))) if course.course else ()
     neighbours = [os.path.join(root, name) for root in source_roots for name in _NEVER]
-    hidden = [grader, *(path for path in neighbours if any(_inside(path, tree) for tree in trees))]
+    hidden = [*ours, *(path for path in neighbours if any(_inside(path, tree) for tree in trees))]
     return View(
         trees=tuple(trees),
         hidden=tuple(hidden),
-        grader=tuple(os.path.join(grader, name) for name in ("__init__.py", "probes", "sandbox")),
+        shown=(
+            *(os.path.join(os.path.dirname(os.path.dirname(__file__)), name) for name in _SHOWN),
+            *(path for folder in probes for path in (folder, os.path.join(os.path.dirname(folder), "__init__.py"))),
+            *([os.path.join(str(folders[course.course]), "__init__.py")] if probes else []),
+        ),
+        probes=probes,
         packages=packages,
         source_roots=tuple(sorted(source_roots)),
     )
@@ -181,7 +193,7 @@ def enter(
         builder.bind(tree)
     for folder in visible.hidden:
         builder.tmpfs(folder, "mode=0755,size=64k")
-    for path in visible.grader:
+    for path in visible.shown:
         if os.path.exists(path):
             builder.bind(path)
     for device in _DEVICES:

@@ -24,17 +24,7 @@ from typing import IO, Literal, Self
 
 from gradebox.sandbox import codec, copying, replies, wire
 from gradebox.sandbox.root import SUBMISSION
-from gradebox.sandbox.types import Isolation, Limits, Note, Reply, Request, SandboxError
-
-PRELOAD = (
-    "numpy", "torch", "torch.distributed", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.benchmark",
-    "torch.profiler", "torch.utils.tensorboard", "tensorboard.backend.event_processing.event_accumulator",
-    "safetensors.numpy", "matplotlib", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
-    "rich.console", "rich.progress", "rich.table", "labkit.*", "vgpu.*", "grader.probes.*",
-)  # fmt: skip
-"""What the server imports before it forks; `.*` means all modules of a package."""
-FOUND = ("sklearn",)
-"""What must be there to be found, but is not worth a second of importing: `labkit.data` only reads a file of it."""
+from gradebox.sandbox.types import Environment, Isolation, Limits, Note, Reply, Request, SandboxError
 
 _TEXT_BYTES = 2**20
 """Of a report or a file of results: ten times what any of them has."""
@@ -53,12 +43,13 @@ class Sandbox:
 
     Args:
         submission: the folder that holds the labs, or a folder `labs` that does.
+        environment: what the course wants in its processes.
         limits: for requests that bring none of their own.
         isolation: `"auto"` takes Linux namespaces where they are allowed; `"namespaces"` insists on them; `"limits"`
             does without.
-        preload: modules the server imports before it forks.
+        preload: modules the server imports before it forks, instead of the environment's.
         optional: those of `preload` that may be missing.
-        probe_paths: folders with probe modules that come before `grader.probes`.
+        probe_paths: folders with probe modules that come before the course's.
         readable: files and folders that children may read besides what they need (data sets).
 
     Raises:
@@ -68,10 +59,11 @@ class Sandbox:
     def __init__(
         self,
         submission: Path | str,
+        environment: Environment | None = None,
         *,
         limits: Limits | None = None,
         isolation: Literal["auto", "namespaces", "limits"] = "auto",
-        preload: Sequence[str] = PRELOAD,
+        preload: Sequence[str] | None = None,
         optional: Sequence[str] = (),
         probe_paths: Sequence[Path | str] = (),
         readable: Sequence[Path | str] = (),
@@ -79,14 +71,15 @@ class Sandbox:
         self._folder = Path(submission)
         self._limits = limits or Limits()
         self._wanted = isolation
-        self._preload = tuple(preload)
+        self._environment = environment or Environment()
+        self._preload = tuple(self._environment.preload if preload is None else preload)
         self._optional = tuple(optional)
         self._probe_paths = tuple(os.path.realpath(path) for path in probe_paths)
         self._readable = tuple(os.path.realpath(path) for path in readable)
         self._home: str | None = None
         self._copies = 0
         self._copy = ""
-        self._entries = copying.scan(self._folder)
+        self._entries = copying.scan(self._folder, self._environment.labs)
         self._sha256 = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -191,7 +184,7 @@ class Sandbox:
             SubmissionError: the folder cannot be graded as it is; the sandbox still holds the one before.
             SandboxError: there is no room for the copy.
         """
-        entries = copying.scan(Path(submission))
+        entries = copying.scan(Path(submission), self._environment.labs)
         self._folder = Path(submission)
         self._entries = entries
         self._sha256 = ""
@@ -235,7 +228,7 @@ class Sandbox:
         here, there = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
-        first, last = _search_path(self._preload)
+        first, last = _search_path(self._environment, self._preload)
         program = (
             f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
             f"from gradebox.sandbox.server import main; main({there.fileno()}, {lifeline})"
@@ -265,6 +258,7 @@ class Sandbox:
             "isolation": self._wanted,
             "probe_paths": list(self._probe_paths),
             "readable": list(self._readable),
+            "environment": asdict(self._environment),
         }
         with contextlib.suppress(wire.Closed):  # noticed, with the log, when the greeting is read
             wire.send(here.fileno(), codec.dump_json(config))
@@ -357,15 +351,16 @@ class Sandbox:
             raise SandboxError(f"the sandbox server's answer makes no sense: {error}") from None
 
 
-def _search_path(preload: Sequence[str]) -> tuple[list[str], list[str]]:
+def _search_path(environment: Environment, preload: Sequence[str]) -> tuple[list[str], list[str]]:
     """Folders that modules come from, for an interpreter that starts without our `sys.path`.
 
     Returns:
-        Source trees, to be searched first, so that the server runs the same `grader` as we do although another copy may
-        be installed; and site folders, to be searched last, so that they shadow nothing.
+        Source trees, to be searched first, so that the server runs the same code as we do although another copy may be
+        installed; and site folders, to be searched last, so that they shadow nothing.
     """
-    names = dict.fromkeys(["grader", *FOUND, *(name.partition(".")[0] for name in preload)])
-    folders: dict[str, None] = {}
+    ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
+    names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
+    folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and os.path.isfile(spec.origin):

@@ -143,7 +143,7 @@ class _Server:
             for folder in self._site.view.packages:
                 with contextlib.suppress(FileExistsError):
                     os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
-        ours.remember()
+        ours.remember(self._config.of_course.course)
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")

@@ -11,6 +11,12 @@ from types import ModuleType
 from typing import Any
 
 
+class WrongReturn(Exception):
+    """A student's function returned something its docstring does not promise; probes raise it."""
+
+    sandbox_kind = "wrong_return"
+
+
 @dataclass(frozen=True)
 class Student:
     """A submission as seen from inside the child."""

@@ -79,13 +79,35 @@ TEXT_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)
+class Environment:
+    """What a course wants in the processes that submissions run in."""
+
+    package: str = "labs"
+    """The name by which a submission is imported, whatever its folder is called."""
+    labs: tuple[str, ...] = ()
+    """Names of the labs, `lab1`: a submission's folder `lab1_...` or `lab1-...` is that lab. Without them any number."""
+    preload: tuple[str, ...] = ("numpy",)
+    """Modules that the server imports before it forks; `.*` means all modules of a package."""
+    found: tuple[str, ...] = ()
+    """Modules that must be there to be found, but are not imported."""
+    importable: tuple[str, ...] = ()
+    """Packages of the course that a submission may import; all others it cannot see."""
+    course: str = ""
+    """The course's package: the probe `lab1.basics.product` is the function `product` of `COURSE.lab1.probes.basics`."""
+    course_parent: str = ""
+    """The folder that holds it."""
+    devices: str = ""
+    """Module that attaches what submissions run on, see `gradebox.devices`; without it they run on the CPU."""
+
+
+@dataclass(frozen=True)
 class Request:
     """One probe to run.
 
-    `probe` is `"lab1.matmul"` for the function `matmul` of `grader.lab1.probes.gpu_basics`. `params` (JSON values) and `tensors`
-    (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is `"cpu"`, `"cuda"` or
-    `"vgpu:MODEL"`; `values=False` is the virtual GPU's shapes-only mode. With `student=False` the submission does not
-    exist in the child: a run of our own code that yields a truth.
+    `probe` is `"lab1.basics.product"` for the function `product` of the course's `lab1/probes/basics.py`. `params` (JSON
+    values) and `tensors` (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is `"cpu"`, or
+    what the course knows besides (`"cuda"`, `"vgpu:MODEL"`); `values=False` asks a simulated device for shapes only. With
+    `student=False` the submission does not exist in the child: a run of our own code that yields a truth.
     """
 
     probe: str
@@ -100,7 +122,7 @@ class Request:
     def __post_init__(self) -> None:
         module, _, function = self.probe.rpartition(".")
         if not (module and function and all(part.isidentifier() for part in self.probe.split("."))):
-            raise ValueError(f"Request.probe must look like 'lab1.matmul', not {self.probe!r}")
+            raise ValueError(f"Request.probe must look like 'lab1.basics.product', not {self.probe!r}")
         if not 1 <= self.ranks <= 64:
             raise ValueError(f"Request.ranks must lie between 1 and 64, not {self.ranks}")
         if both := set(self.params) & set(self.tensors):

@@ -28,7 +28,7 @@ import numpy as np
 
 from gradebox.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
 from gradebox.sandbox.student import Student
-from gradebox.sandbox.types import Limits
+from gradebox.sandbox.types import Environment, Limits
 
 # Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
 _join = codec.join
@@ -57,6 +57,9 @@ class Task:
     work: str
     """Working directory; the ranks' meeting place is in it."""
     source_roots: tuple[str, ...]
+    course: Environment
+    probe_folders: tuple[str, ...]
+    """Where the course's probes lie."""
     probe_paths: tuple[str, ...]
     port: int
     threads: int
@@ -200,7 +203,7 @@ def _set_environment(task: Task) -> None:
 
 def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
-    folders = [os.path.join(os.path.dirname(os.path.dirname(__file__)), "probes"), *task.probe_paths]
+    folders = [*task.probe_folders, *task.probe_paths]
     importing: list[str] = []
     taken: dict[str, tuple[str, Any]] = {}
     tampered: list[str] = []
@@ -220,10 +223,10 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
                 present=task.present,
                 importing=importing,
             )
-            own = instruments.own_packages()
-            _hide_grader()
+            own = instruments.own_packages(task.course.course)
+            _hide("gradebox", task.course.course)
             check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
-            known = ours.know(_libraries(task, own), probe.__module__, _observe.__code__, gpu)
+            known = ours.know(task.course.course, _libraries(task, own), probe.__module__, _observe.__code__, gpu)
             void = functools.partial(_void, page, tampered.append)
             finish = audit.install(known, _allowed(task), emit, void)
             # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
@@ -272,7 +275,8 @@ def _find_probe(task: Task) -> Any:
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
             return getattr(module, function)
-    return getattr(importlib.import_module(f"grader.probes.{module_name}"), function)
+    lab, _, name = module_name.partition(".")
+    return getattr(importlib.import_module(f"{task.course.course}.{lab}.probes.{name}"), function)
 
 
 @contextlib.contextmanager
@@ -330,9 +334,9 @@ def _emit(
     page[LOST] = 1
 
 
-def _hide_grader() -> None:
+def _hide(*packages: str) -> None:
     """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
-    for name in [name for name in sys.modules if name == "grader" or name.startswith("grader.")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
 
 

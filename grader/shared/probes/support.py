@@ -17,11 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-class WrongReturn(Exception):
-    """A student's function returned something its docstring does not promise; the sandbox reports it as such."""
-
-    sandbox_kind = "wrong_return"
+from gradebox.sandbox.student import WrongReturn
 
 
 def fields(value: object, kind: type, what: str) -> dict[str, Any]:

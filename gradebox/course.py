@@ -1,0 +1,249 @@
+"""A course as data: `course.toml` and a folder per lab, each with a rubric, hints, checks and probes.
+
+    my_course/
+      course.toml            title, points, pass mark, labs in order, what submissions are run with
+      lab1/
+        rubric.toml          criteria, checks, points
+        hints.toml           optional
+        checks/*.py          classes of checks (`gradebox.criterion`), run in the judge
+        probes/*.py          functions that drive the submission, run beside it in the sandbox
+
+The folder is an importable package: `my_course.lab1.checks.first` is a module. The engine reads of it what stands here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+from gradebox import reading, rubric
+from gradebox.criterion import CheckFunction, functions
+from gradebox.reading import Document, ReadingError
+from gradebox.rubric import Lab, Rubric
+from gradebox.sandbox.types import Environment
+
+FILE = "course.toml"
+SHARED = "shared"
+"""The folder for what the checks and probes of several labs have in common."""
+
+
+class CourseError(ValueError):
+    """A course cannot be graded as it stands; the message is one line."""
+
+
+@dataclass(frozen=True)
+class _Submission:
+    """What students hand in and what it is run with."""
+
+    package: str = "labs"
+    packages: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ("numpy",)
+    found: tuple[str, ...] = ()
+    begin_broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """What submissions run on."""
+
+    module: str = ""
+    trial: str = ""
+
+
+@dataclass(frozen=True)
+class _CourseTable:
+    title: str
+    version: str
+    points: Decimal
+    pass_percent: Decimal
+    labs: tuple[str, ...]
+    criteria: int | None = None
+    exercises: tuple[str, ...] = ()
+    command: str = "gradebox"
+    distribution: str = ""
+    submission: _Submission = field(default_factory=_Submission)
+    devices: _Devices = field(default_factory=_Devices)
+
+
+@dataclass(frozen=True)
+class Course:
+    """A course that the engine can grade; see the top of this module for its files."""
+
+    folder: Path
+    title: str
+    rubric: Rubric
+    exercises: tuple[Rubric, ...]
+    """Each of one lab that is graded alone, outside the points of the course."""
+    begin_broken: frozenset[str]
+    """Files that are handed out as something to mend or to fill in: that their checks fail tells nothing yet."""
+    command: str
+    """What people type to grade: `gpulabs`."""
+    distribution: str
+    """The name under which the course is installed; empty where it is only a folder."""
+    devices: str
+    """Module that knows what submissions run on (see `gradebox.devices`); empty: they run on the CPU."""
+    trial: str
+    """A probe that must work on each device before anything is graded; empty: there is none."""
+    environment: Environment
+
+    @property
+    def package(self) -> str:
+        """The name by which Python imports it."""
+        return self.folder.name
+
+    @property
+    def labs(self) -> tuple[Lab, ...]:
+        """Those that the course's points are made of, in order."""
+        return self.rubric.labs
+
+    @property
+    def all_labs(self) -> tuple[Lab, ...]:
+        """All of them, and the exercises that are graded alone."""
+        return (*self.labs, *(lab for one in self.exercises for lab in one.labs))
+
+    def rubric_of(self, option: str | None) -> Rubric:
+        """The rubric that `--lab` asks for: that of an exercise by its name, else the course's."""
+        return next((one for one in self.exercises if one.labs[0].id == option), self.rubric)
+
+    def select(self, labs: str | None = None, criteria: str | None = None) -> tuple[Rubric, tuple[Lab, ...]]:
+        """What `--lab` and `--criterion` name, and the rubric that it belongs to; all labs of the course without both.
+
+        Args:
+            labs: `1,3`, `lab1,lab3`, or the name of an exercise.
+            criteria: `lab3.accumulation,lab3.setup`; the labs are then cut down to these.
+
+        Raises:
+            ValueError: both are given, or a name is not known; the message is one line.
+        """
+        if criteria is not None:
+            if labs is not None:
+                raise ValueError("--lab and --criterion exclude each other: a criterion's name begins with its lab's")
+            names = [name.strip() for name in criteria.split(",")]
+            found = self.rubric_of(names[0].partition(".")[0])
+            return found, found.select_criteria(names)
+        found = self.rubric_of(labs)
+        if found is not self.rubric or labs is None:
+            return found, found.labs
+        try:
+            return found, found.named(labs)
+        except ValueError as error:
+            if "expected numbers" not in str(error) or not self.exercises:
+                raise
+            names = [one.labs[0].id for one in self.exercises]
+            raise ValueError(f"{error}; or {' or '.join(names)}") from None
+
+    def checks(self, lab: Lab) -> Mapping[str, CheckFunction]:
+        """The checks that are written for a lab, by id; imports its modules, once.
+
+        Raises:
+            CourseError: they do not match the rubric.
+        """
+        found = _checks(self.folder, lab.id)
+        expected = [check.id for criterion in _whole(self, lab).criteria for check in criterion.checks]
+        where = f"{self.package}/{lab.id}"
+        if missing := [name for name in expected if name not in found]:
+            raise CourseError(f"{where}/rubric.toml pays for {missing[0]}, but {where}/checks/ has no such check")
+        if unpaid := [name for name in found if name not in expected]:
+            raise CourseError(f"{where}/checks/ has {unpaid[0]}, but {where}/rubric.toml gives it no points")
+        return found
+
+    def file(self, lab: Lab, name: str) -> Path:
+        """A file of a lab's folder, which need not exist."""
+        return self.folder / lab.id / name
+
+    def prepare(self) -> None:
+        """Let Python find the course's package."""
+        parent = str(self.folder.parent)
+        if importlib.util.find_spec(self.package) is None:
+            sys.path.append(parent)
+            importlib.invalidate_caches()
+
+
+def _whole(course: Course, lab: Lab) -> Lab:
+    """The lab with all its criteria: a selection may have been cut down."""
+    return next(one for one in course.all_labs if one.id == lab.id)
+
+
+@functools.cache
+def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
+    package = importlib.import_module(f"{folder.name}.{lab}.checks")
+    found: dict[str, CheckFunction] = {}
+    for module in _modules(package.__name__, package.__path__):
+        for check in functions(importlib.import_module(module)):
+            if not check.id.startswith(f"{lab}."):
+                raise CourseError(f"{module} has {check.id}, which belongs to another lab's folder")
+            found[check.id] = check
+    return found
+
+
+def _modules(package: str, path: list[str]) -> Iterator[str]:
+    for entry in sorted(pkgutil.iter_modules(path), key=lambda entry: entry.name):
+        yield f"{package}.{entry.name}"
+
+
+def load(folder: Path) -> Course:
+    """The course in `folder`.
+
+    Raises:
+        ReadingError: `course.toml` or a rubric is not what it should be; the message names file and line.
+    """
+    return _load(folder.resolve())
+
+
+@functools.cache
+def _load(folder: Path) -> Course:
+    document = reading.toml(folder / FILE)
+    table = reading.into(_CourseTable, document)
+    labs = tuple(_lab(document, folder, name, number) for number, name in enumerate(table.labs, start=1))
+    exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
+    if not 0 < table.pass_percent <= 100:
+        raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
+    rubric.require_sum(document, (), "the labs", table.points, [lab.points for lab in labs])
+    count = sum(len(lab.criteria) for lab in labs)
+    if table.criteria not in (None, count):
+        raise document.error(("criteria",), f"criteria = {table.criteria}, but {count} criteria follow")
+    return Course(
+        folder=folder,
+        title=table.title,
+        rubric=Rubric(table.version, table.points, table.pass_percent, labs),
+        exercises=tuple(Rubric(table.version, lab.points, table.pass_percent, (lab,)) for lab in exercises),
+        begin_broken=frozenset(table.submission.begin_broken),
+        command=table.command,
+        distribution=table.distribution,
+        devices=table.devices.module,
+        trial=table.devices.trial,
+        environment=Environment(
+            package=table.submission.package,
+            labs=tuple(lab.id for lab in (*labs, *exercises)),
+            preload=(*table.submission.preload, *_probes(folder, [lab.id for lab in (*labs, *exercises)])),
+            found=table.submission.found,
+            importable=table.submission.packages,
+            course=folder.name,
+            course_parent=str(folder.parent),
+            devices=table.devices.module,
+        ),
+    )
+
+
+def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
+    file = folder / name / "rubric.toml"
+    if not file.is_file():
+        raise document.error(("labs" if number else "exercises",), f"there is no {file}")
+    return rubric.load_lab(file, name, number)
+
+
+def _probes(folder: Path, labs: list[str]) -> Iterator[str]:
+    """The packages of probes, all of which the sandbox imports before it forks."""
+    for name in (SHARED, *labs):
+        if (folder / name / "probes" / "__init__.py").is_file():
+            yield f"{folder.name}.{name}.probes.*"
+
+
+__all__ = ["CheckFunction", "Course", "CourseError", "ReadingError", "load"]

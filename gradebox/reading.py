@@ -1,0 +1,208 @@
+"""TOML and JSON that somebody wrote, read into dataclasses: one set of rules and of messages for every file of ours.
+
+The dataclass says what a file may hold: its fields are the keys, their types the values, a default makes a key optional.
+A field with `metadata=REST` takes all tables under other names. Unknown keys, missing keys and wrong types are errors
+that name the file, the line and what to do; nothing is converted but whole numbers to exact points and text to dates.
+The same dataclasses give a file's JSON Schema. (A library would do; none is on the machines that grading has to run on.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import json
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+T = TypeVar("T")
+
+REST = types.MappingProxyType({"rest": True})
+"""Metadata of the field, a mapping, that takes the tables whose names no other field has."""
+
+_NAMES = {str: "a text", int: "a whole number", float: "a number", Decimal: "a number", bool: "true or false",
+          datetime: "a date"}  # fmt: skip
+
+
+class ReadingError(ValueError):
+    """A file is not what it should be; the message is one line that begins with the file's name and line."""
+
+
+class Document:
+    """A parsed file, and where in it each value stands."""
+
+    def __init__(self, path: Path, text: str, data: Mapping[str, Any]) -> None:
+        self.path = path
+        self.data = data
+        self._lines = text.splitlines()
+
+    def error(self, place: tuple[str | int, ...], cause: str) -> ReadingError:
+        """An error about the value at `place`, keys from the outside in."""
+        line = self._line(place)
+        return ReadingError(f"{self.path}:{line}: {cause}" if line else f"{self.path}: {cause}")
+
+    def _line(self, place: tuple[str | int, ...]) -> int:
+        """The line of a key, else of the innermost table around it that has a header, else 1; 0 where nothing has lines."""
+        if self.path.suffix == ".json":
+            return 0
+        names = [part for part in place if isinstance(part, str)]
+        count = next((part for part in place if isinstance(part, int)), 0)
+        found, current, seen = 1, "", 0
+        for number, line in enumerate(self._lines, start=1):
+            stripped = line.strip()
+            if header := re.match(r"\[\[?\s*([^\]]+?)\s*\]", stripped):
+                seen = seen + 1 if header[1] == current and stripped.startswith("[[") else 0
+                current = header[1]
+                if names[: current.count(".") + 1] == current.split(".") and seen <= count:
+                    found = number
+            elif names and current == ".".join(names[:-1]) and seen == count:
+                if re.match(rf"\"?{re.escape(names[-1])}\"?\s*=", stripped):
+                    return number
+        return found
+
+
+def toml(path: Path, text: str | None = None) -> Document:
+    """The TOML file at `path`; numbers with a point are read exactly, as `Decimal`.
+
+    Raises:
+        ReadingError: it cannot be read, or is not valid TOML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8") if text is None else text
+        return Document(path, text, tomllib.loads(text, parse_float=Decimal))
+    except OSError as error:
+        raise ReadingError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = re.search(r"line (\d+)", str(error))
+        raise ReadingError(f"{path}:{found[1] if found else 1}: not valid TOML: {error}") from None
+
+
+def into(kind: type[T], document: Document, *place: str | int) -> T:
+    """The table at `place` of a document, the whole of it without one, as a `kind`, which is a dataclass.
+
+    Raises:
+        ReadingError: it is not what `kind` says.
+    """
+    data: Any = document.data
+    for part in place:
+        data = data[part]
+    return _read(kind, data, place, document)  # type: ignore[no-any-return]
+
+
+def value(kind: type[T], data: Any, path: Path) -> T:
+    """`data`, parsed JSON of the file `path`, as a `kind`. Raises as `into` does."""
+    return _read(kind, data, (), Document(path.with_suffix(".json"), "", {}))  # type: ignore[no-any-return]
+
+
+def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _table(kind, data, place, document)
+    if origin in (Union, types.UnionType):
+        inner = [one for one in typing.get_args(kind) if one is not type(None)]
+        if data is None and len(inner) < len(typing.get_args(kind)):
+            return None
+        return _read(inner[0], data, place, document)
+    if origin is Literal:
+        if data not in (allowed := typing.get_args(kind)):
+            raise document.error(place, f"{_name(place)} = {data!r}: expected {' or '.join(map(repr, allowed))}")
+        return data
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise document.error(place, f"{_name(place)} must be a list, not {data!r}")
+        inner = typing.get_args(kind)
+        return tuple(_read(inner[0], one, (*place, index), document) for index, one in enumerate(data))
+    if origin in (dict, Mapping) or kind is Mapping or origin is typing.get_origin(Mapping[str, str]):
+        if not isinstance(data, Mapping):
+            raise document.error(place, f"{_name(place)} must be a table, not {data!r}")
+        inner = typing.get_args(kind)
+        return {name: _read(inner[1], one, (*place, name), document) for name, one in data.items()}
+    return _plain(kind, data, place, document)
+
+
+def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
+    if kind is Any:
+        return data
+    number = isinstance(data, (int, float, Decimal)) and not isinstance(data, bool)
+    if kind is Decimal and number:
+        return Decimal(str(data))
+    if kind is float and number:
+        return float(data)
+    if kind is Path and isinstance(data, str):
+        return Path(data)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        if data in [one.value for one in kind]:
+            return kind(data)
+        raise document.error(place, f"{_name(place)} = {data!r}: expected one of {', '.join(one.value for one in kind)}")
+    if isinstance(data, kind) and (kind is bool or not isinstance(data, bool)):
+        return data
+    raise document.error(place, f"{_name(place)} = {data!r} is not {_NAMES.get(kind, kind.__name__)}")
+
+
+def _table(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
+    if not isinstance(data, Mapping):
+        raise document.error(place, f"{_name(place)} must be a table, not {data!r}")
+    hints = _hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    rest = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
+    found: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for key, one in data.items():
+        if key in fields and key != rest:
+            found[key] = _read(hints[key], one, (*place, key), document)
+        elif rest is not None and isinstance(one, Mapping):
+            others[key] = one
+        else:
+            known = [name for name in fields if name != rest]
+            near = difflib.get_close_matches(key, known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise document.error((*place, key), f"unknown key {key!r}; {meant}")
+    if rest is not None:
+        found[rest] = _read(hints[rest], others, place, document)
+    for name, field in fields.items():
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if name not in found and not optional:
+            where = f"[{'.'.join(map(str, place))}]" if place else "the file"
+            raise document.error(place, f"{where} lacks the key {name!r}")
+    return kind(**found)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _name(place: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in place) or "the file"
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as values that JSON has; exact points become the shortest number that means them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (datetime, Path)):
+        return str(value) if isinstance(value, Path) else value.isoformat()
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def dumps(value: Any) -> str:
+    """A dataclass as JSON, in a form that is the same wherever and whenever it is made."""
+    return json.dumps(plain(value), ensure_ascii=False, sort_keys=True)
