@@ -85,7 +85,7 @@ notebooks: $(READY) ## notebooks/*.ipynb and their pages, from notebooks/src
 
 docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where links into the repository lead
 	@$(INSTALL) dev,docs
-	@$(BIN)/python -m gradebox.rubric_table docs/labs/*.md README.md
+	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 

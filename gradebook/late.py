@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
-from gradebook.results import LatePenalty
+from gradebox.grade import LatePenalty
 from gradebox.report.document import points
 
 _CENT = Decimal("0.01")

@@ -8,24 +8,14 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
+from gradebox.grade import LatePenalty
+
 Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository"]
 """`could_not_fetch`: the way to the repository failed; `no_repository`: where the class looks there is none for us."""
 
 
 class GradebookError(ValueError):
     """There is no gradebook to read, or it cannot be read; the message is one line that says what to do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatePenalty:
-    """Points that a late submission loses."""
-
-    seconds_late: float
-    """After the student's own deadline, before any grace."""
-    points: Decimal
-    """Deducted; never negative, never more than the grade's score."""
-    rule: str
-    """For people: `10 % per day, 2 days`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def of(gradebook: Gradebook) -> ClassResult:
     """The class as an open gradebook has it. Raises as `read` does."""
     plan = gradebook.plan()
     settings = stored_settings(plan)
-    points = rubric.parse(gradebook.rubric_text(plan.rubric_digest), Path("rubric.toml"))
+    points = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
     students = gradebook.students()
     try:
         given = given_overrides(settings, gradebook.folder, points)

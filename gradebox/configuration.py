@@ -1,7 +1,4 @@
-"""The pytest configuration a grading runs under: the course's own, wherever pytest was started and whatever it grades.
-
-Not for options of grading; those are in `plugin.py`.
-"""
+"""Where the engine lies, the configuration of a pytest that grades, and how paths and commands are shown to people."""
 
 from __future__ import annotations
 
@@ -11,30 +8,21 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-
-
-def own_rootdir() -> Path:
-    """The checkout that this package lies in; the current folder, which is then a private one, where there is none."""
-    return ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
-
-
-def own_inifile() -> Path:
-    """The checkout's `pyproject.toml`; no configuration at all where there is none."""
-    file = ROOT / "pyproject.toml"
-    return file if file.is_file() else Path(os.devnull)
+"""The folder that holds this package: a checkout, or where packages are installed."""
 
 
 def own_configuration() -> list[str]:
     """The options that make pytest read nothing of a submission, nor of the folder it is started in."""
-    return ["-c", str(own_inifile()), "--rootdir", str(own_rootdir()), "--noconftest", "-p", "gradebox.pytest_plugin"]
+    return ["-c", os.devnull, "--rootdir", str(ROOT), "--noconftest", "-p", "no:cacheprovider",
+            "-p", "gradebox.pytest_plugin"]  # fmt: skip
 
 
-def own_command(folder: Path | None = None) -> str:
-    """How a shell in `folder` (the current one) calls `gpulabs`: by its name where it finds it, else by its path."""
+def own_command(name: str, folder: Path | None = None) -> str:
+    """How a shell in `folder` (the current one) calls the command `name`: by it where it is found, else by its path."""
     folder = folder or Path.cwd()
-    beside = Path(sys.executable).with_name("gpulabs")
-    if shutil.which("gpulabs") is not None or not beside.is_file():
-        return "gpulabs"
+    beside = Path(sys.executable).with_name(name)
+    if shutil.which(name) is not None or not beside.is_file():
+        return name
     return as_seen_from(folder, beside)
 
 

@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -42,7 +42,6 @@ class CourseError(ValueError):
 class _Submission:
     """What students hand in and what it is run with."""
 
-    package: str = "labs"
     packages: tuple[str, ...] = ()
     preload: tuple[str, ...] = ("numpy",)
     found: tuple[str, ...] = ()
@@ -58,6 +57,15 @@ class _Devices:
 
 
 @dataclass(frozen=True)
+class Guide:
+    """What the command `next` points to, as paths in the checkout; `{lab}` stands for a lab's name."""
+
+    lessons: tuple[str, ...] = ()
+    beyond: str = ""
+    """What to do when everything passes: a README."""
+
+
+@dataclass(frozen=True)
 class _CourseTable:
     title: str
     version: str
@@ -70,6 +78,7 @@ class _CourseTable:
     distribution: str = ""
     submission: _Submission = field(default_factory=_Submission)
     devices: _Devices = field(default_factory=_Devices)
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,8 @@ class Course:
     """Module that knows what submissions run on (see `gradebox.devices`); empty: they run on the CPU."""
     trial: str
     """A probe that must work on each device before anything is graded; empty: there is none."""
+    guide: Guide | None
+    """Where the command `next` points to; None: the course has no such command."""
     environment: Environment
 
     @property
@@ -183,7 +194,7 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
     return found
 
 
-def _modules(package: str, path: list[str]) -> Iterator[str]:
+def _modules(package: str, path: Iterable[str]) -> Iterator[str]:
     for entry in sorted(pkgutil.iter_modules(path), key=lambda entry: entry.name):
         yield f"{package}.{entry.name}"
 
@@ -219,8 +230,8 @@ def _load(folder: Path) -> Course:
         distribution=table.distribution,
         devices=table.devices.module,
         trial=table.devices.trial,
+        guide=table.guide,
         environment=Environment(
-            package=table.submission.package,
             labs=tuple(lab.id for lab in (*labs, *exercises)),
             preload=(*table.submission.preload, *_probes(folder, [lab.id for lab in (*labs, *exercises)])),
             found=table.submission.found,

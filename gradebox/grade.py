@@ -1,6 +1,6 @@
 """From outcomes to a grade: points per check, criterion and lab, counted over the rubric's list of checks.
 
-What did not report earned nothing, so a check that vanished can never help. Not for running checks (`plugin.py`) or
+What did not report earned nothing, so a check that vanished can never help. Not for running checks (`run.py`) or
 for showing the grade (`report/`).
 """
 
@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 from gradebox.overrides import Override
 from gradebox.rubric import Criterion, Lab, Rubric
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 class Outcome(StrEnum):
@@ -43,6 +43,8 @@ class CheckReport:
     message: str = ""
     hint: str = ""
     seconds: float = 0.0
+    blocked_by: str = ""
+    """Of a blocked check, the one at the beginning: it failed, and this one builds on it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class CheckResult:
     message: str
     hint: str
     seconds: float
+    blocked_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,18 @@ class Circumstances:
     incomplete: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LatePenalty:
+    """Points that a late submission loses."""
+
+    seconds_late: float
+    """After the student's own deadline, before any grace."""
+    points: Decimal
+    """Deducted; never negative, never more than the grade's score."""
+    rule: str
+    """For people: `10 % per day, 2 days`."""
+
+
 PASSED_IN_DOUBT = (
     "it passed, but in another check of this criterion the submission reached into what the grader measures with"
 )
@@ -228,7 +243,14 @@ def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport], overrid
         earned = check.points if report.outcome is Outcome.PASSED else Decimal(0)
         checks.append(
             CheckResult(
-                check.id, earned, check.points, report.outcome, report.message, report.hint, round(report.seconds, 3)
+                check.id,
+                earned,
+                check.points,
+                report.outcome,
+                report.message,
+                report.hint,
+                round(report.seconds, 3),
+                report.blocked_by,
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))

@@ -1,4 +1,4 @@
-"""Hints in up to three steps for every check of the rubric, kept as data in the labN.toml beside this file.
+"""Hints in up to three steps for every check of the rubric, kept as data in the `hints.toml` of each lab.
 
 Each check's entry says which task of the lab it pays for (`task`), which functions it runs (`write`), and the steps:
 the idea to look at; what to look up and what to measure; the shape of the remedy in words. Never a task's code. Not for
@@ -12,12 +12,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from gradebox.course import Course
 from gradebox.rubric import Rubric
 
-FOLDER = Path(__file__).parent
+FILE = "hints.toml"
 MAX_STEPS = 3
 
 _TASK = re.compile(r"[1-9]\.[1-9]")
@@ -43,29 +43,32 @@ class Hint:
 
 
 @cache
-def load(folder: Path = FOLDER) -> Mapping[str, Hint]:
-    """All hints by check.
+def load(course: Course) -> Mapping[str, Hint]:
+    """All hints of a course by check.
 
     Raises:
         HintError: a file does not parse, or an entry lacks something.
     """
     found: dict[str, Hint] = {}
-    for file in sorted(folder.glob("lab*.toml")):
+    for lab in course.labs:
+        file = course.file(lab, FILE)
+        if not file.is_file():
+            continue
         try:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise HintError(f"{file}: not valid TOML: {error}") from None
         for criterion, checks in tables.items():
             for name, table in checks.items():
-                hint = _hint(f"{file.stem}.{criterion}.{name}", table)
+                hint = _hint(f"{lab.id}.{criterion}.{name}", table)
                 found[hint.check] = hint
     return found
 
 
-def exists(check: str) -> bool:
+def exists(course: Course, check: str) -> bool:
     """Whether a check has hints; False, too, where the files cannot be read: a grading goes on without."""
     try:
-        return check in load()
+        return check in load(course)
     except (HintError, OSError):
         return False
 

@@ -1,9 +1,9 @@
 """Starts a grading: the judge is a process of its own that sees nothing of the folder it was started from.
 
 `gpulabs grade`, `gpulabs next --grade` and `pytest --grade` all come here. The judge runs in an empty private folder,
-under the course's own pytest configuration, without any `conftest.py`, without variables that tell Python or pytest
+without any `conftest.py` or configuration but our own, without variables that tell Python or pytest
 what to run, and with a search path in which neither the current folder nor the submission is. However it ends, the
-caller gets one of the documented exit codes. Not for grading (`plugin.py`, `session.py`).
+caller gets one of the documented exit codes. Not for grading (`run.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from gradebox import files
+from gradebox import files, front
 from gradebox.configuration import ROOT, own_configuration
+from gradebox.devices import DeviceError
+from gradebox.front import refuse
 from gradebox.grade import ExitCode
-from gradebox.texts import printable
+from gradebox.options import Options
+from gradebox.run import GradingError
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
@@ -38,18 +43,19 @@ _TIDY_SECONDS = 30.0
 """After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
 _LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
 """How much later than its time limit a judge is ended."""
+_UNDER_PYTEST = "under pytest"
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
-def run(arguments: Sequence[str], *, submission: Path, report: Path) -> int:
+def run(options: Options, pytest_arguments: Sequence[str] | None = None) -> int:
     """Grade in a judge of its own and wait for it; the exit code, one of `ExitCode`.
 
     Args:
-        arguments: options of `pytest --grade`, paths relative to the current folder.
-        submission: the folder that is graded; no module is searched in it or above it.
-        report: where a judge that was killed may have left what it had graded so far.
+        options: what is asked, but for `origin`, which becomes the current folder.
+        pytest_arguments: those of a `pytest --grade`, which the judge then runs under pytest; without them it does not.
     """
     origin = Path.cwd()
+    options = replace(options, origin=str(origin))
     try:
         folder = tempfile.TemporaryDirectory(prefix="gpulabs-judge-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -57,39 +63,77 @@ def run(arguments: Sequence[str], *, submission: Path, report: Path) -> int:
             f"no folder for temporary files can be made: {error.strerror or error}; "
             "free space, or name a folder that has some: TMPDIR=/path"
         )
-    first = _search_path(sys.path, origin, submission)
-    command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), *own_configuration(), "--capture=no"]
-    command += [*arguments, f"--grade-from={origin}"]
-    before = _written_at(report)
+    first = _search_path(sys.path, origin, options.folder, Path(options.course).parent)
+    command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), json.dumps(asdict(options))]
+    command += [] if pytest_arguments is None else [_UNDER_PYTEST, *pytest_arguments]
+    before = _written_at(options.report_folder)
     with folder as room:
         code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ)))
     if code - _ENDED in list(ExitCode):
         return code - _ENDED
     if code < 0:
+        report = options.report_folder
         return refuse(_killed(-code) + (_kept(report) if _written_at(report) != before else ""))
     return int(ExitCode.COULD_NOT_GRADE)  # it has said why
 
 
+def from_pytest(config: Any) -> int:
+    """Grade with the options of a pytest that somebody started; refuses where it has run what it should not."""
+    option, origin = config.known_args_namespace, Path(config.invocation_params.dir)
+    submission = origin / option.submission
+    found = config.inipath
+    if found is not None and found.resolve().is_relative_to(submission.resolve()):
+        return refuse(
+            f"pytest has read {found}, which belongs to the submission; write --submission={option.submission}, "
+            "with an equals sign, or grade with gpulabs"
+        )
+    if (file := loaded_from(origin, submission)) is not None:
+        return refuse(
+            f"Python has executed {file}, which belongs to the submission or lies beside it, before the grader began; "
+            "start in another folder, or grade with gpulabs"
+        )
+    course = config.hook.pytest_grade_course()
+    if course is None:
+        return refuse("no course is installed that could be graded: pytest --grade needs a course's own plugin")
+    options = Options(
+        course=str(course),
+        submission=option.submission,
+        lab=option.lab,
+        criterion=option.criterion,
+        device=option.device,
+        seed=option.grade_seed,
+        report=option.grade_report,
+        overrides=option.overrides,
+        student=option.student,
+        time_limit=option.time_limit,
+    )
+    return run(options, [str(argument) for argument in config.invocation_params.args])
+
+
 def judge(arguments: list[str]) -> int:
     """Be the judge: what runs in the process that `run` starts."""
-    import pytest
-
-    from gradebox import pytest_plugin as plugin
-
     if sys.platform == "linux":
         from gradebox.sandbox import linux
 
         linux.die_with_parent(signal.SIGTERM)
     for number in _STOPPING:
         signal.signal(number, _interrupt)
-    pytest.main(arguments)
-    return int(ExitCode.COULD_NOT_GRADE) if plugin.ended_with is None else _ENDED + plugin.ended_with
+    options = Options(**json.loads(arguments[0]))
+    if _UNDER_PYTEST in arguments[1:2]:
+        import pytest
 
+        from gradebox import pytest_plugin
 
-def refuse(reason: str) -> int:
-    """Say in one line why there is no grade; the exit code for that."""
-    print(printable(f"could not grade: {reason}"), file=sys.stderr)
-    return int(ExitCode.COULD_NOT_GRADE)
+        pytest_plugin.options = options
+        pytest.main([*own_configuration(), "--capture=no", *arguments[2:]])
+        code = pytest_plugin.ended_with
+        return int(ExitCode.COULD_NOT_GRADE) if code is None else _ENDED + code
+    try:
+        return _ENDED + front.grade(options)
+    except (GradingError, DeviceError, ValueError) as error:
+        return _ENDED + refuse(str(error))
+    except KeyboardInterrupt:
+        return _ENDED + refuse("it was interrupted before the first check")
 
 
 def loaded_from(origin: Path, submission: Path) -> str | None:
@@ -174,14 +218,14 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
     }
 
 
-def _search_path(path: Iterable[str], origin: Path, submission: Path) -> list[str]:
-    """Our own folder, then what this process searches, without what is not the course's.
+def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
+    """Our own folder and the one that holds the course, then what this process searches, without what is not the course's.
 
     Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.
     """
     theirs = [os.path.realpath(folder) for folder in (submission, origin)]
-    kept = [str(ROOT)]
+    kept = list(dict.fromkeys([str(ROOT), os.path.realpath(course)]))
     for entry in path:
         real = os.path.realpath(entry)
         foreign = any(_inside(real, folder) for folder in theirs) or _inside(theirs[0], real)

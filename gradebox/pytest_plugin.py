@@ -1,306 +1,185 @@
-"""The pytest plugin: `pytest --grade` grades a submission; without the option it does nothing.
+"""`pytest --grade`: every check is a pytest item; without the option the plugin does nothing. Hooks, and nothing else.
 
-Only hooks and their order live here. Scoring is `grade.py`, running students' code `submission.py`, showing the result
-`report/`. The judging process never collects, imports or reads configuration from a submission.
+The pytest that a person starts only starts another one, the judge, in a folder of its own (`launch.py`). There the
+items come from the course, and nothing on disk is collected.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
+import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradebox import hooks, launch, overrides
-from gradebox import rubric as rubrics
-from gradebox.configuration import ROOT, own_inifile, own_rootdir
+from gradebox import launch
+from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import DeviceError
-from gradebox.devices import parse as parse_device
-from gradebox.fresh import Fresh, new_seed
-from gradebox.grade import ExitCode
-from gradebox.session import COULD_NOT_GRADE, TIME_LIMIT_SECONDS, GradingError, GradingSession
-from gradebox.submission import Submission
-from gradebox.texts import printable
-from grader import extensions
+from gradebox.front import Front, refuse
+from gradebox.grade import CheckReport, ExitCode, Outcome
+from gradebox.options import TIME_LIMIT_SECONDS, Options
+from gradebox.run import Blocked, GradingError
 
-CHECKS = Path(__file__).with_name("checks")
-
+options: Options | None = None
+"""In the judge: what is asked."""
 ended_with: int | None = None
-"""The exit code of this process's last grading, as `launch.judge` reads it; None when none came to its end."""
+"""In the judge: the exit code of the grading; None when it did not come to its end."""
 
-_session = pytest.StashKey[GradingSession]()
+_OPTIONS = {
+    "submission": ("DIR", "labs", "folder to grade (default: labs)"),
+    "lab": ("N[,N]", None, "grade only these labs, for example 1,3; or an exercise by its name"),
+    "criterion": ("ID[,ID]", None, "grade only these criteria, after the checks that they build on"),
+    "device": ("DEVICE", "auto", "auto, or a device that the course names (cuda, vgpu or vgpu:MODEL)"),
+    "grade-seed": ("N", None, "repeat a grading with its printed seed"),
+    "grade-report": ("DIR", "grade-report", "where grade.json and grade.html go (default: grade-report)"),
+    "overrides": ("FILE", None, "points given by hand (default: overrides.toml of the course's checkout)"),
+    "student": ("NAME", None, "whose overrides apply (default: the folder's name)"),
+    "time-limit": ("SECONDS", None, f"for the whole grading (default: {TIME_LIMIT_SECONDS:g}; none on a real GPU)"),
+}
+_TYPES = {"grade-seed": int, "time-limit": float}
+
+
+class Course:
+    """Hooks of our own."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_grade_course(self) -> Path | None:
+        """The folder of the course that `--grade` grades; a course's own plugin says it."""
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    pluginmanager.add_hookspecs(hooks)
+    pluginmanager.add_hookspecs(Course)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("grade", "grading labs")
-    group.addoption("--grade", action="store_true", help="grade a submission against the 100-point rubric")
-    group.addoption("--submission", metavar="DIR", default="labs", help="folder to grade (default: labs)")
-    group.addoption("--lab", metavar="N[,N]", default=None, help="grade only these labs, for example 1,3; or container")
-    group.addoption(
-        "--criterion",
-        metavar="ID[,ID]",
-        default=None,
-        help="grade only these criteria, for example lab3.accumulation, after the checks that they build on",
-    )
-    group.addoption(
-        "--device",
-        default="auto",
-        metavar="DEVICE",
-        help="auto (a real GPU, else the virtual one), cuda, vgpu or vgpu:MODEL",
-    )
-    group.addoption("--grade-seed", type=int, default=None, metavar="N", help="repeat a grading with its printed seed")
-    group.addoption(
-        "--grade-report",
-        metavar="DIR",
-        default="grade-report",
-        help="where grade.json and grade.html go (default: grade-report)",
-    )
-    group.addoption(
-        "--overrides",
-        metavar="FILE",
-        default=None,
-        help=f"points that an instructor gave by hand (default: {overrides.DEFAULT_FILE} of the course's checkout)",
-    )
-    group.addoption(
-        "--student", metavar="NAME", default=None, help="whose overrides apply (default: the folder's name)"
-    )
-    group.addoption(
-        "--time-limit",
-        type=float,
-        default=None,
-        metavar="SECONDS",
-        help=f"for the whole grading (default: {TIME_LIMIT_SECONDS:g} on the virtual GPU, none on a real one)",
-    )
-    group.addoption("--grade-from", metavar="DIR", default=None, help=argparse.SUPPRESS)
+    group.addoption("--grade", action="store_true", help="grade a submission against the course's rubric")
+    for name, (metavar, default, text) in _OPTIONS.items():
+        group.addoption(f"--{name}", metavar=metavar, default=default, help=text, type=_TYPES.get(name, str))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Grade in a judge of its own, unless this is one: pytest here has found files of the folder it was started in."""
-    option = early_config.known_args_namespace
-    if not option.grade:
-        return
-    own = early_config.inipath == own_inifile() and early_config.rootpath == own_rootdir() and option.noconftest
-    if own:
+    if not early_config.known_args_namespace.grade or options is not None:
         return
     capturing = early_config.pluginmanager.getplugin("capturemanager")
     if capturing is not None:  # it has turned standard output into a file, which the judge would inherit
         capturing.suspend_global_capture(in_=True)
     sys.stdout.flush()
-    raise SystemExit(_start_over(early_config))
-
-
-def _start_over(early_config: pytest.Config) -> int:
-    """Let `launch` grade with the arguments of this run; the exit code."""
-    option, origin = early_config.known_args_namespace, Path(early_config.invocation_params.dir)
-    if option.grade_from is not None:
-        return launch.refuse("--grade needs the course's own configuration: leave out -c and --rootdir")
-    submission = origin / option.submission
-    found = early_config.inipath
-    if found is not None and found.resolve().is_relative_to(submission.resolve()):
-        return launch.refuse(
-            f"pytest has read {found}, which belongs to the submission; write --submission={option.submission}, "
-            "with an equals sign, or grade with gpulabs"
-        )
-    if (file := launch.loaded_from(origin, submission)) is not None:
-        return launch.refuse(
-            f"Python has executed {file}, which belongs to the submission or lies beside it, before the grader began; "
-            "start in another folder, or grade with gpulabs"
-        )
-    arguments = [str(argument) for argument in early_config.invocation_params.args]
-    return launch.run(arguments, submission=submission, report=origin / option.grade_report)
+    raise SystemExit(launch.from_pytest(early_config))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Refuse what cannot be graded, with one clear line and exit code 2, before anything runs."""
-    if not config.option.grade:
+    if not config.option.grade or options is None:
         return None
     try:
-        config.stash[_session] = session = _open_session(config)
-        config.add_cleanup(session.close)
-        if config.option.grade_from is not None and session.time_limit_seconds is not None:
-            launch.end_after(session.time_limit_seconds)
-        session.start()
-    except (GradingError, DeviceError, rubrics.RubricError, ValueError) as error:  # an OverrideError is a ValueError
-        return launch.refuse(str(error))
-    _make_absolute(config, _origin(config))
+        if config.inipath != Path(os.devnull) or not config.option.noconftest:
+            raise GradingError("--grade needs its own configuration: leave out -c and --rootdir")
+        if config.option.file_or_dir:
+            named = config.option.file_or_dir[0]
+            raise GradingError(f"--grade takes no test paths, but got {named}; name the folder as --submission=DIR")
+        if getattr(config.option, "numprocesses", None):
+            raise GradingError("grading needs no -n: it uses the cores that are there; leave it out")
+        judging = _Judging(Front(options))
+        config.add_cleanup(judging.close)
+        judging.front.grading.__enter__()
+    except (GradingError, DeviceError, ValueError) as error:
+        return _end(refuse(str(error)))
+    for name in ("xmlpath", "log_file", "basetemp"):  # what pytest itself writes is meant to be where the caller is
+        if value := getattr(config.option, name, None):
+            setattr(config.option, name, str(Path(options.origin) / value))
+    config.option.tbstyle = "no"
+    config.option.no_header = config.option.no_summary = True
+    if config.option.verbose < 1:  # else pytest shows each check, and how it ended
+        config.option.verbose = -2
+    config.pluginmanager.register(judging, "grading")
     return None
 
 
-def _origin(config: pytest.Config) -> Path:
-    """The folder that whoever asks for the grade is in; the judge's own is another one."""
-    return Path(config.option.grade_from or config.invocation_params.dir)
+def _end(code: int) -> int:
+    global ended_with
+    ended_with = int(code)
+    return ended_with
 
 
-def _make_absolute(config: pytest.Config, origin: Path) -> None:
-    """What pytest itself writes is meant to be where the caller is."""
-    for name in ("xmlpath", "log_file", "basetemp"):
-        if value := getattr(config.option, name, None):
-            setattr(config.option, name, str(origin / value))
+class _Item(pytest.Item):
+    """A check: waits for what the grading says of it."""
+
+    def runtest(self) -> None:
+        report: CheckReport | None = self.config.stash[_FRONT].grading.wait(self.name)
+        if report is None:
+            raise NeedsReview("it did not run")
+        if report.outcome is not Outcome.PASSED:
+            kind = {Outcome.FAILED: CheckFailed, Outcome.BLOCKED: Blocked}.get(report.outcome, NeedsReview)
+            raise kind(report.message) if kind is not Blocked else Blocked(report.blocked_by, report.message)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return Path(self.name), None, self.name
 
 
-def _open_session(config: pytest.Config) -> GradingSession:
-    option = config.option
-    if option.file_or_dir:
-        raise GradingError(
-            f"--grade takes no test paths, but got {option.file_or_dir[0]}; name the folder as --submission=DIR"
-        )
-    if getattr(option, "numprocesses", None):
-        raise GradingError("grading runs in one process; leave out -n")
-    if option.grade_seed is not None and option.grade_seed < 0:
-        raise GradingError(f"--grade-seed {option.grade_seed}: a seed is 0 or larger, as a report prints it")
-    if option.time_limit is not None and not option.time_limit > 0:
-        raise GradingError(f"--time-limit {option.time_limit:g}: expected seconds, more than 0")
-    rubric = rubrics.load(_course(config)[0])
-    folder = _origin(config) / option.submission
-    return GradingSession.open(
-        name=str(option.submission),
-        rubric=rubric,
-        labs=_selected(rubric, option.lab, option.criterion),
-        folder=folder,
-        device=parse_device(option.device),
-        seed=option.grade_seed if option.grade_seed is not None else new_seed(),
-        report_folder=_origin(config) / option.grade_report,
-        kept=config.hook.pytest_grade_sandbox(folder=folder),
-        overrides=_overrides_for(config, folder, rubric),
-        time_limit_seconds=option.time_limit,
-        caller_folder=_origin(config),
-    )
+_FRONT = pytest.StashKey[Front]()
 
 
-def _course(config: pytest.Config) -> tuple[Path, Path]:
-    """The rubric, and the folder of its checks."""
-    if extension := _extension(config):
-        return extensions.rubric_file(extension), extensions.checks_folder(extension)
-    return config.hook.pytest_grade_course() or (rubrics.RUBRIC_FILE, CHECKS)
+class _Judging:
+    """The hooks of a run in the judge."""
 
+    def __init__(self, front: Front) -> None:
+        self.front = front
 
-def _overrides_for(config: pytest.Config, folder: Path, rubric: rubrics.Rubric) -> tuple[overrides.Override, ...]:
-    student = config.option.student or folder.resolve().name
-    if (file := config.option.overrides) is not None:
-        path = _origin(config) / file
-        if path.resolve().is_relative_to(folder.resolve()):
-            raise overrides.OverrideError(
-                f"{path} lies in the submission: overrides are the instructor's, keep them outside"
-            )
-    else:
-        # Not the one of the folder somebody happens to be in: that may be the submission's, or beside it.
-        path = ROOT / overrides.DEFAULT_FILE
-        if not path.is_file() or path.resolve().is_relative_to(folder.resolve()):
-            return ()
-    return tuple(override for override in overrides.load(path, rubric) if override.student == student)
+    def close(self) -> None:
+        self.front.close()
+        self.front.grading.__exit__(None, None, None)
 
-
-def _extension(config: pytest.Config) -> str | None:
-    """The exercise outside the 100 points that is to be graded, if one is."""
-    return config.option.lab if config.option.lab in extensions.NAMES else None
-
-
-def _selected(rubric: rubrics.Rubric, labs: str | None, criteria: str | None) -> tuple[rubrics.Lab, ...]:
-    if criteria is None:
-        return rubric.labs if labs in extensions.NAMES else rubric.select(_lab_numbers(labs))
-    if labs is not None:
-        raise GradingError("--lab and --criterion exclude each other: a criterion's name begins with its lab's")
-    return rubric.select_criteria([name.strip() for name in criteria.split(",")])
-
-
-def _lab_numbers(option: str | None) -> tuple[int, ...] | None:
-    if option is None:
-        return None
-    try:
-        return tuple(int(part) for part in option.split(","))
-    except ValueError:
-        names = " or ".join(extensions.NAMES)
-        raise GradingError(
-            f"--lab {option}: expected numbers separated by commas, for example --lab 1,3; or {names}"
-        ) from None
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if (session := config.stash.get(_session, None)) is None:
-        return
-    config.args = [str(_course(config)[1])]
-    config.option.tbstyle = "no"
-    config.option.no_header = config.option.no_summary = True
-    config.option.verbose = -2
-    config.pluginmanager.register(_Grading(session), "grading")
-
-
-class _Grading:
-    """The hooks of a run with `--grade`."""
-
-    def __init__(self, session: GradingSession) -> None:
-        self.session = session
-
-    @pytest.fixture
-    def submission(self, request: pytest.FixtureRequest) -> Submission:
-        """The submission under judgement."""
-        return self.session.submission
-
-    @pytest.fixture
-    def fresh(self, request: pytest.FixtureRequest) -> Fresh:
-        """Random inputs of this check."""
-        return Fresh(self.session.seed, self.session.check_id(request.node))
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            print(printable(f"could not grade: the checks do not load\n{report.longreprtext}"), file=sys.stderr)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        with _ends_the_run():
-            self.session.arrange(items)
-            self.session.try_the_machine()
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.session.bar.starting(self.session.ids[nodeid])
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """The checks of the plan, instead of files."""
+        config = session.config
+        config.stash[_FRONT] = self.front
+        session.items = [_Item.from_parent(session, name=one.id, nodeid=one.id) for one in self.front.grading.plan]
+        config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
+        self.front.grading.keep({item.name for item in session.items})
+        session.testscollected = len(session.items)
+        config.hook.pytest_collection_finish(session=session)
+        return True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        check_id = self.session.check_id(item)
-        started = time.monotonic()
-        try:
-            self.session.stop_if_blocked(item)
-            self.session.begin(check_id)
-            yield
-        except BaseException as error:
-            with _ends_the_run():
-                self.session.record_problem(check_id, error, time.monotonic() - started)
-            raise
-        self.session.record_pass(check_id, time.monotonic() - started)
+    def pytest_runtestloop(self) -> Iterator[None]:
+        self.front.grading.begin()
+        return (yield)
 
-    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str]:
-        return report.outcome, "", ""
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        try:
+            return (yield)
+        except GradingError as error:
+            refuse(str(error))
+            self.front.grading.stop(str(error))
+            self.front.abandon(str(error))
+            pytest.exit("nothing more can be graded", returncode=_end(ExitCode.COULD_NOT_GRADE))
+
+    def pytest_report_teststatus(self, report: Any, config: pytest.Config) -> tuple[str, str, str] | None:
+        return None if config.option.verbose >= 1 else (report.outcome, "", "")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        global ended_with
-        if exitstatus == pytest.ExitCode.INTERRUPTED:
-            self.session.abandon()
-            # What pytest would add are lines of our own source, to somebody who asked for a grade.
-            session.config.get_terminal_writer()._file = io.StringIO()
-        if exitstatus in COULD_NOT_GRADE:
-            session.exitstatus = ended_with = int(ExitCode.COULD_NOT_GRADE)
+        if ended_with is not None:
+            session.exitstatus = ended_with
             return
-        session.exitstatus = ended_with = int(self.session.finish())
-
-
-@contextlib.contextmanager
-def _ends_the_run() -> Iterator[None]:
-    """Nothing more can be graded: one line, and exit code 2."""
-    try:
-        yield
-    except GradingError as error:
-        launch.refuse(str(error))
-        pytest.exit("nothing more can be graded", returncode=int(ExitCode.COULD_NOT_GRADE))
+        self.front.grading.stop("pytest has ended")
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.front.abandon()
+            # What pytest would add are lines of our own source, to somebody who asked for a grade.
+            with contextlib.suppress(AttributeError):
+                session.config.get_terminal_writer()._file = io.StringIO()
+        good = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        session.exitstatus = _end(self.front.finish() if good else ExitCode.COULD_NOT_GRADE)

@@ -198,7 +198,9 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
     criteria = tuple(
         _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()
     )
-    lab = Lab(lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria)
+    lab = Lab(
+        lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria
+    )
     require_sum(document, place, "the criteria", lab.points, [one.points for one in criteria])
     return lab
 

@@ -11,7 +11,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 
-from gradebox import rubric
+from gradebox.course import Course
 from gradebox.grade import IntegrityNote
 from gradebox.rubric import Lab
 
@@ -21,7 +21,7 @@ _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__"
 _HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
 _MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
 _NAMES = frozenset(("exec", "eval", "compile"))
-_PACKAGES = frozenset(("grader", "solutions", "vgpu", "ctypes", "cffi", "builtins", "_ctypes"))
+_PACKAGES = frozenset(("grader", "gradebox", "gradebook", "solutions", "vgpu", "ctypes", "cffi", "builtins", "_ctypes"))
 _LOADERS = frozenset(("importlib.machinery", "importlib._bootstrap_external", "zipimport", "runpy",
                       "marshal"))  # fmt: skip
 """Ways to run code that is not a Python file of the submission."""
@@ -30,15 +30,15 @@ _MAX_BYTES, _MAX_ALL_BYTES = 2**18, 2**20
 _MAX_NOTES = 32
 
 
-def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...]) -> tuple[IntegrityNote, ...]:
+def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> tuple[IntegrityNote, ...]:
     """One note for each place of the selected labs' source where something unusual is named.
 
     Args:
         files: Python files by their path in our layout (`lab1_gpu_basics/benchmark.py`).
-        labs: those that are graded; files of other labs, and beside the labs, count as part of each of them.
+        labs: those that are graded; files of other labs of the `course`, and beside the labs, count as part of each.
     """
     packages = {lab.package: lab.id for lab in labs}
-    others = frozenset(lab.package for lab in rubric.load().labs) - frozenset(packages)
+    others = frozenset(lab.package for lab in course.labs) - frozenset(packages)
     found: dict[tuple[str, str], IntegrityNote] = {}
     left = _MAX_ALL_BYTES
     for path, content in sorted(files.items(), key=lambda file: (len(file[1]), file[0])):

@@ -1,13 +1,14 @@
 """The judge's view of a submission: ask a probe, get what it observed, or an honest reason why there is nothing.
 
 Runs probes in the sandbox and turns every way a student's code can end into a check's outcome. Not for judging values
-(`grader/checks/`) and not for isolation (`gradebox/sandbox/`).
+(a lab's `checks/`) and not for isolation (`gradebox/sandbox/`).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from gradebox import source
 from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.grade import IntegrityNote
-from gradebox.rubric import Lab
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
 from gradebox.texts import printable
 
@@ -76,33 +75,61 @@ class Seen:
     __getitem__ = __getattr__
 
 
-class Submission:
-    """One student's folder, run probe by probe."""
+class Inquiry:
+    """What one grading has asked so far and what was noticed on the way; shared by its checks, and by threads."""
 
-    def __init__(self, device: GradingDevice, sandbox: Sandbox, *, time_limit_seconds: float | None = None) -> None:
-        """Nothing is asked any more when `time_limit_seconds` from now have passed."""
-        self.device = device
-        self._sandbox = sandbox
-        self._replies: dict[str, Reply] = {}
-        self._notes: list[IntegrityNote] = []
-        self._check = ""
-        self._time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
-        self._deadline = time.monotonic() + self._time_limit
-        self._endless: dict[str, list[str]] = {}
+    def __init__(self, time_limit_seconds: float | None = None, order: Sequence[str] = ()) -> None:
+        """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks."""
+        self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
+        self.deadline = time.monotonic() + self.time_limit
+        self.lock = threading.Lock()
+        self.endless: dict[str, list[str]] = {}
         """Where imports did not end, by lab."""
+        self._places = {check: place for place, check in enumerate(order)}
+        self._asked: dict[str, _Asked] = {}
 
     @property
     def integrity(self) -> tuple[IntegrityNote, ...]:
-        return tuple(self._notes)
+        """What was noticed, each note under the first of the checks that asked for it."""
+        with self.lock:
+            return tuple(
+                IntegrityNote(kind, detail, where, min(one.checks, key=lambda check: self._places.get(check, -1)))
+                for one in self._asked.values()
+                for kind, detail, where in one.notes
+            )
 
-    def begin(self, check_id: str) -> None:
-        """Name the check that runs now: notes are filed under it.
+    def question(self, key: str, check: str) -> _Asked:
+        """The question of this key, which `check` asks."""
+        with self.lock:
+            one = self._asked.setdefault(key, _Asked())
+            one.checks.append(check)
+            return one
+
+
+class _Asked:
+    """One question, asked once however many checks want its answer."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reply: Reply | None = None
+        self.checks: list[str] = []
+        self.notes: list[tuple[str, str, str]] = []
+
+
+class Submission:
+    """One student's folder as one check sees it: run probe by probe."""
+
+    def __init__(self, device: Device, sandbox: Sandbox, inquiry: Inquiry, check: str) -> None:
+        """`check` is the id of the one that runs: notes are filed under it.
 
         Raises:
             NeedsReview: the time limit of the whole grading has been reached.
         """
-        self._check = check_id
-        if time.monotonic() > self._deadline - _MIN_SECONDS:
+        self.device = device
+        self._sandbox = sandbox
+        self._inquiry = inquiry
+        self._check = check
+        if time.monotonic() > inquiry.deadline - _MIN_SECONDS:
             raise self._left_out()
 
     def probe(
@@ -115,7 +142,7 @@ class Submission:
         limits: Limits | None = None,
         **inputs: Any,
     ) -> Seen:
-        """Run `grader/probes/` function `probe` ("lab1.matmul") beside the student's code and return what it saw.
+        """Run the function `probe` of a lab's `probes/` ("lab1.basics.product") beside the student's code and return what it saw.
 
         Arrays among `inputs` reach the probe as tensors, everything else must be JSON. The same question asked twice
         in one grading is answered from memory. `device` overrides the grading device; `values=False` asks the virtual
@@ -170,37 +197,37 @@ class Submission:
                 raise
             return self.probe(probe, **{**inputs, "device": "cpu"})
 
-    def source_notes(self, labs: tuple[Lab, ...]) -> tuple[IntegrityNote, ...]:
-        """What the source of these labs reaches for that no lab needs."""
-        return source.notes(self._sandbox.python_files(), labs)
-
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""
         return self._sandbox.read_text(path)
 
     def _run(self, request: Request) -> Reply:
-        key = key_of(request)
-        if key not in self._replies:
-            self._stop_if_endless()
-            limits = request.limits or self._sandbox.limits
-            left = self._deadline - time.monotonic()
-            if left < _MIN_SECONDS:
+        asked = self._inquiry.question(key_of(request), self._check)
+        with asked.lock:
+            if asked.reply is None:
+                asked.reply = self._ask(request)
+                self._note(asked, request, asked.reply)
+            return asked.reply
+
+    def _ask(self, request: Request) -> Reply:
+        self._stop_if_endless()
+        limits = request.limits or self._sandbox.limits
+        left = self._inquiry.deadline - time.monotonic()
+        if left < _MIN_SECONDS:
+            raise self._left_out()
+        cut = left < limits.wall_seconds
+        timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
+        reply = self._sandbox.run(timed)
+        if any(map(_timed_out, reply.ranks)):
+            if cut:
                 raise self._left_out()
-            cut = left < limits.wall_seconds
-            timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
-            reply = self._sandbox.run(timed)
-            if any(map(_timed_out, reply.ranks)):
-                if cut:
-                    raise self._left_out()
-                if _machine_is_busy():
-                    reply = self._sandbox.run(timed)
-            self._replies[key] = reply
-            self._note(request, reply)
-        return self._replies[key]
+            if _machine_is_busy():
+                reply = self._sandbox.run(timed)
+        return reply
 
     def _stop_if_endless(self) -> None:
         """Raise when the imports of this lab have not ended so often that the next one will not either."""
-        places = self._endless.get(self._lab, [])
+        places = self._inquiry.endless.get(self._lab, [])
         if len(places) >= _IMPORT_TIMEOUTS:
             raise CheckFailed(
                 f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
@@ -209,7 +236,7 @@ class Submission:
 
     def _left_out(self) -> NeedsReview:
         return NeedsReview(
-            f"left out: the time limit of {self._time_limit:g} s for the whole grading was reached",
+            f"left out: the time limit of {self._inquiry.time_limit:g} s for the whole grading was reached",
             "grade this lab alone with --lab, or all of them with a longer --time-limit",
         )
 
@@ -217,19 +244,17 @@ class Submission:
     def _lab(self) -> str:
         return self._check.partition(".")[0]
 
-    def _note(self, request: Request, reply: Reply) -> None:
-        """File what the sandbox noticed, and ends that a trick would have, under the check that runs now."""
-        for note in reply.notes:
-            self._add_note(note.kind, note.detail, note.where)
+    def _note(self, asked: _Asked, request: Request, reply: Reply) -> None:
+        """File what the sandbox noticed, and ends that a trick would have."""
+        notes = [(note.kind, note.detail, note.where) for note in reply.notes]
         if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
-            self._endless.setdefault(self._lab, []).append(endless.where or "a place that is not known")
+            with self._inquiry.lock:
+                places = self._inquiry.endless.setdefault(self._lab, [])
+                places.append(endless.where or "a place that is not known")
         for answer in reply.ranks:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
-                detail = f"{request.probe} ended as {answer.kind}: {answer.message}"
-                self._add_note("ending", detail, answer.where)
-
-    def _add_note(self, kind: str, detail: str, where: str | None) -> None:
-        self._notes.append(IntegrityNote(kind, printable(detail), printable(where or ""), self._check))
+                notes.append(("ending", f"{request.probe} ended as {answer.kind}: {answer.message}", answer.where))
+        asked.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
 
     def _problem(self, request: Request, answer: RankReply) -> Exception:
         """The outcome that fits how the child ended."""

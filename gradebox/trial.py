@@ -7,22 +7,24 @@ bad one that the student has not earned.
 from __future__ import annotations
 
 from gradebox.sandbox import Request, Sandbox, SandboxError
+from gradebox.sandbox.student import OWN
 
 _LEFT, _RIGHT = [[1.0, 2.0], [3.0, 4.0]], [[0.5, -1.0], [2.0, 0.25]]
 _PRODUCT = [[4.5, -0.5], [9.5, -2.0]]
 _MEND = "`make doctor` looks for the cause, and `make clean grade` installs the versions that were tested"
 
 
-def problem(sandbox: Sandbox, device: str) -> str:
+def problem(sandbox: Sandbox, probe: str, device: str) -> str:
     """Why nothing can be graded on `device`, in one sentence, and what mends it; empty when all is well.
 
-    A sandbox that has passed on a device is not asked again: in a class it serves many submissions.
+    Asked is `probe`, the course's, or one of the engine's own where that is empty: it multiplies two matrices. A sandbox
+    that has passed on a device is not asked again: in a class it serves many submissions.
     """
     if device in sandbox.tried:
         return ""
     try:
         reply = sandbox.run(
-            Request("shared.trial.product", params={"left": _LEFT, "right": _RIGHT}, device=device, student=False)
+            Request(probe or OWN, params={"left": _LEFT, "right": _RIGHT}, device=device, student=False)
         )
     except SandboxError as error:
         return f"this machine cannot run checks: {error}; {_MEND}"

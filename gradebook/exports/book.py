@@ -9,12 +9,9 @@ from typing import Self
 from gradebook import standing
 from gradebook.exports import decisions, everything, reviews, view
 from gradebook.results import ClassResult
-from gradebook.run.grade_class import Order, grade_class
-from gradebook.run.pool import LocalPool
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
 from gradebox import rubric
-from gradebox.report.console import Console
 from gradebox.report.document import points
 from gradebox.rubric import Rubric
 
@@ -39,7 +36,7 @@ class Book:
         with Gradebook(folder, locked=False) as gradebook:
             plan = gradebook.plan()
             result = standing.of(gradebook)
-            points_of = rubric.parse(gradebook.rubric_text(plan.rubric_digest), Path("rubric.toml"))
+            points_of = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
         settings = standing.stored_settings(plan)
         return cls(folder, result, settings, points_of, view.of(result, reviews.load(folder)))
 
@@ -69,13 +66,3 @@ class Book:
         file = standing.overrides_file(self.settings, self.folder)
         written = decisions.override(file, self.rubric, student, criterion, given, reason)
         return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"
-
-    def rerun(self, student: str) -> str:
-        """Grade one student's submission again; says what came out. Raises `ValueError`."""
-        decisions.student_of(self.view, student)
-        order = Order(submissions=None, out=self.folder, regrade=(student,))
-        result = grade_class(order, lambda jobs, room, device: LocalPool(jobs, room), Console(stderr=True))
-        found = next(row for row in result.students if row.student == student)
-        if found.score is None:
-            return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"
-        return f"{student} has {points(found.score)} of {points(result.max_score)} points"

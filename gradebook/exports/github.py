@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from gradebook.exports.feedback import grade_markdown
-from gradebox import rubric
+from gradebox.course import Course
 from gradebox.grade import Grade
 from gradebox.texts import printable_document
 
@@ -26,10 +26,11 @@ class WorkflowError(ValueError):
     """The workflow cannot be made; the message is one line."""
 
 
-def workflow(*, lab: str | None = None) -> str:
+def workflow(course: Course, *, lab: str | None = None) -> str:
     """The workflow file.
 
     Args:
+        course: what is graded.
         lab: only these labs, for example `1,3`.
 
     Raises:
@@ -37,7 +38,7 @@ def workflow(*, lab: str | None = None) -> str:
     """
     if lab is not None:
         try:
-            labs = rubric.load().named(lab)
+            labs = course.rubric.named(lab)
         except ValueError as error:
             raise WorkflowError(str(error)) from None
         lab = ",".join(str(one.number) for one in labs)

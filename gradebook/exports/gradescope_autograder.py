@@ -13,10 +13,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradebox import devices, rubric
-from gradebox.configuration import ROOT
+from gradebox import devices
+from gradebox.course import Course
 
-_PACKAGES = ("grader", "labkit", "vgpu")
+_ENGINE = ("gradebox", "gradebook")
 _FILES = ("pyproject.toml", "constraints.txt", "install.sh", "README.md", "LICENSE")
 _SCRIPTS = Path(__file__).parent / "scripts"
 _SKIPPED = {"__pycache__", ".mypy_cache", ".ruff_cache"}
@@ -28,25 +28,30 @@ class AutograderError(ValueError):
     """The zip cannot be made; the message is one line that says what to do."""
 
 
-def build(*, lab: str | None = None, device: str = "auto", seed: int | None = None, root: Path = ROOT) -> bytes:
+def build(
+    course: Course, *, lab: str | None = None, device: str = "auto", seed: int | None = None, root: Path | None = None
+) -> bytes:
     """The zip's content.
 
     Args:
+        course: what is graded.
         lab: only these labs, for example `1,3`.
         device: auto, cuda, vgpu or vgpu:MODEL.
         seed: the same inputs for everybody; without it each run draws new ones.
-        root: the checkout of the course.
+        root: the checkout of the course; the folder that holds it without this.
 
     Raises:
         AutograderError: `root` is no checkout, or there is no such lab or device.
     """
-    missing = [name for name in (*_PACKAGES, *_FILES) if not (root / name).exists()]
+    root = root or course.folder.parent
+    packages = (*_ENGINE, course.package, *course.environment.importable)
+    missing = [name for name in (*packages, *_FILES) if not (root / name).exists()]
     if missing:
         raise AutograderError(f"{root} lacks {missing[0]}: make the autograder from a checkout of the course")
     try:
-        labs = () if lab is None else rubric.load().named(lab)
+        labs = () if lab is None else course.rubric.named(lab)
         if device not in ("auto", "cuda"):  # whether there is a GPU is seen where it runs
-            devices.parse(device)
+            devices.parse(device, course.devices)
     except (ValueError, devices.DeviceError) as error:
         raise AutograderError(str(error)) from None
     numbers = ",".join(str(one.number) for one in labs)
@@ -57,15 +62,15 @@ def build(*, lab: str | None = None, device: str = "auto", seed: int | None = No
             _add(archive, name, (_SCRIPTS / name).read_bytes(), executable=True)
         text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
         _add(archive, "settings.sh", b"# How submissions are graded; read by run_autograder.\n" + text.encode())
-        for path in _sources(root):
+        for path in _sources(root, packages):
             _add(archive, path.relative_to(root).as_posix(), path.read_bytes())
     return file.getvalue()
 
 
-def _sources(root: Path) -> Iterator[Path]:
+def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[Path]:
     for name in _FILES:
         yield root / name
-    for package in _PACKAGES:
+    for package in packages:
         for path in sorted((root / package).rglob("*")):
             if path.is_file() and not _SKIPPED & set(path.parts):
                 yield path

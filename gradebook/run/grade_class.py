@@ -28,11 +28,10 @@ from gradebook.run.progress import ClassProgress
 from gradebook.run.tasks import Engine, Task
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan, Recorded
-from gradebox import rubric
-from gradebox.devices import parse as parse_device
+from gradebox import devices
+from gradebox.course import Course
 from gradebox.fresh import new_seed
 from gradebox.overrides import Override
-from gradebox.rubric import RUBRIC_FILE
 from gradebox.submission import MACHINE_WAS_BUSY
 
 OpenEngine = Callable[[int, Path, str], Engine]
@@ -43,6 +42,7 @@ OpenEngine = Callable[[int, Path, str], Engine]
 class Order:
     """What `gpulabs class` was asked."""
 
+    course: Course
     submissions: Path | None
     """None: those that the last run took in."""
     out: Path
@@ -110,8 +110,9 @@ class _Run:
         self._progress = ClassProgress(console)
         self._room = order.out.resolve() / ".work"
         self._store = Store(order.out / STORE)
-        self._rubric_text = RUBRIC_FILE.read_text(encoding="utf-8")
-        self._rubric = rubric.parse(self._rubric_text, RUBRIC_FILE)
+        self._course = order.course
+        self._rubric = order.course.rubric
+        self._rubric_text = self._rubric.to_text()
         self.settings, self._description = self._described()
 
     def prepare(self) -> None:
@@ -250,12 +251,12 @@ class _Run:
         return Plan(
             title=self.settings.title or self._title(),
             labs=tuple(lab.number for lab in labs),
-            device=parse_device(device).name,
+            device=devices.parse(device, self._course.devices).name,
             seed=next((one for one in (seed, order.seed) if one is not None), new_seed()),
             rubric_version=points.version,
             rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
-            grader_version=versions.grader_version(),
-            digests=versions.digests(points),
+            grader_version=versions.grader_version(self._course),
+            digests=versions.digests(self._course),
             settings=self._description,
         )
 
@@ -344,6 +345,7 @@ class _Run:
             whole=criteria == tuple(self._wanted()),
             seed=plan.seed,
             device=plan.device,
+            course=self._course.folder,
             seconds=self.settings.limits.seconds_per_submission,
         )
 

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from gradebook.run.judging import SandboxJudge
 from gradebook.run.tasks import EngineError, Grading, OpenJudge, Task
 from gradebox.sandbox import linux
 
@@ -29,7 +28,7 @@ _STOP_SECONDS = 30.0
 class LocalPool:
     """Grades with processes on this machine. Use from one thread."""
 
-    def __init__(self, jobs: int, room: Path, open_judge: OpenJudge = SandboxJudge) -> None:
+    def __init__(self, jobs: int, room: Path, open_judge: OpenJudge) -> None:
         """`room` is a folder for the processes' files."""
         self._jobs = jobs
         self._room = room

@@ -21,10 +21,9 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from gradebook.run import versions
-from gradebook.run.judging import SandboxJudge
 from gradebook.run.pool import ATTEMPTS
 from gradebook.run.tasks import EngineError, Grading, OpenJudge, Task
-from gradebox import rubric
+from gradebox import course as courses
 
 _LOOK_SECONDS = 1.0
 """How often to look whether something has taken too long."""
@@ -37,13 +36,14 @@ Files = Mapping[str, bytes]
 class _RayJudge:
     """The actor: a judge in a process of some node, with files that come with each task."""
 
-    def __init__(self, open_judge: OpenJudge) -> None:
+    def __init__(self, open_judge: OpenJudge, course: Path) -> None:
+        self._course = course
         self._room = Path(tempfile.mkdtemp(prefix="gpulabs-judge-"))
         self._judge = open_judge(self._room)
 
     def ready(self) -> tuple[str, str]:
         """This node's id, and the digest of the code that grades here."""
-        digests = versions.digests(rubric.load())
+        digests = versions.digests(courses.load(self._course))
         return ray.get_runtime_context().get_node_id(), versions.grader_digest(digests)
 
     def grade(self, task: Task, files: Files) -> Grading:
@@ -94,12 +94,13 @@ class _Slot:
 class RayEngine:
     """Grades on a Ray cluster. Use from one thread."""
 
-    def __init__(self, jobs: int, device: str, open_judge: OpenJudge = SandboxJudge) -> None:
+    def __init__(self, jobs: int, device: str, course: Path, open_judge: OpenJudge) -> None:
         """Join the cluster that Ray knows (`RAY_ADDRESS`, or one on this machine), or start one here.
 
         Args:
             jobs: judges at the same time.
             device: what is graded on; judges for `cuda` take a GPU each.
+            course: the course's folder, here and on every node.
         """
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
@@ -109,9 +110,9 @@ class RayEngine:
         options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         self._new_actor = ray.remote(**options)(_RayJudge).remote
         self._jobs = jobs
-        self._open_judge = open_judge
+        self._open_judge, self._course = open_judge, course
         self._slots: list[_Slot] = []
-        self._digest = versions.grader_digest(versions.digests(rubric.load()))
+        self._digest = versions.grader_digest(versions.digests(courses.load(course)))
 
     def run(self, tasks: Sequence[Task], started: Callable[[Task], None]) -> Iterator[tuple[Task, Grading]]:
         """Grade all tasks. See `tasks.Engine`."""
@@ -155,7 +156,7 @@ class RayEngine:
 
     def _open(self, count: int) -> None:
         while len(self._slots) < count:
-            actor = self._new_actor(self._open_judge)
+            actor = self._new_actor(self._open_judge, self._course)
             self._slots.append(_Slot(actor, actor.ready.remote()))
 
     def _answering(self) -> list[_Slot]:

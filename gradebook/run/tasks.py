@@ -25,6 +25,8 @@ class Task:
     whole: bool
     """Whether these are all criteria of the labs."""
     seed: int
+    course: Path
+    """The course's folder."""
     device: str
     """As `--device` takes it."""
     seconds: float

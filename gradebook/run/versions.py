@@ -19,19 +19,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from gradebox.configuration import ROOT
-from gradebox.rubric import Rubric
+from gradebox.course import Course
 
-_EVERYWHERE = ("gradebox/pytest_plugin.py", "gradebox/sandbox", "labkit", "vgpu")
-"""What every grading runs, or gives to the submission to run; the rest follows from what these import."""
+_EVERYWHERE = ("gradebox/run.py", "gradebox/sandbox")
+"""What every grading runs; the rest follows from what these import, and from what submissions may import."""
 _DECIDES_NOTHING = (
-    *("gradebox.report", "gradebox.hints", "grader.extensions", "gradebox.overrides", "gradebook"),
+    *("gradebox.report", "gradebox.hints", "gradebox.overrides", "gradebox.reading", "gradebox.course", "gradebook"),
     "vgpu.calibrate",
 )
-"""What is imported although no outcome depends on it: how grades are shown and counted, other exercises, a tool."""
-_PACKAGES = ("grader", "labkit", "vgpu")
-_MODULE = re.compile(rf"(?:{'|'.join(_PACKAGES)})(?:\.\w+)+")
-_WORD = re.compile(r"\w+")
+"""What is imported although no outcome depends on it: how grades are shown and counted, how files are read, a tool."""
+_ENGINE = "gradebox"
+_MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
 _PROSE = 100
@@ -40,20 +38,23 @@ _READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "
 """A file that names one of these may depend on comments and docstrings."""
 
 
-def grader_version() -> str:
-    """The installed version of this project."""
+def grader_version(course: Course) -> str:
+    """The installed version of the course."""
     try:
-        return importlib.metadata.version("gpu-computing-labs")
+        return importlib.metadata.version(course.distribution or course.package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
 
 
-def digests(rubric: Rubric, root: Path = ROOT) -> dict[str, str]:
-    """By criterion: changes when its outcomes may; only of criteria whose checks are written."""
-    tree = Tree(root)
+def digests(course: Course, root: Path | None = None) -> dict[str, str]:
+    """By criterion: changes when its outcomes may; only of criteria whose checks are written.
+
+    `root` is the folder that holds the course and its packages, if not the one that the course was loaded from.
+    """
+    tree = Tree(course, root or course.folder.parent)
     shared = tree.digest(tree.shared)
     found: dict[str, str] = {}
-    for lab in rubric.labs:
+    for lab in course.labs:
         for criterion in lab.criteria:
             if criterion.available:
                 names = sorted(check.id for check in criterion.checks)
@@ -69,20 +70,22 @@ def grader_digest(digests: Mapping[str, str]) -> str:
 class Tree:
     """The files of a checkout, and what they name of each other."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, course: Course, root: Path) -> None:
         self._root = root
+        self._course = course.package
+        self._packages = (_ENGINE, course.package, *course.environment.importable)
         self._named: dict[Path, frozenset[Path]] = {}
         self._digests: dict[Path, str] = {}
         self._modules = {
-            _module_of(path.relative_to(root)): path for one in _PACKAGES for path in (root / one).rglob("*.py")
+            _module_of(path.relative_to(root)): path for one in self._packages for path in (root / one).rglob("*.py")
         }
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
-        checks = sorted((root / "grader" / "checks").glob("test_*.py"))
+        checks = sorted((root / course.package).glob("*/checks/*.py"))
         self._homes = {criterion: path for path in checks for criterion in _read(path).criteria}
         self.shared = self._all_from(
             path
-            for name in _EVERYWHERE
+            for name in (*_EVERYWHERE, *course.environment.importable)
             for path in _below(root / name)
             if ".".join(path.relative_to(root).parts[:2]) not in _DECIDES_NOTHING
         )
@@ -118,7 +121,7 @@ class Tree:
     def _names(self, path: Path) -> Iterator[Path]:
         """The files that this one imports or names, and the data beside it."""
         read = _read(path)
-        if path.suffix == ".py" and path.parent != self._root / "grader":
+        if path.suffix == ".py" and path.parent.parent != self._root:
             yield from (one for one in path.parent.iterdir() if one.suffix in _DATA)
         package = path.relative_to(self._root).parts
         for level, name in read.imports:
@@ -127,15 +130,17 @@ class Tree:
         for text in read.texts:
             yield from self._module(text)  # for import_module, or another interpreter's -m
             if path.parent.name == "checks" and len(text) < _PROSE and text not in read.criteria:
-                for word in _WORD.findall(text):
-                    yield from self._module(f"grader.probes.{word}")
+                lab, _, inner = text.partition(".")
+                yield from self._module(f"{self._course}.{lab}.probes.{inner}")
                 needed = text.rpartition(".")[0]  # the name of a check that another one requires
                 if needed in self._homes:
                     yield self._homes[needed]
 
     def _module(self, name: str) -> Iterator[Path]:
         """The file of a module of ours, or of the one that holds this name; and the packages around it."""
-        if not _MODULE.fullmatch(name) or any(name == one or name.startswith(f"{one}.") for one in _DECIDES_NOTHING):
+        if not _MODULE.fullmatch(name) or name.partition(".")[0] not in self._packages:
+            return
+        if any(name == one or name.startswith(f"{one}.") for one in _DECIDES_NOTHING):
             return
         parts = name.split(".")
         for count in range(1, len(parts) + 1):

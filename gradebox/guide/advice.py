@@ -7,8 +7,7 @@ ones. The scripts that are handed out broken, and the reports, take their place 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -19,11 +18,6 @@ from gradebox.guide.standing import Known, Standing
 from gradebox.guide.tasks import BrokenFile, OpenFunction, Task, in_order, survey, tasks
 from gradebox.hints import Hint
 from gradebox.rubric import Check, Lab
-
-BEGIN_BROKEN = frozenset(("ddp_debugging.py", "oom_fixes.py", "REPORT.md"))
-"""Handed out as something to mend or to fill in: that their checks fail does not mean that somebody has tried."""
-
-_BLOCKED_BY = re.compile(r"blocked by ([a-z0-9_.]+):")
 
 
 class Kind(StrEnum):
@@ -80,6 +74,8 @@ class LabState:
     open: tuple[OpenFunction, ...]
     broken: tuple[BrokenFile, ...]
     checks: Mapping[str, Known] = field(default_factory=dict)
+    begin_broken: frozenset[str] = frozenset()
+    """Files handed out as something to mend or to fill in: that their checks fail does not mean that somebody tried."""
 
     def task(self, number: str) -> Task | None:
         return next((task for task in self.tasks if task.number == number), None)
@@ -88,9 +84,18 @@ class LabState:
         return next((place for place, task in enumerate(self.tasks) if task.number == number), len(self.tasks))
 
 
-def advise(submission: Path, labs: Sequence[Lab], hints: Mapping[str, Hint], standing: Standing) -> Advice:
-    """The next step in these labs of `submission`, a folder with lab packages in it."""
-    states = [_state(submission, lab, standing) for lab in labs]
+def advise(
+    submission: Path,
+    labs: Sequence[Lab],
+    hints: Mapping[str, Hint],
+    standing: Standing,
+    begin_broken: Collection[str] = (),
+) -> Advice:
+    """The next step in these labs of `submission`, a folder with lab packages in it.
+
+    `begin_broken` are names of files that are handed out as something to mend or to fill in.
+    """
+    states = [_state(submission, lab, standing, begin_broken) for lab in labs]
     for state in states:
         if state.broken:
             return Advice(Step(Kind.REPAIR_FILE, state.lab, broken=state.broken[0]), remark=standing.remark)
@@ -108,7 +113,7 @@ def advise(submission: Path, labs: Sequence[Lab], hints: Mapping[str, Hint], sta
     return Advice(first, tuple(steps[1:3]), quick, standing.remark)
 
 
-def _state(submission: Path, lab: Lab, standing: Standing) -> LabState:
+def _state(submission: Path, lab: Lab, standing: Standing, begin_broken: Collection[str]) -> LabState:
     folder = next(
         (path for name in (lab.package, lab.package.replace("_", "-")) if (path := submission / name).is_dir()),
         submission / lab.package,
@@ -116,7 +121,7 @@ def _state(submission: Path, lab: Lab, standing: Standing) -> LabState:
     found, broken = survey(folder)
     ids = {check.id for check in _checks(lab)}
     checks = {check: known for check, known in standing.checks.items() if check in ids}
-    return LabState(lab, folder, tasks(folder / "README.md"), found, broken, checks)
+    return LabState(lab, folder, tasks(folder / "README.md"), found, broken, checks, frozenset(begin_broken))
 
 
 def _checks(lab: Lab) -> list[Check]:
@@ -129,8 +134,8 @@ def _is_open(hint: Hint, state: LabState) -> bool:
     return not still.isdisjoint(hint.write)
 
 
-def _begins_broken(hint: Hint) -> bool:
-    return hint.write[0].partition(" ")[0] in BEGIN_BROKEN
+def _begins_broken(hint: Hint, state: LabState) -> bool:
+    return hint.write[0].partition(" ")[0] in state.begin_broken
 
 
 def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
@@ -139,13 +144,13 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
     waiting: dict[str, Decimal] = {}
     worth = {check.id: check.points for check in _checks(state.lab)}
     for check, known in state.checks.items():
-        if known.outcome is Outcome.BLOCKED and (cause := _BLOCKED_BY.match(known.message)):
-            waiting[cause[1]] = waiting.get(cause[1], Decimal(0)) + worth[check]
+        if known.outcome is Outcome.BLOCKED and known.blocked_by:
+            waiting[known.blocked_by] = waiting.get(known.blocked_by, Decimal(0)) + worth[check]
     for check in worth:
         last, hint = state.checks.get(check), hints.get(check)
         if last is None or hint is None or last.outcome is not Outcome.FAILED:
             continue
-        if _is_open(hint, state) or _begins_broken(hint) or last.message.startswith("Task "):
+        if _is_open(hint, state) or _begins_broken(hint, state) or last.message.startswith("Task "):
             continue
         found.append(
             Step(
@@ -172,7 +177,7 @@ def _to_write(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
         ]
         missing = [check for check in paid if _outcome(state, check.id) is not Outcome.PASSED]
         still = in_order(state.open, task)
-        begun = [check for check in missing if _begins_broken(hints[check.id])]
+        begun = [check for check in missing if _begins_broken(hints[check.id], state)]
         # A grade says whether a script or a report is done; without one, it comes after what is still open.
         known = [check for check in begun if check.id in state.checks]
         if still or known or (begun and state.open and not state.checks):

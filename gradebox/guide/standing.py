@@ -25,6 +25,8 @@ class Known:
     outcome: Outcome
     message: str = ""
     hint: str = ""
+    blocked_by: str = ""
+    """Of a blocked check: the one that failed."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,14 @@ def read(submission: Path, report: Path) -> Standing:
     if Path(grade.submission).resolve() != submission.resolve() and Path(grade.submission).name != submission.name:
         return Standing({}, None, f"{file} is about {grade.submission}, not {submission}: it is left aside")
     earlier = progress.read(report, grade)
-    checks = {check: Known(outcome, earlier.messages.get(check, "")) for check, outcome in earlier.checks.items()}
+    checks = {
+        check: Known(outcome, earlier.messages.get(check, ""), blocked_by=earlier.blocked_by.get(check, ""))
+        for check, outcome in earlier.checks.items()
+    }
     for lab in grade.labs:
         for criterion in lab.criteria:
             for check in criterion.checks:
-                checks[check.id] = Known(check.outcome, check.message, check.hint)
+                checks[check.id] = Known(check.outcome, check.message, check.hint, check.blocked_by)
     return Standing(checks, grade, _age(submission, file, grade))
 
 

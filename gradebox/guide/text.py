@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
-from gradebox.configuration import ROOT
+from gradebox.course import Course
 from gradebox.guide.advice import Advice, Kind, Step
 from gradebox.guide.standing import Known
 from gradebox.guide.tasks import line_of
@@ -19,12 +19,15 @@ _WIDTH = 110
 _STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 
 
-def lines(advice: Advice, hints: Mapping[str, Hint], *, steps: int, command: str, options: str = "") -> Iterator[str]:
+def lines(
+    advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, command: str, options: str = ""
+) -> Iterator[str]:
     """The advice, line by line.
 
     Args:
         advice: what to do.
         hints: of all checks.
+        course: says where its lessons are.
         steps: how many steps of the hint to show, 0 to 3.
         command: how `gpulabs` is called here.
         options: that every command shown needs, with a space in front: " --report out".
@@ -36,7 +39,9 @@ def lines(advice: Advice, hints: Mapping[str, Hint], *, steps: int, command: str
     match step.kind:
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
-            yield f"Beyond the points: labs/container_exercise/README.md, {command} grade --lab container"
+            if course.guide is not None and course.guide.beyond:
+                names = " or ".join(f"{command} grade --lab {one.labs[0].id}" for one in course.exercises)
+                yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")
             return
         case Kind.GRADE:
             yield "Nothing is open in the code. Next: a grade, to see what it does."
@@ -53,12 +58,12 @@ def lines(advice: Advice, hints: Mapping[str, Hint], *, steps: int, command: str
             yield f"Next: {step.check}, a check that fails although its code is written."
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
-    yield from _body(step, hints, command, options)
+    yield from _body(step, hints, course, command, options)
     yield from hint_lines(step.check, hints, steps=steps, command=command)
     yield from _instead(advice)
 
 
-def _body(step: Step, hints: Mapping[str, Hint], command: str, options: str) -> Iterator[str]:
+def _body(step: Step, hints: Mapping[str, Hint], course: Course, command: str, options: str) -> Iterator[str]:
     yield from _folded("  why     ", _why(step))
     if step.known is not None:
         yield from _seen(step.known)
@@ -71,12 +76,12 @@ def _body(step: Step, hints: Mapping[str, Hint], command: str, options: str) -> 
         yield f"  where   {_place(step.path, hints.get(step.check))}"
     if step.task is not None:
         yield f"  task    {shown(step.task.readme)}:{step.task.line}"
-    if places := _lesson(step):
+    if places := _lesson(step, course):
         yield f"  lesson  {places}"
     criterion = step.check.rpartition(".")[0]
     if step.lab is not None:
         yield f"  test    {command} grade{options} --criterion {criterion}"
-        yield f"          {command} next --grade{options} --lab {step.lab.number}"
+        yield f"          {command} next --grade{options} --lab {step.lab.option}"
 
 
 def _title(step: Step) -> str:
@@ -145,24 +150,21 @@ def _about(count: int) -> str:
     return f" (about {count} line{'' if count == 1 else 's'})" if count else ""
 
 
-def _lesson(step: Step) -> str:
+def _lesson(step: Step, course: Course) -> str:
     """The notebook and the lesson page of a lab, those that are there."""
-    if step.lab is None:
+    if step.lab is None or course.guide is None:
         return ""
-    number = step.lab.number
-    found = [
-        shown(path)
-        for path in (ROOT / f"notebooks/lab{number}.ipynb", ROOT / f"docs/labs/lab{number}.md")
-        if path.is_file()
-    ]
-    if found and step.task is not None and _has_section(number, step.task.number):
+    places = [course.folder.parent / place.format(lab=step.lab.id) for place in course.guide.lessons]
+    there = [path for path in places if path.is_file()]
+    found = [shown(path) for path in there]
+    if found and step.task is not None and _has_section(there[0], step.task.number):
         found[0] += f" (the part on Task {step.task.number})"
     return ", ".join(found)
 
 
-def _has_section(lab: int, task: str) -> bool:
+def _has_section(page: Path, task: str) -> bool:
     try:
-        text = (ROOT / f"notebooks/lab{lab}.ipynb").read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
     return re.search(rf"[Tt]ask {re.escape(task)}\b", text) is not None

@@ -44,10 +44,11 @@ def show(
     *,
     partial: bool = False,
     folder: Path | None = None,
+    then: str = "",
 ) -> None:
-    """Print the grade for people who are in `folder` (the current one); see `write`."""
+    """Print the grade for people who are in `folder` (the current one); see `write` and `terminal.show`."""
     changed = None if earlier is None else progress.since(earlier, grade)
-    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial, folder=folder)
+    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial, folder=folder, then=then)
 
 
 def _make(folder: Path) -> None:

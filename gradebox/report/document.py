@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebox.grade import (
-    SCHEMA_VERSION,
-    CheckResult,
-    CriterionResult,
-    Grade,
-    IntegrityNote,
-    LabResult,
-    Outcome,
-    OverrideResult,
-)
+from gradebox import reading
+from gradebox.grade import SCHEMA_VERSION, Grade
 from gradebox.texts import printable_document
 
 SCHEMA_FILE = Path(__file__).with_name("grade.schema.json")
 
-_PLAIN_FIELDS = frozenset(field.name for field in fields(Grade)) - {
-    *("score", "max_score", "pass_score", "integrity", "labs"),
-}
-
 
 def to_document(grade: Grade) -> dict[str, Any]:
     """The grade as plain JSON values, with printable texts."""
-    document: dict[str, Any] = printable_document(json.loads(json.dumps(asdict(grade), default=_plain)))
+    document: dict[str, Any] = printable_document(reading.plain(grade))
     document["exit_code"] = int(grade.exit_code)
     return document
 
@@ -49,46 +36,9 @@ def from_document(document: Mapping[str, Any]) -> Grade:
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise ValueError(f"this is no grade.json that can be read: its schema_version is {version}")
     try:
-        return _grade(printable_document(document))
-    except (KeyError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"this is no grade.json: {type(error).__name__} {error}") from None
-
-
-def _grade(document: Mapping[str, Any]) -> Grade:
-    plain: dict[str, Any] = {key: value for key, value in document.items() if key in _PLAIN_FIELDS}
-    exact: dict[str, Any] = {key: _exact(document[key]) for key in ("score", "max_score", "pass_score")}
-    notes = tuple(IntegrityNote(**note) for note in document["integrity"])
-    return Grade(**plain, **exact, integrity=notes, labs=tuple(map(_lab, document["labs"])))
-
-
-def _lab(lab: Mapping[str, Any]) -> LabResult:
-    criteria = tuple(map(_criterion, lab["criteria"]))
-    amounts = _exact(lab["points"]), _exact(lab["max_points"])
-    return LabResult(lab["id"], lab["title"], *amounts, lab["available"], criteria)
-
-
-def _criterion(criterion: Mapping[str, Any]) -> CriterionResult:
-    checks = tuple(
-        CheckResult(
-            check["id"],
-            _exact(check["points"]),
-            _exact(check["max_points"]),
-            Outcome(check["outcome"]),
-            check["message"],
-            check["hint"],
-            check["seconds"],
-        )
-        for check in criterion["checks"]
-    )
-    override = criterion.get("override")
-    given = None if override is None else OverrideResult(_exact(override["automatic_points"]), override["reason"])
-    amounts = _exact(criterion["points"]), _exact(criterion["max_points"])
-    return CriterionResult(criterion["id"], criterion["title"], *amounts, criterion["available"], checks, given)
-
-
-def _exact(value: float | int) -> Decimal:
-    """Points as the rubric writes them: 0.1 is a tenth, not the float next to it."""
-    return Decimal(str(value))
+        return reading.value(Grade, printable_document(document), Path("grade.json"), lenient=True)
+    except (ValueError, ArithmeticError, AttributeError, TypeError) as error:
+        raise ValueError(f"this is no grade.json: {error}") from None
 
 
 def points(value: Decimal) -> str:
@@ -102,9 +52,3 @@ def duration(seconds: float) -> str:
     parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
     named = [f"{count} {unit}{'' if count == 1 else 's'}" for count, unit in parts if count]
     return " ".join(named[:2])
-
-
-def _plain(value: object) -> float | int:
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    raise TypeError(f"no JSON form for {type(value).__name__}")

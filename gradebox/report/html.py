@@ -6,18 +6,15 @@ from collections.abc import Collection
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from gradebox.grade import Grade, Outcome
+from gradebox.grade import Grade, LatePenalty, Outcome
 from gradebox.report.document import duration, points
 from gradebox.report.progress import Progress
 from gradebox.texts import printable
-
-if TYPE_CHECKING:
-    from gradebook.results import LatePenalty
 
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 

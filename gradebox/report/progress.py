@@ -32,6 +32,8 @@ class Earlier:
     """Points of each criterion."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """Why checks failed or were blocked."""
+    blocked_by: Mapping[str, str] = field(default_factory=dict)
+    """Of blocked checks, the one that failed."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,14 @@ def to_json(earlier: Earlier, grade: Grade) -> str:
     """What the next grading reads: what is known now, this grade's own outcomes before older ones."""
     checks = {check: outcome.value for check, outcome in earlier.checks.items()}
     criteria: dict[str, float] = {criterion: float(value) for criterion, value in earlier.criteria.items()}
-    messages = dict(earlier.messages)
+    messages, blocked_by = dict(earlier.messages), dict(earlier.blocked_by)
     for lab in grade.labs:
         for criterion in lab.criteria:
             if criterion.available:
                 criteria[criterion.id] = float(criterion.points)
                 checks.update({check.id: check.outcome.value for check in criterion.checks})
                 for check in criterion.checks:
-                    messages[check.id] = check.message
+                    messages[check.id], blocked_by[check.id] = check.message, check.blocked_by
     document: dict[str, Any] = {
         "version": _VERSION,
         "submission": grade.submission,
@@ -122,6 +124,7 @@ def to_json(earlier: Earlier, grade: Grade) -> str:
         "checks": checks,
         "criteria": criteria,
         "messages": {check: text for check, text in messages.items() if text},
+        "blocked_by": {check: name for check, name in blocked_by.items() if name},
     }
     return json.dumps(printable_document(document), indent=1, ensure_ascii=False) + "\n"
 
@@ -150,6 +153,7 @@ def _own(document: Mapping[str, Any]) -> Earlier:
         {str(check): Outcome(outcome) for check, outcome in document["checks"].items()},
         {str(criterion): _points(value) for criterion, value in document["criteria"].items()},
         {str(check): str(text) for check, text in document["messages"].items()},
+        {str(check): str(name) for check, name in document.get("blocked_by", {}).items()},
     )
 
 
@@ -161,6 +165,7 @@ def _of_a_grade(document: Mapping[str, Any]) -> Earlier:
         {check.id: check.outcome for criterion in criteria for check in criterion.checks},
         {criterion.id: criterion.points for criterion in criteria},
         {check.id: check.message for criterion in criteria for check in criterion.checks if check.message},
+        {check.id: check.blocked_by for criterion in criteria for check in criterion.checks if check.blocked_by},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from gradebox.configuration import as_seen_from, own_command
+from gradebox.configuration import as_seen_from
 from gradebox.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from gradebox.report.console import Console
 from gradebox.report.document import points
@@ -76,11 +75,13 @@ def show(
     *,
     partial: bool = False,
     folder: Path | None = None,
+    then: str = "",
 ) -> None:
     """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
 
     `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
-    criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it.
+    criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it. `then` is the
+    command that says what to do next.
     """
     folder = folder or Path.cwd()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
@@ -99,20 +100,8 @@ def show(
     for path in paths:
         console.print(f"[dim]report[/] {escape(as_seen_from(folder, path))}", soft_wrap=True)
     console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
-    if partial or grade.score < grade.max_score:
-        console.print(f"[dim]what to do next:[/] {escape(_next(grade, paths, folder))}", soft_wrap=True)
-
-
-def _next(grade: Grade, paths: Sequence[Path], folder: Path) -> str:
-    """The command that says what to do next, with what differs from its defaults."""
-    words = [own_command(folder), "next"]
-    if grade.submission != "labs":
-        words.append(shlex.quote(grade.submission))
-    if len(grade.labs) == 1 and grade.labs[0].id != "container":  # else it would begin with the first lab
-        words += ["--lab", grade.labs[0].id.removeprefix("lab")]
-    if paths and paths[0].parent.resolve() != (folder / "grade-report").resolve():
-        words += ["--report", shlex.quote(as_seen_from(folder, paths[0].parent))]
-    return " ".join(words)
+    if then and (partial or grade.score < grade.max_score):
+        console.print(f"[dim]what to do next:[/] {escape(then)}", soft_wrap=True)
 
 
 def _show_lab(console: Console, lab: LabResult) -> None:

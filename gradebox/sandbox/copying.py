@@ -141,7 +141,7 @@ def write(entries: tuple[Entry, ...], labs: Path) -> str:
     return digest.hexdigest()
 
 
-def copy(entries: tuple[Entry, ...], parent: Path) -> str:
+def copy(entries: tuple[Entry, ...], parent: Path, labs: Sequence[str] = ()) -> str:
     """Copy into `parent/labs`, readable to everyone and writable to nobody else; returns the SHA-256 of the content.
 
     `labs` and each lab get an `__init__.py` where there is none, so that no other package of that name is found first.
@@ -149,9 +149,9 @@ def copy(entries: tuple[Entry, ...], parent: Path) -> str:
     Raises:
         SubmissionError: a file could not be read.
     """
-    labs = parent / "labs"
-    digest = write(entries, labs)
-    for package in (labs, *(item for item in labs.iterdir() if item.is_dir() and LAB_FOLDER.fullmatch(item.name))):
+    top = parent / "labs"
+    digest = write(entries, top)
+    for package in (top, *(item for item in top.iterdir() if item.is_dir() and is_lab(item.name, labs))):
         init = package / "__init__.py"
         if not init.exists():
             init.touch()

@@ -103,12 +103,7 @@ def remember(course: str) -> None:
             for code in _known.get(name, ())
             if code.co_qualname.startswith(starts)
         ),
-        probes=_ids(
-            code
-            for name, codes in _known.items()
-            if _is_probe(name, course)
-            for code in codes
-        ),
+        probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
         between=_ids(_known["contextlib"]),
         hidden_code=_ids(code for code in witness if code.co_name in ("record", "history", "steps")),
     )

@@ -7,6 +7,7 @@ reply means for a grade is decided elsewhere.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import os
 import shutil
@@ -86,6 +87,7 @@ class Sandbox:
         self._lifeline = -1
         self._isolation: Isolation | None = None
         self._greeted = False
+        self._abandoned = False
         self.tried: set[str] = set()
         """Devices that `gradebox.trial` has found to work here."""
 
@@ -111,6 +113,11 @@ class Sandbox:
         if self._isolation is None:
             self._greet()
         assert self._isolation is not None
+        return self._isolation
+
+    @property
+    def known_isolation(self) -> Isolation | None:
+        """How children are isolated; None before the server has said so."""
         return self._isolation
 
     @property
@@ -165,6 +172,8 @@ class Sandbox:
                     answer = self._ask(request)
                     break
                 except wire.Closed:
+                    if self._abandoned:
+                        raise SandboxError("the grading was ended") from None
                     log = self._log()
                     self._stop()
                     if notes:
@@ -193,6 +202,30 @@ class Sandbox:
             self._copy = ""
         self._keep()
 
+    def twin(self) -> Sandbox:
+        """Another sandbox over the same copy, with a server of its own, so that two threads can ask side by side.
+
+        The copy ends with this sandbox: close the twin first.
+
+        Raises:
+            SandboxError: there is no room for its files.
+        """
+        self._keep()
+        other = copy.copy(self)
+        other._home, other._copies = None, 0
+        other._process, other._channel, other._lifeline = None, None, -1
+        other._isolation, other._greeted, other.tried = None, False, set()
+        other._make_home()
+        other._start()
+        return other
+
+    def abandon(self) -> None:
+        """From another thread: let the request that runs now, and all that follow, end with a `SandboxError`."""
+        self._abandoned = True
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._lifeline, b"x")
+
     def close(self) -> None:
         """End the server and everything it started, and remove the temporary folder."""
         self._stop()
@@ -208,18 +241,27 @@ class Sandbox:
         if self._copy:
             return
         try:
-            if self._home is None:
+            self._make_home()
+            self._copies += 1
+            place = f"{self._home}/submission-{self._copies}"
+            self._sha256 = copying.copy(self._entries, Path(place), self._environment.labs)
+        except OSError as error:
+            raise self._no_room(error) from None
+        self._copy = place
+
+    def _make_home(self) -> None:
+        if self._home is None:
+            try:
                 self._home = os.path.realpath(tempfile.mkdtemp(prefix="gpulabs-"))
                 os.chmod(self._home, 0o711)  # children of root run as somebody else; nobody else knows the names in it
-            self._copies += 1
-            copy = f"{self._home}/submission-{self._copies}"
-            self._sha256 = copying.copy(self._entries, Path(copy))
-        except OSError as error:
-            raise SandboxError(
-                f"there is no room for a copy of the submission in {self._home or 'the folder for temporary files'} "
-                f"({error.strerror or error}); free space, or name a folder that has some: TMPDIR=/path"
-            ) from None
-        self._copy = copy
+            except OSError as error:
+                raise self._no_room(error) from None
+
+    def _no_room(self, error: OSError) -> SandboxError:
+        return SandboxError(
+            f"there is no room for a copy of the submission in {self._home or 'the folder for temporary files'} "
+            f"({error.strerror or error}); free space, or name a folder that has some: TMPDIR=/path"
+        )
 
     # --- the server -------------------------------------------------------------------------------------------------
 

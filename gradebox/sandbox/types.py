@@ -82,8 +82,6 @@ TEXT_BYTES = 32 * 1024
 class Environment:
     """What a course wants in the processes that submissions run in."""
 
-    package: str = "labs"
-    """The name by which a submission is imported, whatever its folder is called."""
     labs: tuple[str, ...] = ()
     """Names of the labs, `lab1`: a submission's folder `lab1_...` or `lab1-...` is that lab. Without them any number."""
     preload: tuple[str, ...] = ("numpy",)

@@ -1,5 +1,6 @@
 """`gpulabs class`: many submissions into one gradebook."""
 
+import functools
 import os
 import shlex
 import signal
@@ -14,6 +15,7 @@ import typer
 from gradebook.exports import reviews, view
 from gradebook.results import ClassResult
 from gradebook.run.grade_class import OpenEngine, Order, grade_class
+from gradebook.run.judging import SandboxJudge
 from gradebook.run.pool import LocalPool
 from gradebook.run.tasks import EngineError
 from gradebook.settings import parse_moment
@@ -21,6 +23,7 @@ from gradebox.devices import DeviceError
 from gradebox.grade import ExitCode
 from gradebox.report.console import Console
 from gradebox.rubric import RubricError
+from grader import FOLDER, course
 from grader.cli.echo import echo
 
 _INTERRUPTED = 130
@@ -61,12 +64,13 @@ def grade_submissions(
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         order = Order(
+            course=course(),
             submissions=submissions,
             out=out,
             configuration=config,
             roster=roster,
             overrides=overrides,
-            labs=_labs(lab),
+            labs=None if lab is None else tuple(one.number for one in course().rubric.named(lab)),
             device=device,
             seed=seed,
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
@@ -99,24 +103,16 @@ def _engines(name: str) -> OpenEngine:
     Raises:
         EngineError: there is no such engine, or it is not installed.
     """
+    judge = functools.partial(SandboxJudge, course=FOLDER)
     if name == "local":
-        return lambda jobs, room, device: LocalPool(jobs, room)
+        return lambda jobs, room, device: LocalPool(jobs, room, judge)
     if name != "ray":
         raise EngineError(f"--engine {name}: expected local or ray")
     try:
         from gradebook.run.ray_engine import RayEngine
     except ImportError:
         raise EngineError('--engine ray needs Ray: pip install "gpu-computing-labs[ray]"') from None
-    return lambda jobs, room, device: RayEngine(jobs, device)
-
-
-def _labs(option: str | None) -> tuple[int, ...] | None:
-    if option is None:
-        return None
-    try:
-        return tuple(sorted({int(part) for part in option.split(",")}))
-    except ValueError:
-        raise ValueError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+    return lambda jobs, room, device: RayEngine(jobs, device, FOLDER, judge)
 
 
 def _interrupt(*_: object) -> NoReturn:

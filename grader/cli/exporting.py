@@ -1,14 +1,21 @@
 """`gpulabs export` and `gpulabs review`: what leaves a gradebook, and what an instructor decides about it."""
 
+from __future__ import annotations
+
+import functools
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradebox.grade import Grade
+from grader import FOLDER, course
 from grader.cli.echo import echo
+
+if TYPE_CHECKING:
+    from gradebook.exports.book import Book
 
 export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
 
@@ -81,7 +88,7 @@ def export_gradescope_autograder(
     from gradebook.exports import gradescope_autograder
 
     try:
-        content = gradescope_autograder.build(lab=lab, device=device, seed=seed)
+        content = gradescope_autograder.build(course(), lab=lab, device=device, seed=seed)
     except gradescope_autograder.AutograderError as error:
         raise _fail(error) from None
     _put(content, out)
@@ -117,7 +124,7 @@ def export_github_classroom(
     from gradebook.exports import github
 
     try:
-        text = github.workflow(lab=lab)
+        text = github.workflow(course(), lab=lab)
     except github.WorkflowError as error:
         raise _fail(error) from None
     if not force and out.is_file() and out.read_text("utf-8", "replace") != text:
@@ -179,7 +186,7 @@ def review_class(
             echo(review_list.text(book.view, folder))
             raise typer.Exit(3 if book.view.open or book.view.waiting else 0)
         if rerun is not None:
-            echo(book.rerun(rerun))
+            echo(_rerun(book, rerun))
             return
         if accept is not None:
             echo(book.accept(*accept))
@@ -188,3 +195,22 @@ def review_class(
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise _fail(error, 2) from None
+
+
+def _rerun(book: Book, student: str) -> str:
+    """Grade one student's submission again; says what came out. Raises `ValueError`."""
+    from gradebook.exports import decisions
+    from gradebook.run.grade_class import Order, grade_class
+    from gradebook.run.judging import SandboxJudge
+    from gradebook.run.pool import LocalPool
+    from gradebox.report.console import Console
+    from gradebox.report.document import points
+
+    decisions.student_of(book.view, student)
+    order = Order(course=course(), submissions=None, out=book.folder, regrade=(student,))
+    judge = functools.partial(SandboxJudge, course=FOLDER)
+    result = grade_class(order, lambda jobs, room, device: LocalPool(jobs, room, judge), Console(stderr=True))
+    found = next(row for row in result.students if row.student == student)
+    if found.score is None:
+        return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"
+    return f"{student} has {points(found.score)} of {points(result.max_score)} points"

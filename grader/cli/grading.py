@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from gradebox import launch
+from gradebox.options import Options
+from grader import FOLDER
 
 
 def grade_submission(
@@ -22,16 +24,25 @@ def grade_submission(
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds for the whole grading (default: 600 on the virtual GPU).")
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Checks side by side (default: as many as cores; one on a real GPU).")
+    ] = None,
 ) -> None:
     """Grade a submission, as `pytest --grade` does; executes nothing of the folder it is started in.
 
     Exit codes: 0 passed, 1 not passed, 2 could not grade, 3 needs review.
     """
-    arguments = ["--grade", f"--submission={submission}", f"--device={device}", f"--grade-report={report}"]
-    arguments += [f"--lab={lab}"] if lab is not None else []
-    arguments += [f"--criterion={criterion}"] if criterion is not None else []
-    arguments += [f"--grade-seed={seed}"] if seed is not None else []
-    arguments += [f"--overrides={overrides}"] if overrides is not None else []
-    arguments += [f"--student={student}"] if student is not None else []
-    arguments += [f"--time-limit={time_limit}"] if time_limit is not None else []
-    raise typer.Exit(launch.run(arguments, submission=submission, report=report))
+    options = Options(
+        course=str(FOLDER),
+        submission=str(submission),
+        lab=lab,
+        criterion=criterion,
+        device=device,
+        seed=seed,
+        report=str(report),
+        overrides=None if overrides is None else str(overrides),
+        student=student,
+        time_limit=time_limit,
+        jobs=jobs,
+    )
+    raise typer.Exit(launch.run(options))

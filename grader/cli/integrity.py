@@ -13,8 +13,8 @@ from gradebook.results import GradebookError
 from gradebook.settings import Settings
 from gradebook.similarity import report, similarity
 from gradebook.store import FILE, Gradebook
-from gradebox import rubric
 from gradebox.configuration import ROOT
+from grader import course
 from grader.cli.echo import echo
 
 _SHOWN = 50
@@ -34,7 +34,7 @@ def report_similarity(
     Code of the stubs is left out, names and comments are ignored. Exit codes: 0 done, 2 nothing could be compared.
     """
     try:
-        labs = None if lab is None else rubric.load().named(lab)
+        labs = None if lab is None else course().rubric.named(lab)
     except ValueError as error:
         _fail(str(error))
     try:

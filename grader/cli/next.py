@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from gradebox import hints as all_hints
-from gradebox import launch, rubric
+from gradebox import launch
 from gradebox.configuration import own_command
 from gradebox.grade import ExitCode
 from gradebox.guide import text
 from gradebox.guide.advice import advise
 from gradebox.guide.standing import read
+from gradebox.options import Options
+from grader import FOLDER, course
 from grader.cli.echo import echo
 
 
@@ -35,10 +37,13 @@ def show_next(
 
     Exit codes: 0 something to do or everything done, 2 could not say.
     """
-    course = rubric.load()
-    labs = _labs(course, lab)
-    known = all_hints.load()
-    command = own_command()
+    ours = course()
+    try:
+        labs = ours.labs if lab is None else ours.rubric.named(lab)
+    except ValueError as error:
+        raise _fail(str(error)) from None
+    known = all_hints.load(ours)
+    command = own_command(ours.command)
     if check is not None:
         for row in _asked(check, hints or 1, command):
             echo(row)
@@ -49,30 +54,17 @@ def show_next(
         _grade(submission, lab, device, report)
     options = f" --report {report}" if report != Path("grade-report") else ""
     options = f" {submission}{options}" if submission != Path("labs") else options
-    folder = submission if any((submission / one.package).is_dir() for one in course.labs) else submission / "labs"
+    folder = submission if any((submission / one.package).is_dir() for one in ours.labs) else submission / "labs"
     if not folder.is_dir():
         folder = submission
-    advice = advise(folder, labs, known, read(submission, report))
-    for row in text.lines(advice, known, steps=hints, command=command, options=options):
+    advice = advise(folder, labs, known, read(submission, report), ours.begin_broken)
+    for row in text.lines(advice, known, ours, steps=hints, command=command, options=options):
         echo(row)
-
-
-def _labs(course: rubric.Rubric, option: str | None) -> tuple[rubric.Lab, ...]:
-    if option is None:
-        return course.labs
-    try:
-        numbers = tuple(int(part) for part in option.split(","))
-    except ValueError:
-        raise _fail(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
-    try:
-        return course.select(numbers)
-    except ValueError as error:
-        raise _fail(f"--lab {option}: {error}") from None
 
 
 def _asked(name: str, steps: int, command: str) -> list[str]:
     """The hints of one check, or of all checks of a criterion."""
-    hints = all_hints.load()
+    hints = all_hints.load(course())
     chosen = [check for check in hints if check == name or check.startswith(f"{name}.")]
     if not chosen:
         near = [check for check in hints if name.rpartition(".")[2] in check][:3]
@@ -85,9 +77,8 @@ def _asked(name: str, steps: int, command: str) -> list[str]:
 
 
 def _grade(submission: Path, lab: str | None, device: str, report: Path) -> None:
-    arguments = ["--grade", f"--submission={submission}", f"--device={device}", f"--grade-report={report}"]
-    arguments += [f"--lab={lab}"] if lab is not None else []
-    if launch.run(arguments, submission=submission, report=report) == ExitCode.COULD_NOT_GRADE:
+    options = Options(course=str(FOLDER), submission=str(submission), lab=lab, device=device, report=str(report))
+    if launch.run(options) == ExitCode.COULD_NOT_GRADE:
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
     echo()
 

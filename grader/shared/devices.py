@@ -5,36 +5,12 @@ Runs in the judge, so it asks NVML and not torch; the sandbox child attaches wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gradebox.devices import Device, DeviceError
 
 DEFAULT_MODEL = "T4"
 
 
-class DeviceError(Exception):
-    """`--device` names something that is not there; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class GradingDevice:
-    """Where submissions run."""
-
-    name: str
-    """`cuda`, or `vgpu:MODEL`: what the sandbox is asked for."""
-
-    label: str
-    """The device's name for people."""
-
-    @property
-    def simulated(self) -> bool:
-        return self.name != "cuda"
-
-    @property
-    def model(self) -> str | None:
-        """The virtual GPU's model; None on a real one."""
-        return self.name.partition(":")[2] or None
-
-
-def parse(option: str) -> GradingDevice:
+def parse(option: str) -> Device:
     """Resolve `auto`, `cuda`, `vgpu` or `vgpu:MODEL`.
 
     Raises:
@@ -43,7 +19,7 @@ def parse(option: str) -> GradingDevice:
     if option in ("auto", "cuda"):
         name = _nvidia_gpu()
         if name is not None:
-            return GradingDevice("cuda", name)
+            return Device("cuda", name, serial=True)
         if option == "cuda":
             raise DeviceError(
                 "--device cuda: no NVIDIA GPU answers here (`nvidia-smi` would say why). "
@@ -56,14 +32,14 @@ def parse(option: str) -> GradingDevice:
     raise DeviceError(f"--device {option}: expected auto, cuda, vgpu or vgpu:MODEL")
 
 
-def _virtual(model: str) -> GradingDevice:
+def _virtual(model: str) -> Device:
     import vgpu
 
     try:
         spec = vgpu.get_spec(model)
     except (ValueError, KeyError, OSError) as error:
         raise DeviceError(f"--device vgpu:{model}: {error}") from None
-    return GradingDevice(f"vgpu:{model}", f"virtual {spec.name} (simulated)")
+    return Device(f"vgpu:{model}", f"virtual {spec.name} (simulated)", simulated=True)
 
 
 def _nvidia_gpu() -> str | None:

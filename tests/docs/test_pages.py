@@ -10,7 +10,7 @@ import pytest
 
 from gradebox.release.contents import for_students
 from gradebox.rubric import Lab, load
-from gradebox.rubric_table import out_of_date
+from grader.rubric_table import out_of_date
 from tests.docs.markdown import ROOT, Link, anchors, links
 
 PAGES = sorted(
@@ -49,7 +49,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
 
 def test_points_on_pages_are_those_of_the_rubric() -> None:
     stale = out_of_date([*(ROOT / "docs" / "labs").glob("*.md"), ROOT / "README.md"])
-    assert stale == [], "python -m gradebox.rubric_table docs/labs/*.md README.md"
+    assert stale == [], "python -m grader.rubric_table docs/labs/*.md README.md"
 
 
 @pytest.mark.parametrize("lab", load().labs, ids=lambda lab: lab.id)

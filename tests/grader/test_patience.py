@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
 from gradebox.submission import Submission
 
@@ -38,7 +38,7 @@ class Answers:
 
 def submission(*answers: RankReply, time_limit: float | None = None) -> tuple[Submission, Answers]:
     sandbox: Any = Answers(*answers)
-    device = GradingDevice(name="vgpu:T4", label="virtual T4")
+    device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
     return Submission(device, sandbox, time_limit_seconds=time_limit), sandbox
 
 

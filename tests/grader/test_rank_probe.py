@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.sandbox import Limits, RankReply, Reply, Request
 from gradebox.submission import Submission
 
@@ -28,7 +28,7 @@ class Answers:
 
 def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
     sandbox: Any = Answers(*ranks)
-    return Submission(GradingDevice(name="vgpu:T4", label="virtual T4"), sandbox), sandbox
+    return Submission(Device(name="vgpu:T4", label="virtual T4", simulated=True), sandbox), sandbox
 
 
 def test_each_rank_tells_what_it_saw() -> None:

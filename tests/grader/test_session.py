@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gradebox.session import GradingSession
 
 from gradebox import rubric
 from gradebox.assertions import CheckFailed
 from gradebox.devices import parse
 from gradebox.grade import CheckResult, Grade, IntegrityNote, Outcome
 from gradebox.sandbox import TAMPERING
-from gradebox.session import GradingSession
 
 VOID = "lab1.benchmark.warmed_up"
 BESIDE = "lab1.benchmark.results_and_plot_saved"

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gradebox.assertions import CheckFailed
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab1.checks import analysis as analysis
@@ -27,7 +27,7 @@ FRESH = Fresh(7, "wrong answers")
 class Told:
     """A submission whose every probe tells the same."""
 
-    device = GradingDevice("vgpu:T4", "virtual T4")
+    device = Device("vgpu:T4", "virtual T4", simulated=True)
 
     def __init__(self, **values: Any) -> None:
         self._seen = Seen(values, {})

@@ -13,7 +13,7 @@ from typing import Any
 
 import vgpu
 from gradebox.assertions import require, require_between, seconds
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 
@@ -42,7 +42,7 @@ class Interval:
         require_between(observed, self.low, self.high, what=what, show=seconds, hint=hint)
 
 
-def devices(device: GradingDevice) -> list[str]:
+def devices(device: Device) -> list[str]:
     """The GPUs to measure on: the real one, or the chosen virtual one and two of other generations."""
     if not device.simulated:
         return [device.name]

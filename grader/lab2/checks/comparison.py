@@ -8,7 +8,7 @@ import numpy as np
 
 from gradebox.assertions import mebibytes, number, require, require_between, require_close, require_equal, seconds
 from gradebox.criterion import criterion, requires
-from gradebox.devices import GradingDevice
+from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks import report as lab2_report
@@ -35,7 +35,7 @@ def network(fresh: Fresh) -> Case:
     return {"widths": [*widths, fresh.odd(11, 99)], "batch": 128 * fresh.integer(96, 128)}
 
 
-def devices(device: GradingDevice) -> list[str]:
+def devices(device: Device) -> list[str]:
     """The GPUs to measure on: one without and one with fast bfloat16 where they are virtual."""
     return list(dict.fromkeys([device.name, "vgpu:T4", "vgpu:H100"])) if device.simulated else [device.name]
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradebox.sandbox.student import WrongReturn
 from grader.lab2.probes.training import batches, flat, one_thread
-from grader.shared.probes.support import WrongReturn, fields, plain, sequence
+from grader.shared.probes.support import fields, plain, sequence
 from labkit import data
 from labkit.results import NumberFormat, StabilityRun
 

@@ -20,7 +20,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from grader.shared.probes.support import WrongReturn, fields, plain
+from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
 
 DDP = "lab3_distributed.ddp_training"

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grader.shared.probes.support import WrongReturn, fields, sequence, watch_products
+from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.support import fields, sequence, watch_products
 from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
 

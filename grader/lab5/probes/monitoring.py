@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from prometheus_client import generate_latest
 
+from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
-from grader.shared.probes.support import WrongReturn, fields, finite_or_text, instance, plain, run_program, sequence
+from grader.shared.probes.support import fields, finite_or_text, instance, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"

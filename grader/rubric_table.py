@@ -1,6 +1,6 @@
 """Writes the rubric's points into pages that state them, so that nobody writes them twice.
 
-    python -m gradebox.rubric_table docs/labs/*.md README.md
+    python -m grader.rubric_table docs/labs/*.md README.md
 
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below. Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
-from gradebox.rubric import Criterion, Lab, load
-from grader import extensions
+from gradebox.rubric import Criterion, Lab
+from grader import course
 
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 
@@ -24,7 +24,7 @@ def with_points(page: str) -> str:
     """The Markdown page with every marked place filled in.
 
     Raises:
-        KeyError: for a mark that names neither a lab, nor an extension, nor `all`.
+        KeyError: for a mark that names neither a lab, nor an exercise, nor `all`.
     """
     return _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
 
@@ -36,11 +36,8 @@ def out_of_date(pages: list[Path]) -> list[Path]:
 
 def _table(name: str) -> str:
     if name == "all":
-        return "\n".join(_labs(load().labs))
-    labs = {lab.id: lab for lab in load().labs}
-    if name in extensions.NAMES:
-        labs = {lab.id: lab for lab in load(extensions.rubric_file(name)).labs}
-    return "\n".join(_checks(labs[name]))
+        return "\n".join(_labs(course().labs))
+    return "\n".join(_checks({lab.id: lab for lab in course().all_labs}[name]))
 
 
 def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:

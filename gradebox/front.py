@@ -1,0 +1,140 @@
+"""One grading as a person sees it: a bar while it goes on, the report at the end, and one of four exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradebox import report
+from gradebox.configuration import as_seen_from, own_command
+from gradebox.grade import CheckReport, ExitCode, Grade
+from gradebox.options import Options
+from gradebox.report import progress
+from gradebox.report.terminal import Progress
+from gradebox.run import Grading, GradingError, Watcher
+from gradebox.texts import printable
+
+_SAVE_SECONDS = 1.0
+"""How often what was graded so far is written down, for the case that this process is killed."""
+
+
+class Front(Watcher):
+    """Opens a grading, shows how far it is, and tells its end."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises what `Options.order` and `Grading` raise."""
+        self._options = options
+        self.order = options.order()
+        self.grading = Grading(self.order, self)
+        self._bar = Progress()
+        self._saved = time.monotonic()
+        self._earlier: progress.Earlier | None = None
+
+    def close(self) -> None:
+        self._bar.close()
+
+    # --- while it goes on -------------------------------------------------------------------------------------------
+
+    def begins(self, total: int) -> None:
+        self._bar.open(total)
+
+    def starting(self, check: str) -> None:
+        self._bar.starting(check)
+
+    def finished(self, check: str, report_: CheckReport) -> None:
+        self._bar.finished(report_)
+        if time.monotonic() - self._saved < _SAVE_SECONDS:
+            return
+        self._saved = time.monotonic()
+        result = self.grading.result("the grader was ended before the grading was over")
+        self._what_was_before(result)
+        with contextlib.suppress(OSError):  # said at the end, when it matters
+            report.save(result, self._options.report_folder)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, incomplete: str = "") -> ExitCode:
+        """Write and show the grade; returns the exit code that tells it to the shell."""
+        self._bar.close()
+        result = self.grading.result(incomplete)
+        earlier = self._what_was_before(result)
+        partial = any(lab not in self.order.rubric.labs for lab in self.order.labs)
+        code = result.exit_code
+        folder = self._options.report_folder
+        try:
+            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial)
+        except OSError as error:
+            refuse(
+                f"the report cannot be written to {folder} ({error.strerror}); "
+                "free space there or name another folder: --grade-report=DIR"
+            )
+            paths, code = (), ExitCode.COULD_NOT_GRADE
+        report.show(
+            result,
+            self.grading.isolation,
+            paths,
+            earlier,
+            partial=partial,
+            folder=Path(self._options.origin),
+            then=self._next(paths),
+        )
+        return code
+
+    def _next(self, paths: Sequence[Path]) -> str:
+        """The command that says what to do next, with what differs from its defaults; empty where there is none."""
+        course, folder = self.order.course, Path(self._options.origin)
+        if not course.guide:
+            return ""
+        words = [own_command(course.command, folder), "next"]
+        if self._options.submission != "labs":
+            words.append(shlex.quote(self._options.submission))
+        labs = self.order.labs
+        if len(labs) == 1 and labs[0].number:  # else it would begin with the first lab
+            words += ["--lab", labs[0].option]
+        if paths and paths[0].parent.resolve() != (folder / "grade-report").resolve():
+            words += ["--report", shlex.quote(as_seen_from(folder, paths[0].parent))]
+        return " ".join(words)
+
+    def abandon(self, broken: str = "") -> None:
+        """Write down what was graded before the grading was interrupted, or `broken` tells why it could not go on."""
+        if self.grading.reported:
+            self.finish(broken or "it was interrupted")
+        elif not broken:
+            refuse("it was interrupted before the first check")
+
+    def _what_was_before(self, result: Grade) -> progress.Earlier:
+        """What gradings before this one left in the folder, read before anything is written there."""
+        if self._earlier is None:
+            self._earlier = progress.read(self._options.report_folder, result)
+        return self._earlier
+
+
+def grade(options: Options) -> ExitCode:
+    """Grade as `gpulabs grade` does, in this process. Raises what `Options.order` raises."""
+    front = Front(options)
+    try:
+        with front.grading:
+            try:
+                front.grading.carry_out()
+            except GradingError as error:
+                refuse(str(error))
+                front.grading.stop(str(error))
+                front.abandon(str(error))
+                return ExitCode.COULD_NOT_GRADE
+            except KeyboardInterrupt:
+                front.grading.stop("it was interrupted")
+                front.abandon()
+                return ExitCode.COULD_NOT_GRADE
+            return front.finish()
+    finally:
+        front.close()
+
+
+def refuse(reason: str) -> ExitCode:
+    """Say in one line why there is no grade; the exit code for that."""
+    print(printable(f"could not grade: {reason}"), file=sys.stderr)
+    return ExitCode.COULD_NOT_GRADE

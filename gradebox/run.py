@@ -1,0 +1,437 @@
+"""One grading: `run(order)` asks the checks that an order names and gives the grade. Prints nothing, reads no options.
+
+Checks of different criteria are asked side by side, on as many sandboxes as the order allows; what comes out does not
+depend on it. Whoever wants to see them come in hands in a `Watcher`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gradebox import hints, source, trial
+from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.course import Course, CourseError
+from gradebox.criterion import CheckFunction
+from gradebox.devices import CPU, Device
+from gradebox.fresh import Fresh
+from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.overrides import Override
+from gradebox.rubric import Lab, Rubric
+from gradebox.sandbox import TAMPERING, Isolation, Sandbox, SandboxError
+from gradebox.submission import Inquiry, ProbeFailed, Submission
+from gradebox.texts import printable
+
+
+class GradingError(Exception):
+    """Nothing can be graded; the message is one line that says what to do."""
+
+
+class Blocked(Exception):
+    """A check this one builds on has not passed."""
+
+    def __init__(self, by: str, message: str) -> None:
+        super().__init__(message)
+        self.by = by
+
+
+class Watcher:
+    """Hears of a grading while it goes on, one call at a time; this one does nothing with it."""
+
+    def begins(self, total: int) -> None:
+        """So many checks will be asked."""
+
+    def starting(self, check: str) -> None: ...
+
+    def finished(self, check: str, report: CheckReport) -> None: ...
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything that decides a grade. Times and paths aside, the same order gives the same grade."""
+
+    course: Course
+    submission: Path
+    """The folder to grade. It is copied once, before anything runs."""
+    rubric: Rubric
+    labs: tuple[Lab, ...]
+    """Those of the rubric to grade, perhaps cut down to some criteria; see `Course.select`."""
+    device: Device
+    seed: int
+    name: str = ""
+    """What the submission is called in the grade; its folder's path without it."""
+    overrides: tuple[Override, ...] = ()
+    """Points given by hand to this student."""
+    time_limit_seconds: float | None = None
+    """For the whole grading; what it leaves out is a person's to judge."""
+    jobs: int = 1
+    """Sandboxes that are used side by side; one on a device that is `serial`."""
+    only: frozenset[str] | None = None
+    """Checks to ask, after those that they build on, instead of all of the labs."""
+
+
+def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None) -> Grade:
+    """Grade.
+
+    Args:
+        order: what is graded, and how.
+        watcher: hears of each check.
+        sandbox: an entered one that outlives this grading and turns to the submission; its server, which takes seconds
+            to start, then serves many gradings.
+
+    Raises:
+        GradingError: nothing can be graded; the message is one line.
+    """
+    with Grading(order, watcher, sandbox=sandbox) as grading:
+        grading.carry_out()
+        return grading.result()
+
+
+@dataclass
+class _Lane:
+    """Checks that are asked one after the other, in the rubric's order, because they build on each other."""
+
+    checks: list[CheckFunction] = field(default_factory=list)
+
+
+class Grading:
+    """A grading that can be looked at while it goes on. Use as a context manager."""
+
+    def __init__(self, order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None) -> None:
+        """Take up the submission.
+
+        Raises:
+            GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks,
+                or the course's checks and rubric disagree.
+        """
+        self.order = order
+        self._watcher = watcher or Watcher()
+        self._plan = _plan(order)
+        self._require_submission()
+        self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()])
+        self._reports: dict[str, CheckReport] = {}
+        self._started = time.monotonic()
+        self._lock = threading.Condition()
+        self._source_notes: tuple[IntegrityNote, ...] | None = None
+        self._stopped = ""
+        """Why no further check is taken up."""
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._kept = sandbox is not None
+        try:
+            if sandbox is not None:
+                sandbox.turn_to(order.submission)
+            self._boxes = [sandbox or Sandbox(order.submission, order.course.environment)]
+        except SandboxError as error:
+            raise GradingError(str(error)) from None
+
+    @property
+    def plan(self) -> tuple[CheckFunction, ...]:
+        """The checks that are asked, in the rubric's order."""
+        return self._plan
+
+    @property
+    def isolation(self) -> Sequence[str]:
+        """How the submission is kept apart, in lines for people."""
+        return self._isolation.lines
+
+    @property
+    def _isolation(self) -> Isolation:
+        """Of all sandboxes, which are alike; asked of one that has answered, since a thread may be using the first."""
+        known = (box.known_isolation for box in self._boxes)
+        return next((one for one in known if one is not None), None) or self._boxes[0].isolation
+
+    def keep(self, names: Collection[str]) -> None:
+        """Ask only these checks, and those that they build on; before the grading begins."""
+        self._plan = _plan(replace(self.order, only=frozenset(names)))
+
+    def __enter__(self) -> Self:
+        """Let the sandbox's server begin to import what the course needs, which takes seconds.
+
+        Raises:
+            GradingError: there is no room for a copy of the submission.
+        """
+        if not self._kept:
+            try:
+                self._boxes[0].__enter__()
+                for _ in range(self._count() - 1):
+                    self._boxes.append(self._boxes[0].twin())
+            except SandboxError as error:
+                self._close()
+                raise GradingError(str(error)) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop("it was interrupted")
+        self._close()
+
+    def _close(self) -> None:
+        if self._kept:
+            return
+        for box in self._boxes:
+            box.abandon()
+        for thread in self._threads:
+            thread.join()
+        for box in reversed(self._boxes):
+            box.close()
+
+    def _count(self) -> int:
+        if self.order.device.serial:
+            return 1
+        return max(1, min(self.order.jobs, len(_lanes(self._plan))))
+
+    def _require_submission(self) -> None:
+        order = self.order
+        if not order.submission.is_dir():
+            raise GradingError(f"there is no folder {order.submission}; name the submission as --submission=DIR")
+        if not any(criterion.available for lab in order.labs for criterion in lab.criteria):
+            names = ", ".join(lab.option for lab in order.labs)
+            raise GradingError(f"lab {names} is not available yet: its checks are not written")
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Ask all checks, and return when the last has reported.
+
+        Raises:
+            GradingError: this machine cannot grade; what has been reported stays.
+        """
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Begin to ask the checks: in threads of their own where there are several sandboxes, else in `wait`."""
+        self._watcher.begins(len(self._plan))
+        self._open = deque(_lanes(self._plan))
+        if len(self._boxes) > 1:
+            for box in self._boxes:
+                thread = threading.Thread(target=self._work, args=(box,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def wait(self, check: str | None = None) -> CheckReport | None:
+        """Wait for the report of one check, for all without it; None where there will be none.
+
+        Raises:
+            GradingError: this machine cannot grade.
+        """
+        if not self._threads:
+            self._work(self._boxes[0], until=check)
+        with self._lock:
+            while not self._is_over(check):
+                self._lock.wait(0.2)  # not for ever: a signal is only noticed in between
+            if self._failure is not None and (check is None or check not in self._reports):
+                raise self._failure
+            return None if check is None else self._reports.get(check)
+
+    def _is_over(self, check: str | None) -> bool:
+        if check is not None and check in self._reports:
+            return True
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self, why: str) -> None:
+        """Take up no further check."""
+        with self._lock:
+            self._stopped = self._stopped or why
+
+    def _work(self, box: Sandbox, until: str | None = None) -> None:
+        """Ask the checks of one lane after the other with this sandbox, `until` one has reported."""
+        try:
+            self._try(box)
+            while (until is None or until not in self._reports) and (lane := self._next()) is not None:
+                while lane.checks:
+                    if self._stopped:
+                        return
+                    self._ask(lane.checks.pop(0), box)
+                    if until is not None and until in self._reports:
+                        if lane.checks:
+                            self._open.appendleft(lane)
+                        return
+        except BaseException as error:
+            if not self._threads:
+                raise
+            with self._lock:
+                if not self._stopped:
+                    self._failure = self._failure or error
+                    self._stopped = "the machine failed"
+        finally:
+            with self._lock:
+                self._lock.notify_all()
+
+    def _next(self) -> _Lane | None:
+        with self._lock:
+            return self._open.popleft() if self._open and not self._stopped else None
+
+    def _ask(self, check: CheckFunction, box: Sandbox) -> None:
+        started = time.monotonic()
+        with self._lock:
+            self._watcher.starting(check.id)
+        try:
+            self._stop_if_blocked(check)
+            submission = Submission(self.order.device, box, self._inquiry, check.id)
+            check.run(submission=submission, fresh=Fresh(self.order.seed, check.id))
+            report = CheckReport(Outcome.PASSED)
+        except Exception as error:
+            if self._stopped:  # it lost its sandbox
+                return
+            report = self._report_of(error, box)
+        self._record(check.id, replace(report, seconds=time.monotonic() - started))
+
+    def _try(self, box: Sandbox) -> None:
+        """Ask a probe of our own first, on each device that checks use.
+
+        Raises:
+            GradingError: it does not give what it must, so nothing that a submission does could be seen.
+        """
+        devices = [self.order.device.name, *([CPU] if self.order.course.trial else [])]
+        for device in dict.fromkeys(devices):
+            if problem := trial.problem(box, self.order.course.trial, device):
+                raise GradingError(problem)
+
+    def _stop_if_blocked(self, check: CheckFunction) -> None:
+        """Raise `Blocked` when a check that this one builds on has not passed."""
+        for needed in check.requires:
+            report = self._reports.get(needed)
+            if report is None or report.outcome is not Outcome.PASSED:
+                cause = report.message if report else "it did not run"
+                if report is not None and report.outcome is Outcome.BLOCKED:
+                    raise Blocked(report.blocked_by, cause)
+                raise Blocked(needed, f"blocked by {needed}: {cause}")
+
+    def _report_of(self, error: Exception, box: Sandbox) -> CheckReport:
+        """What a check's exception means.
+
+        Raises:
+            GradingError: the machine is to blame, and not the submission.
+        """
+        match error:
+            case CheckFailed():
+                report = CheckReport(Outcome.FAILED, error.message, error.hint)
+            case NeedsReview():
+                report = CheckReport(Outcome.NEEDS_REVIEW, error.message, error.hint)
+            case Blocked():
+                report = CheckReport(Outcome.BLOCKED, str(error), blocked_by=error.by)
+            case SandboxError():
+                report = CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again")
+            case _:
+                text = f"the check itself failed: {type(error).__name__}: {error}"
+                report = CheckReport(Outcome.NEEDS_REVIEW, text, "report this to the course staff")
+        if isinstance(error, SandboxError | ProbeFailed):
+            trial.forget(box)
+            self._try(box)  # it worked at the start, and the fault may be this check's alone
+        return report
+
+    def _record(self, check: str, report: CheckReport) -> None:
+        hint = report.hint
+        if not hint and report.outcome is Outcome.FAILED and hints.exists(self.order.course, check):
+            hint = f"for a hint: {self.order.course.command} next --check {check} --hints 1"
+        report = replace(report, message=printable(report.message), hint=printable(hint))
+        with self._lock:
+            self._reports[check] = report
+            self._watcher.finished(check, report)
+            self._lock.notify_all()
+
+    # --- what came out ----------------------------------------------------------------------------------------------
+
+    @property
+    def reported(self) -> bool:
+        """Whether any check has."""
+        return bool(self._reports)
+
+    def result(self, incomplete: str = "") -> Grade:
+        """The grade of what has been reported so far; `incomplete` says why that is not all."""
+        order = self.order
+        integrity = self._inquiry.integrity + self._notes_of_source()
+        circumstances = Circumstances(
+            submission=order.name or str(order.submission),
+            submission_sha256=self._boxes[0].submission_sha256,
+            device=order.device.label,
+            simulated=order.device.simulated,
+            isolation=self._isolation.mode,
+            seed=order.seed,
+            seconds=round(time.monotonic() - self._started, 2),
+            integrity=integrity,
+            overrides=order.overrides,
+            incomplete=incomplete,
+        )
+        return grade(order.rubric, order.labs, in_doubt(dict(self._reports), integrity), circumstances)
+
+    def _notes_of_source(self) -> tuple[IntegrityNote, ...]:
+        """Read once: the copy does not change, and parsing takes long where somebody wants it to."""
+        if self._source_notes is None:
+            files = self._boxes[0].python_files()
+            self._source_notes = source.notes(files, self.order.labs, self.order.course)
+        return self._source_notes
+
+
+def in_doubt(reports: dict[str, CheckReport], notes: Sequence[IntegrityNote]) -> dict[str, CheckReport]:
+    """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
+
+    Whoever tampers from a thread may not be caught in every check.
+    """
+    void = {note.check.rpartition(".")[0] for note in notes if note.kind == TAMPERING}
+    return {
+        check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=PASSED_IN_DOUBT)
+        if report.outcome is Outcome.PASSED and check.rpartition(".")[0] in void
+        else report
+        for check, report in reports.items()
+    }
+
+
+def _plan(order: Order) -> tuple[CheckFunction, ...]:
+    """The checks to ask, in the rubric's order: those of the order, and those that they build on, which earn nothing.
+
+    Raises:
+        GradingError: rubric and checks disagree, or a check requires one that does not come before it.
+    """
+    order.course.prepare()
+    known = [check.id for check in order.rubric.checks()]
+    chosen = {check.id for lab in order.labs for one in lab.criteria for check in one.checks}
+    wanted = chosen if order.only is None else chosen & order.only
+    try:
+        found = {
+            name: check
+            for lab in order.rubric.labs
+            if any(name.startswith(f"{lab.id}.") for name in wanted)
+            for name, check in order.course.checks(lab).items()
+        }
+    except CourseError as error:
+        raise GradingError(str(error)) from None
+    for place, name in reversed(list(enumerate(known))):
+        if name not in wanted:
+            continue
+        for needed in found[name].requires:
+            if needed not in known[:place]:
+                raise GradingError(f"{name} requires {needed}, which does not come before it in the rubric")
+            wanted = wanted | {needed}
+    return tuple(found[name] for name in known if name in wanted)
+
+
+def _lanes(plan: Sequence[CheckFunction]) -> list[_Lane]:
+    """The checks by criterion; those of two criteria, where one builds on the other, in one lane."""
+    lane_of: dict[str, _Lane] = {}
+    lanes: list[_Lane] = []
+    for check in plan:
+        names = dict.fromkeys([check.id.rpartition(".")[0], *(one.rpartition(".")[0] for one in check.requires)])
+        found = list(dict.fromkeys(id(lane_of[name]) for name in names if name in lane_of))
+        joined = [lane for lane in lanes if id(lane) in found]
+        lane = joined[0] if joined else _Lane()
+        if not joined:
+            lanes.append(lane)
+        for other in joined[1:]:
+            lane.checks += other.checks
+            lanes.remove(other)
+        for name in lane_of:
+            if any(lane_of[name] is other for other in joined[1:]):
+                lane_of[name] = lane
+        lane_of.update(dict.fromkeys(names, lane))
+        lane.checks.append(check)
+    return lanes
