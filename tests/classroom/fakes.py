@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import grader
 from gradebook.run.tasks import Grading, Task
-from gradebox import rubric
 from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 from gradebox.report.document import to_document
 from gradebox.submission import MACHINE_WAS_BUSY
@@ -49,7 +49,7 @@ class FakeJudge:
         if behaviour == "breaks":
             raise RuntimeError("the disk is full")
         moment = datetime.now(UTC)
-        points = rubric.load()
+        points = grader.course().rubric
         busy = behaviour == "busy" and not task.retry
         reports = {check.id: _report(task, check.id, busy=busy) for check in points.checks()}
         circumstances = Circumstances(

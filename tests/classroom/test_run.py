@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import grader
 from gradebook import results, standing
 from gradebook.run import grade_class as run
 from gradebook.run import versions
@@ -112,7 +113,7 @@ def test_only_the_criterion_whose_checks_changed_is_graded_again(
 ) -> None:
     small_class.hands_in("ada")
     before = small_class.grade()
-    old = versions.digests(rubric.load())
+    old = versions.digests(grader.course().rubric)
     monkeypatch.setattr(versions, "digests", lambda points: {**old, MEMORY: "changed"})
     after = small_class.grade()
     assert small_class.graded == [f"ada: {ALL}", f"ada: {MEMORY}"]

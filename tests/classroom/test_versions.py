@@ -14,12 +14,12 @@ from gradebook.run import versions
 from gradebox import rubric
 from gradebox.configuration import ROOT
 
-EVERYTHING = {criterion.id for lab in rubric.load().labs for criterion in lab.criteria if criterion.available}
+EVERYTHING = {criterion.id for lab in grader.course().rubric.labs for criterion in lab.criteria if criterion.available}
 
 
 @pytest.fixture(scope="module")
 def before() -> dict[str, str]:
-    return versions.digests(rubric.load())
+    return versions.digests(grader.course().rubric)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def changed_by(checkout: Path, before: dict[str, str]) -> set[str]:
     """The criteria that have to be graded again since `before`."""
-    after = versions.digests(rubric.load(), checkout)
+    after = versions.digests(grader.course().rubric, checkout)
     return {name for name in after if after[name] != before[name]}
 
 
@@ -132,23 +132,23 @@ def test_what_a_check_imports_in_whatever_way_counts(checkout: Path, how: str) -
     add(checkout / "grader" / "truth" / "deeper.py", "ANSWER = 42\n")
     add(checkout / "grader" / "truth" / "table.json", "[42]\n")
     add(checkout / "grader" / "checks" / "test_lab1_memory.py", f"\n{how}\n")
-    before = versions.digests(rubric.load(), checkout)
+    before = versions.digests(grader.course().rubric, checkout)
     for file in ("deeper.py", "table.json"):
         add(checkout / "grader" / "truth" / file, " \nANSWER = 43\n")
         assert changed_by(checkout, before) == {"lab1.memory"}
-        before = versions.digests(rubric.load(), checkout)
+        before = versions.digests(grader.course().rubric, checkout)
 
 
 def test_code_that_reads_docstrings_depends_on_them(checkout: Path) -> None:
     add(checkout / "grader" / "checks" / "lab1_memory.py", '\nprint(truth.__doc__)  # "one"\n')
-    before = versions.digests(rubric.load(), checkout)
+    before = versions.digests(grader.course().rubric, checkout)
     add(checkout / "grader" / "checks" / "lab1_memory.py", "# two\n")
     assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_a_text_that_is_no_docstring_counts(checkout: Path) -> None:
     add(checkout / "grader" / "checks" / "lab1_memory.py", '\nTEXT = """a\n\n# b\n"""\n')
-    before = versions.digests(rubric.load(), checkout)
+    before = versions.digests(grader.course().rubric, checkout)
     file = checkout / "grader" / "checks" / "lab1_memory.py"
     file.write_text(file.read_text().replace("a\n\n# b", "a\n# b"))
     assert changed_by(checkout, before) == {"lab1.memory"}
@@ -168,6 +168,7 @@ def test_points_concern_nothing_and_a_new_check_its_criterion(before: dict[str, 
 IMPORTED = """\
 import importlib, json, os, sys
 import gradebox.pytest_plugin, torch
+import grader
 from gradebox.sandbox import server, worker
 found = {}
 for name in sys.argv[1:]:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import grader
 from gradebook.results import ClassResult, LatePenalty, StudentResult
-from gradebox import rubric as rubrics
 from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 from gradebox.overrides import Override
 from gradebox.report.document import to_document
@@ -28,7 +28,7 @@ def document(
     overrides: Sequence[Override] = (),
 ) -> dict[str, Any]:
     """A grade.json document; checks that are not named passed."""
-    rubric = rubrics.load()
+    rubric = grader.course().rubric
     chosen = rubric.select(tuple(labs))
     checks = [check.id for lab in chosen for criterion in lab.criteria for check in criterion.checks]
     everything = {check: reports.get(check, CheckReport(Outcome.PASSED, seconds=0.1)) for check in checks}
@@ -51,7 +51,7 @@ def student(key: str, grade_document: Mapping[str, Any] | None, **more: Any) -> 
 
 
 def a_class(students: Sequence[StudentResult], *, labs: Sequence[int] = (1,), title: str = "GPU labs") -> ClassResult:
-    most = sum((lab.points for lab in rubrics.load().select(tuple(labs))), Decimal(0))
+    most = sum((lab.points for lab in grader.course().rubric.select(tuple(labs))), Decimal(0))
     return ClassResult(
         title=title,
         made_at=MADE_AT,
@@ -68,7 +68,7 @@ def a_class(students: Sequence[StudentResult], *, labs: Sequence[int] = (1,), ti
 def large_class(count: int, *, labs: Sequence[int] = (1, 2, 3, 4, 5), seed: int = 1) -> ClassResult:
     """Students of different ability on checks of different difficulty, with everything an export has to show."""
     draw = random.Random(seed)
-    rubric = rubrics.load()
+    rubric = grader.course().rubric
     checks = [c.id for lab in rubric.select(tuple(labs)) for row in lab.criteria for c in row.checks]
     difficulty = {check: draw.gauss(-0.6, 0.8) for check in checks}
     rows = []

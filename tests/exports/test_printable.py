@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import grader
 from gradebook.exports import everything, github, gradescope, review_list, reviews, view
 from gradebook.exports.everything import Options
 from gradebook.exports.feedback import grade_markdown
@@ -29,7 +30,6 @@ from gradebook.run.progress import ClassProgress
 from gradebook.similarity import report as similarity_report
 from gradebook.similarity.similarity import Pair, Passage
 from gradebox import report
-from gradebox import rubric as rubrics
 from gradebox.grade import CheckReport, Grade, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.console import Console
@@ -47,7 +47,7 @@ HIDDEN = (
 HOSTILE = f"a{HIDDEN}b"
 LEGIT = "Zoë 中文 👩🏽‍💻 می‌خواهم"
 ROOT = Path(__file__).parents[2]
-CHECKS = [check.id for check in rubrics.load().checks() if check.id.startswith("lab1.")]
+CHECKS = [check.id for check in grader.course().rubric.checks() if check.id.startswith("lab1.")]
 
 
 def assert_printable(text: str | bytes, *, is_json: bool = False) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import grader
 from gradebook.exports import decisions, review_list, reviews, view
 from gradebook.exports.reviews import ReviewError
 from gradebook.results import ClassResult
-from gradebox import overrides, rubric
+from gradebox import overrides
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override, OverrideError
 from tests.exports.classes import HOSTILE, a_class, document, student
@@ -106,12 +107,12 @@ reason = "half of it"
 
 
 def give(file: Path, criterion: str = "lab1.memory", points: str = "4.5", reason: str = 'a "better" look') -> Override:
-    return decisions.override(file, rubric.load(), "ada", criterion, points, reason)
+    return decisions.override(file, grader.course().rubric, "ada", criterion, points, reason)
 
 
 def test_an_override_makes_the_file(tmp_path: Path) -> None:
     wanted = give(tmp_path / "new" / "overrides.toml")
-    assert overrides.load(tmp_path / "new" / "overrides.toml", rubric.load()) == (wanted,)
+    assert overrides.load(tmp_path / "new" / "overrides.toml", grader.course().rubric) == (wanted,)
     assert wanted == Override("ada", "lab1.memory", Decimal("4.5"), 'a "better" look')
 
 
@@ -125,7 +126,7 @@ def test_an_override_is_changed_in_its_place_and_comments_stay(tmp_path: Path) -
         "points = 1               # first try",
         'reason = "half of it"',
     ]
-    assert wanted in overrides.load(file, rubric.load())
+    assert wanted in overrides.load(file, grader.course().rubric)
 
 
 def test_an_override_is_added_after_the_others(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_an_override_is_added_after_the_others(tmp_path: Path) -> None:
     file.write_text(OWN.rstrip())
     give(file, "lab1.benchmark")
     assert file.read_text().startswith(OWN.rstrip())
-    assert len(overrides.load(file, rubric.load())) == 3
+    assert len(overrides.load(file, grader.course().rubric)) == 3
 
 
 @pytest.mark.parametrize(

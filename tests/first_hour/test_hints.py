@@ -8,25 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import hints, rubric
+import grader
+from gradebox import hints
 from gradebox.guide.tasks import tasks
 from gradebox.release.leaks import Secrets
 from tests.first_hour.conftest import ROOT
 
-LABS = {lab.id: lab for lab in rubric.load().labs}
+LABS = {lab.id: lab for lab in grader.course().rubric.labs}
 
 
 def test_every_check_of_the_hundred_points_has_three_steps() -> None:
-    course, known = rubric.load(), hints.load()
+    course, known = grader.course().rubric, hints.load(grader.course())
     assert hints.problems(course, known) == []
     assert sum((check.points for check in course.checks()), Decimal(0)) == 100
     assert {len(hint.steps) for hint in known.values()} == {3}
 
 
 def test_a_check_without_a_hint_and_a_hint_without_a_check_are_named() -> None:
-    known = dict(hints.load())
+    known = dict(hints.load(grader.course()))
     known["lab1.benchmark.gone"] = known.pop("lab1.benchmark.warmed_up")
-    assert hints.problems(rubric.load(), known) == [
+    assert hints.problems(grader.course().rubric, known) == [
         "lab1.benchmark.warmed_up has no hint",
         "lab1.benchmark.gone is no check of the rubric",
     ]
@@ -51,7 +52,7 @@ def test_a_solution_in_a_hint_is_found(tmp_path: Path) -> None:
 def test_what_a_hint_names_is_there(lab: str) -> None:
     folder = ROOT / "labs" / LABS[lab].package
     numbers = {task.number for task in tasks(folder / "README.md")}
-    for hint in (hint for check, hint in hints.load().items() if check.startswith(lab)):
+    for hint in (hint for check, hint in hints.load(grader.course()).items() if check.startswith(lab)):
         assert hint.task in numbers, hint.check
         for place in hint.write:
             file, _, name = place.partition(" ")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gradebox import hints, report, rubric
+import grader
+from gradebox import hints, report
 from gradebox.grade import CheckReport, Circumstances, Outcome, grade
 from gradebox.guide.tasks import survey, tasks
 from gradebox.report import progress
@@ -59,7 +60,7 @@ def report_on(
     room: Path, problems: Mapping[str, CheckReport], labs: tuple[int, ...] = (1, 2, 3, 4, 5), sha: str | None = None
 ) -> None:
     """A report on the labs as they are, in which everything passes but `problems`."""
-    course = rubric.load()
+    course = grader.course().rubric
     if sha is None:
         with tempfile.TemporaryDirectory() as copy:
             sha = copying.write(copying.scan(room / "labs"), Path(copy, "labs"))
@@ -89,11 +90,13 @@ def test_the_place_is_that_of_the_todo(room: Path) -> None:
 
 
 def test_every_open_task_belongs_to_a_heading_and_every_heading_is_found(room: Path) -> None:
-    for lab in rubric.load().labs:
+    for lab in grader.course().rubric.labs:
         headings = {task.number for task in tasks(room / "labs" / lab.package / "README.md")}
         found, _ = survey(room / "labs" / lab.package)
         assert {function.task for function in found} <= headings
-        assert {hint.task for check, hint in hints.load().items() if check.startswith(lab.id)} == headings
+        assert {
+            hint.task for check, hint in hints.load(grader.course()).items() if check.startswith(lab.id)
+        } == headings
 
 
 def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: Ask) -> None:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import report, rubric
+import grader
+from gradebox import report
 from gradebox.grade import SCHEMA_VERSION, CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.report import html, progress
 
 
 def graded(failing: Collection[str] = (), labs: tuple[int, ...] = (1,), submission: str = "labs") -> Grade:
     """A grade of these labs in which everything passes but these checks."""
-    course = rubric.load()
+    course = grader.course().rubric
     reports = {
         check.id: CheckReport(Outcome.FAILED, "saw 1, expected 2", "look")
         if check.id in failing

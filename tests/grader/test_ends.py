@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradebox import rubric
+import grader
 from gradebox.configuration import own_configuration
 from gradebox.grade import Circumstances, grade
 from gradebox.report.document import SCHEMA_FILE, to_json
@@ -169,7 +169,7 @@ def test_the_next_grading_replaces_an_incomplete_one_and_does_not_compare_with_i
 
 def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
     here = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0, incomplete="it was interrupted")
-    course = rubric.load()
+    course = grader.course().rubric
     (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
     for export in ("gradescope-results", "github-result", "markdown"):
         command = [GPULABS, "export", export, str(tmp_path / "grade.json")]

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import files, rubric
+import grader
+from gradebox import files
 from gradebox.grade import Circumstances, grade
 from gradebox.report import progress, save, write
 
 GPULABS = str(Path(sys.executable).with_name("gpulabs"))
-COURSE = rubric.load()
+COURSE = grader.course().rubric
 HERE = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0)
 GRADE = grade(COURSE, COURSE.labs[:1], {}, HERE)
 

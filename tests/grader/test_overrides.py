@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import rubric as rubrics
+import grader
 from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from gradebox.overrides import Override, OverrideError, load
 from gradebox.report.document import to_document
@@ -22,7 +22,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def graded(*overrides: Override, **outcomes: Outcome) -> Grade:
     """Lab 1 with every check passed but those named (by the last part of their name)."""
-    rubric = rubrics.load()
+    rubric = grader.course().rubric
     labs = rubric.select((1,))
     checks = [check.id for lab in labs for criterion in lab.criteria for check in criterion.checks]
     reports = {check: CheckReport(outcomes.get(check.rpartition(".")[2], Outcome.PASSED)) for check in checks}
@@ -31,7 +31,7 @@ def graded(*overrides: Override, **outcomes: Outcome) -> Grade:
 
 
 def test_an_entry_is_read_exactly(tmp_path: Path) -> None:
-    (override,) = load(written(tmp_path, ENTRY), rubrics.load())
+    (override,) = load(written(tmp_path, ENTRY), grader.course().rubric)
     assert override == Override("ada", "lab1.analysis", Decimal("4.5"), "right, in other units")
 
 
@@ -53,12 +53,12 @@ def test_an_entry_is_read_exactly(tmp_path: Path) -> None:
 )
 def test_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     with pytest.raises(OverrideError, match=message):
-        load(written(tmp_path, ENTRY.replace(*change)), rubrics.load())
+        load(written(tmp_path, ENTRY.replace(*change)), grader.course().rubric)
 
 
 def test_the_same_criterion_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OverrideError, match="stands twice"):
-        load(written(tmp_path, ENTRY + ENTRY), rubrics.load())
+        load(written(tmp_path, ENTRY + ENTRY), grader.course().rubric)
 
 
 def test_points_are_replaced_and_the_reason_is_in_every_report() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gradebox import report, rubric
+import grader
+from gradebox import report
 from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from gradebox.report import html
 from gradebox.report.document import SCHEMA_FILE, from_document, points, to_document
@@ -19,7 +20,7 @@ HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 
 @pytest.fixture
 def result() -> Grade:
-    course = rubric.load()
+    course = grader.course().rubric
     *written, last = course.labs
     unwritten = replace(last, criteria=tuple(replace(criterion, checks=()) for criterion in last.criteria))
     course = replace(course, labs=(*written, unwritten))
@@ -60,7 +61,7 @@ def test_what_a_submission_says_cannot_become_markup(result: Grade) -> None:
 
 
 def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reason(result: Grade) -> None:
-    course = rubric.load()
+    course = grader.course().rubric
     reports = {check.id: CheckReport(Outcome.PASSED) for check in course.checks()}
     cause = "lab1.benchmark.returns_result"
     reports[cause] = CheckReport(Outcome.FAILED, "Task 1.2 is open")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import grader
 from gradebox import rubric
 from gradebox.rubric import RubricError
 
@@ -49,7 +50,7 @@ def refused(tmp_path: Path):
 
 
 def test_the_course_rubric_has_19_criteria_and_100_points() -> None:
-    course = rubric.load()
+    course = grader.course().rubric
     assert sum(lab.points for lab in course.labs) == 100
     assert [lab.points for lab in course.labs] == [20, 20, 25, 20, 15]
     assert sum(len(lab.criteria) for lab in course.labs) == 19
@@ -105,8 +106,8 @@ def test_a_pass_mark_above_100_percent_is_refused(refused) -> None:
 
 def test_selecting_a_lab_that_does_not_exist_names_those_that_do() -> None:
     with pytest.raises(ValueError, match="there is no lab 9; the labs are 1, 2, 3, 4, 5"):
-        rubric.load().select((1, 9))
+        grader.course().rubric.select((1, 9))
 
 
 def test_selected_labs_come_in_the_rubrics_order() -> None:
-    assert [lab.id for lab in rubric.load().select((3, 1))] == ["lab1", "lab3"]
+    assert [lab.id for lab in grader.course().rubric.select((3, 1))] == ["lab1", "lab3"]

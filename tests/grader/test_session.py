@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gradebox.session import GradingSession
 
-from gradebox import rubric
+import grader
 from gradebox.assertions import CheckFailed
 from gradebox.devices import parse
 from gradebox.grade import CheckResult, Grade, IntegrityNote, Outcome
@@ -22,7 +22,7 @@ ELSEWHERE = "lab1.analysis.bound_named"
 
 def graded(*notes: IntegrityNote, void: bool = True) -> Grade:
     """Lab 1 where everything passes but one check, which is void or only wrong."""
-    course = rubric.load()
+    course = grader.course().rubric
     submission: Any = SimpleNamespace(integrity=notes, source_notes=lambda labs: ())
     sandbox: Any = SimpleNamespace(submission_sha256="ab" * 32, isolation=SimpleNamespace(mode="namespaces"))
     session = GradingSession(

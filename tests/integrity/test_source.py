@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gradebox import rubric, source
+import grader
+from gradebox import source
 from gradebox.grade import IntegrityNote
 from tests.scenarios.build import ROOT
 
-LABS = rubric.load().select((1,))
+LABS = grader.course().rubric.select((1,))
 
 
 def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[IntegrityNote, ...]:
@@ -75,7 +76,7 @@ def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
 
 
 def test_the_reference_and_every_correct_style_leave_no_note() -> None:
-    labs = rubric.load().labs
+    labs = grader.course().rubric.labs
     for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
         assert source.notes(files, labs) == (), folder
