@@ -13,8 +13,8 @@ import pytest
 
 from gradebook.run.pool import LocalPool
 from gradebook.run.tasks import EngineError, Judge
-from tests.classroom.conftest import SmallClass
-from tests.classroom.fakes import FakeJudge
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import FakeJudge
 
 
 def pool(jobs: int, room: Path, device: str) -> LocalPool:
@@ -82,7 +82,7 @@ def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallCl
         "from pathlib import Path\n"
         "from rich.console import Console\n"
         "from gradebook.run.grade_class import Order, grade_class\n"
-        "from tests.classroom.test_pool import pool\n"
+        "from tests.gradebook.run.test_pool import pool\n"
         "if __name__ == '__main__':\n"
         "    order = Order(submissions=Path(sys.argv[1]), out=Path(sys.argv[2]), labs=(1,), device='vgpu')\n"
         "    grade_class(order, pool, Console(quiet=True))\n"
@@ -96,7 +96,7 @@ def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallCl
 
 PROGRAM = """\
 from grader.cli import app, classroom
-from tests.classroom.test_pool import pool
+from tests.gradebook.run.test_pool import pool
 
 if __name__ == "__main__":
     classroom._engines = lambda name: pool

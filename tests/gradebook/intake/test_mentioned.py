@@ -13,8 +13,8 @@ from gradebook.results import ClassResult, GradebookError
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.settings import SettingsError
 from gradebox.overrides import OverrideError
-from tests.classroom.conftest import SmallClass
-from tests.classroom.fakes import fake_engine
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import fake_engine
 
 
 def override(student: str, criterion: str = "lab1.analysis") -> str:

@@ -15,7 +15,7 @@ from gradebook.intake.collect import Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError, find
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import Sandbox
-from tests.classroom.synthetic import make_class
+from tests.gradebook.synthetic import make_class
 
 Take = Callable[..., dict[str, Student]]
 

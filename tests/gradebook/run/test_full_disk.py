@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.classroom.conftest import SmallClass
+from tests.gradebook.conftest import SmallClass
 from tests.small_disk import on_a_small_disk
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 import grader.cli.classroom
 from grader.cli import app
-from tests.classroom.fakes import fake_engine
+from tests.gradebook.fakes import fake_engine
 
 grader.cli.classroom._engines = lambda name: fake_engine
 app(sys.argv[1:])

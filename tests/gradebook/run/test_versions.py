@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradebook.run import versions
-from gradebox import rubric
+import grader
 from gradebox.configuration import ROOT
 
 EVERYTHING = {criterion.id for lab in grader.course().rubric.labs for criterion in lab.criteria if criterion.available}

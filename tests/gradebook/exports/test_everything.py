@@ -17,7 +17,7 @@ from gradebook.run.grade_class import Order, grade_class
 from gradebook.run.tasks import Grading, Task
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from grader.cli import app
-from tests.exports.classes import a_class, document, student
+from tests.gradebook.exports.classes import a_class, document, student
 
 PEAK = "lab1.memory.peak_equals_truth"
 

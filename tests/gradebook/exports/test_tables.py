@@ -8,7 +8,7 @@ from gradebook.exports import canvas, moodle, statistics, tables, view
 from gradebook.results import ClassResult, LatePenalty
 from gradebox.grade import CheckReport, Outcome
 from gradebox.overrides import Override
-from tests.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
 
 FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}
 LATE = LatePenalty(seconds_late=90_000, points=Decimal(2), rule="10 % per day, 1 day")

@@ -35,9 +35,9 @@ from gradebox.overrides import Override
 from gradebox.report.console import Console
 from gradebox.report.document import from_document, to_document
 from grader.cli import app
-from tests.classroom.conftest import SmallClass
-from tests.classroom.fakes import fake_engine
-from tests.exports.classes import a_class, document, student
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.exports.classes import a_class, document, student
+from tests.gradebook.fakes import fake_engine
 
 HIDDEN = (
     "\x00\x07\x08\x0b\r\x1b[2J\x1b]0;x\x07\x7f\x85\x9b2J"
@@ -46,7 +46,7 @@ HIDDEN = (
 )
 HOSTILE = f"a{HIDDEN}b"
 LEGIT = "Zoë 中文 👩🏽‍💻 می‌خواهم"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHECKS = [check.id for check in grader.course().rubric.checks() if check.id.startswith("lab1.")]
 
 

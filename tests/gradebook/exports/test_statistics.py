@@ -10,7 +10,7 @@ from gradebook.exports import statistics, view
 from gradebook.exports.statistics import CheckStatistics, item_rest_correlation, upper_lower_index
 from gradebook.results import ClassResult
 from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Outcome
-from tests.exports.classes import a_class, document, student
+from tests.gradebook.exports.classes import a_class, document, student
 
 CHECK = "lab1.benchmark.warmed_up"
 OTHERS = ("lab1.memory.every_stage_present", "lab1.memory.allocated_equals_truth", "lab1.memory.peak_equals_truth")

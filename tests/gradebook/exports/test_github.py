@@ -9,7 +9,7 @@ from gradebook.exports import github
 from gradebook.exports.github import WorkflowError
 from gradebox.grade import CheckReport, Outcome
 from gradebox.report.document import from_document
-from tests.exports.classes import HOSTILE, document
+from tests.gradebook.exports.classes import HOSTILE, document
 
 
 def test_the_workflow_has_no_more_rights_than_the_reporter_needs() -> None:

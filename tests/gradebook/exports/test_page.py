@@ -8,7 +8,7 @@ import pytest
 from gradebook.exports import page, statistics, view
 from gradebook.results import ClassResult, LatePenalty
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
-from tests.exports.classes import HOSTILE, a_class, document, large_class, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, document, large_class, student
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line"}
 

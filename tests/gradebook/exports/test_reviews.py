@@ -13,7 +13,7 @@ from gradebook.results import ClassResult
 from gradebox import overrides
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override, OverrideError
-from tests.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
 
 UNSURE = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
 PEAK, WARM = "lab1.memory.peak_equals_truth", "lab1.benchmark.warmed_up"

@@ -19,7 +19,7 @@ from gradebook.results import LatePenalty
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.document import from_document
-from tests.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
 
 SCHEMA = json.loads(gradescope.SCHEMA_FILE.read_text())
 REPORTS = {
@@ -146,7 +146,7 @@ def run(root: Path) -> dict[str, object]:
 
 def test_the_autograder_grades_a_submission_in_gradescopes_layout(tmp_path: Path) -> None:
     root = in_its_layout(tmp_path)
-    stub = Path(__file__).parents[2] / "labs" / "lab1_gpu_basics"
+    stub = Path(__file__).parents[3] / "labs" / "lab1_gpu_basics"
     lab = root / "submission" / "my work" / "lab1-gpu-basics"
     lab.mkdir(parents=True)
     (root / "submission" / "README.txt").write_text("beside the wrapper folder")
@@ -172,7 +172,7 @@ def test_the_autograder_says_why_it_cannot_grade(tmp_path: Path) -> None:
 
 def test_a_grader_that_fails_gives_no_zero(tmp_path: Path) -> None:
     root = in_its_layout(tmp_path)
-    shutil.copytree(Path(__file__).parents[2] / "labs" / "lab1_gpu_basics", root / "submission" / "lab1_gpu_basics")
+    shutil.copytree(Path(__file__).parents[3] / "labs" / "lab1_gpu_basics", root / "submission" / "lab1_gpu_basics")
     with (root / "source" / "settings.sh").open("a") as file:
         file.write("DEVICE=cuda\nCUDA_VISIBLE_DEVICES=none\n")
     environment = {**os.environ, "AUTOGRADER_ROOT": str(root), "AUTOGRADER_PYTHON": sys.executable}

@@ -11,7 +11,7 @@ from gradebook.results import LatePenalty, StudentResult
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.document import duration
-from tests.exports.classes import HOSTILE, MADE_AT, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, document, student
 
 REPORTS = {
     "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, f"{HOSTILE}\n```\n# not a heading", "warm up *first*"),

@@ -14,7 +14,7 @@ import pytest
 from gradebook.intake.handed_in import find
 from gradebook.intake.repositories import Repository as OurCopy
 from gradebook.settings import GitSettings, Settings
-from tests.classroom.test_repositories import Repository, take, text_of
+from tests.gradebook.intake.test_repositories import Repository, take, text_of
 
 THEIRS = "the classmate's answer"
 

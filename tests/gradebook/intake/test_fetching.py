@@ -21,9 +21,9 @@ from gradebook.intake import repositories
 from gradebook.results import ClassResult, StudentResult
 from gradebook.settings import GitSettings, Settings
 from grader.cli import app
-from tests.classroom.conftest import SmallClass
-from tests.classroom.fakes import fake_engine
-from tests.classroom.test_repositories import Repository, take
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import fake_engine
+from tests.gradebook.intake.test_repositories import Repository, take
 
 GITHUB_OVER_SSH = "echo 'ERROR: Repository not found.' >&2; exit 1 #"
 

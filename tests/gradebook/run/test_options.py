@@ -15,9 +15,9 @@ from gradebook import standing
 from gradebook.results import ClassResult
 from grader.cli import app
 from grader.cli.classroom import grade_submissions
-from tests.classroom.conftest import SmallClass
-from tests.classroom.fakes import InThisProcess
-from tests.classroom.test_repositories import Repository
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import InThisProcess
+from tests.gradebook.intake.test_repositories import Repository
 
 ROSTER = "student,submitted_at\nada,2026-03-03T00:00+00:00\nbob,\n"
 OVERRIDE = '[[override]]\nstudent = "ada"\ncriterion = "lab1.analysis"\npoints = 4.5\nreason = "seen by hand"\n'

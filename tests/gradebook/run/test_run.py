@@ -14,7 +14,7 @@ from gradebook.run import grade_class as run
 from gradebook.run import versions
 from gradebook.store import Gradebook
 from gradebox import rubric
-from tests.classroom.conftest import SmallClass
+from tests.gradebook.conftest import SmallClass
 
 BENCHMARK, MEASUREMENTS, MEMORY, ANALYSIS = "lab1.benchmark", "lab1.measurements", "lab1.memory", "lab1.analysis"
 ALL = f"{BENCHMARK}, {MEASUREMENTS}, {MEMORY}, {ANALYSIS}"

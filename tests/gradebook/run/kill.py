@@ -1,4 +1,4 @@
-"""`python -m tests.classroom.kill SUBMISSIONS OUT POINT`: grade a small class, and die by SIGKILL at a point of it.
+"""`python -m tests.gradebook.run.kill SUBMISSIONS OUT POINT`: grade a small class, and die by SIGKILL at a point of it.
 
 The gradings are those of the fake judge, in this process.
 """
@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.run.tasks import Grading, Task
-from tests.classroom.fakes import FakeJudge, fake_engine
+from tests.gradebook.fakes import FakeJudge, fake_engine
 
 STATEMENTS = {
     "before the first table": "CREATE TABLE meta",

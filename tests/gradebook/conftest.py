@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gradebook.results import ClassResult
 from gradebook.run.grade_class import Order, grade_class
-from tests.classroom.fakes import LOG, fake_engine
+from tests.gradebook.fakes import LOG, fake_engine
 
 
 class SmallClass:
