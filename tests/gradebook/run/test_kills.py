@@ -38,7 +38,14 @@ def test_what_was_being_graded_is_all_that_a_kill_costs(small_class: SmallClass)
 @pytest.mark.parametrize("point", ["before the first table", "before the class is stored"])
 def test_a_gradebook_that_was_never_filled_says_so(small_class: SmallClass, point: str) -> None:
     small_class.hands_in("ada")
-    command = [sys.executable, "-m", "tests.gradebook.run.kill", str(small_class.submissions), str(small_class.out), point]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.gradebook.run.kill",
+        str(small_class.submissions),
+        str(small_class.out),
+        point,
+    ]
     subprocess.run(command, check=False)
     with pytest.raises(ValueError, match="the gradebook is empty: its first run was stopped"):
         standing.read(small_class.out)
