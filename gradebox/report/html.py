@@ -70,9 +70,7 @@ def render(
 def _waiting(grade: Grade) -> dict[str, str]:
     """The check that a blocked one waits for, where it stands on the page with its reason."""
     shown = {check.id: check for lab in grade.labs for criterion in lab.criteria for check in criterion.checks}
-    causes = {name: check.message.removeprefix("blocked by ").partition(":")[0] for name, check in shown.items()
-              if check.outcome is Outcome.BLOCKED}  # fmt: skip
-    return {name: cause for name, cause in causes.items() if cause in shown}
+    return {name: check.blocked_by for name, check in shown.items() if check.blocked_by in shown}
 
 
 def _finalized(value: Any) -> Any:
