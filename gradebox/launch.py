@@ -35,7 +35,7 @@ _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFF
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
 _PROGRAM = "import sys; sys.path[:0] = {first!r}; from gradebox.launch import judge; sys.exit(judge(sys.argv[1:]))"
 _PYTEST = ("-c", os.devnull, "--rootdir", os.curdir, "--noconftest", "--capture=no", "-p", "no:cacheprovider",
-           "-p", "no:warnings")  # fmt: skip
+           "-p", "no:warnings", "-p", "gradebox.pytest_plugin")  # fmt: skip
 """The options that make pytest read nothing of a submission, nor of the folder it is started in."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED = 100
@@ -224,7 +224,7 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
 
 
 def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
-    """Our own folder and the one that holds the course, then what this process searches, without what is not the course's.
+    """Our own folder and the one that holds the course, then what this process searches of libraries.
 
     Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.

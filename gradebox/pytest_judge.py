@@ -21,7 +21,7 @@ from gradebox.grade import ExitCode, Outcome
 from gradebox.options import Options
 from gradebox.run import Blocked, GradingError
 
-options: Options
+options: Options | None = None
 """What is asked; `launch.judge` says it."""
 ended_with: int | None = None
 """The exit code of the grading; None when it did not come to its end."""
@@ -30,6 +30,7 @@ ended_with: int | None = None
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Refuse what cannot be graded, with one clear line and exit code 2, before anything runs."""
+    assert options is not None
     try:
         if config.inipath != Path(os.devnull) or not config.option.noconftest:
             raise GradingError("--grade needs its own configuration: leave out -c and --rootdir")
