@@ -1,9 +1,9 @@
 """TOML and JSON that somebody wrote, read into dataclasses: one set of rules and of messages for every file of ours.
 
 The dataclass says what a file may hold: its fields are the keys, their types the values, what has a default may be left
-out. A field with `metadata=REST` takes all tables under other names. Unknown keys, missing keys and wrong types are errors
-that name the file, the line and what to do; nothing is converted but whole numbers to exact points and text to dates.
-(A library would do, but grading has to run where none can be installed.)
+out. A field with `metadata=REST` takes all tables under other names. Unknown keys, missing keys and wrong types are
+errors that name the file, the line and what to do; nothing is converted but whole numbers to exact points. (A library
+would do, but grading has to run where none can be installed.)
 """
 
 from __future__ import annotations
