@@ -170,11 +170,19 @@ class Course:
         return self.folder / lab.id / name
 
     def prepare(self) -> None:
-        """Let Python find the course's package."""
+        """Let Python find the course's package.
+
+        Raises:
+            CourseError: Python knows another package of this name.
+        """
         parent = str(self.folder.parent)
-        if importlib.util.find_spec(self.package) is None:
+        spec = importlib.util.find_spec(self.package)
+        if spec is None:
             sys.path.append(parent)
             importlib.invalidate_caches()
+        elif spec.origin is None or Path(spec.origin).resolve().parent != self.folder:
+            where = spec.origin or "another folder"
+            raise CourseError(f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder")
 
 
 def _whole(course: Course, lab: Lab) -> Lab:
@@ -216,6 +224,7 @@ def _load(folder: Path) -> Course:
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
         raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
+    _require_packages(document, folder, [SHARED, *table.labs, *table.exercises])
     rubric.require_sum(document, (), "the labs", table.points, [lab.points for lab in labs])
     count = sum(len(lab.criteria) for lab in labs)
     if table.criteria not in (None, count):
@@ -248,6 +257,16 @@ def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
     if not file.is_file():
         raise document.error(("labs" if number else "exercises",), f"there is no {file}")
     return rubric.load_lab(file, name, number)
+
+
+def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
+    """Raise unless Python can import the course's folders by their names."""
+    for lab in (folder, *(folder / name for name in labs)):
+        for place in (lab, lab / "checks", lab / "probes"):
+            if place.is_dir() and not (place / "__init__.py").is_file():
+                raise document.error((), f"{place} lacks an __init__.py, which may be empty")
+            if not place.name.isidentifier():
+                raise document.error((), f"the folder {place} needs another name: letters, digits and underscores")
 
 
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:

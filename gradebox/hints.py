@@ -20,7 +20,7 @@ from gradebox.rubric import Rubric
 FILE = "hints.toml"
 MAX_STEPS = 3
 
-_TASK = re.compile(r"[1-9]\.[1-9]")
+_TASK = re.compile(r"([1-9][0-9]?)\.[1-9][0-9]?")
 _PLACE = re.compile(r"[a-z_0-9]+\.py [A-Za-z_.]+|REPORT\.md")
 
 
@@ -60,7 +60,7 @@ def load(course: Course) -> Mapping[str, Hint]:
             raise HintError(f"{file}: not valid TOML: {error}") from None
         for criterion, checks in tables.items():
             for name, table in checks.items():
-                hint = _hint(f"{lab.id}.{criterion}.{name}", table)
+                hint = _hint(f"{lab.id}.{criterion}.{name}", lab.number, table)
                 found[hint.check] = hint
     return found
 
@@ -81,11 +81,12 @@ def problems(rubric: Rubric, hints: Mapping[str, Hint]) -> list[str]:
     ]
 
 
-def _hint(check: str, table: Any) -> Hint:
+def _hint(check: str, number: int, table: Any) -> Hint:
     if not isinstance(table, dict) or table.keys() != {"task", "write", "steps"}:
         raise HintError(f"{check}: expected the keys task, write and steps")
     task, write, steps = table["task"], table["write"], table["steps"]
-    if not _TASK.fullmatch(task) or task[0] != check[3]:
+    found = _TASK.fullmatch(task)
+    if found is None or found[1] != str(number):
         raise HintError(f"{check}: {task!r} is no task of its lab")
     if not write or not all(_PLACE.fullmatch(place) for place in write):
         raise HintError(f"{check}: write names files and functions: {write!r}")
