@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ import jsonschema
 import pytest
 
 import grader
-from gradebox.configuration import own_configuration
-from gradebox.grade import Circumstances, grade
+from gradebox import front
+from gradebox.grade import Circumstances, ExitCode, grade
+from gradebox.options import Options
 from gradebox.report.document import SCHEMA_FILE, to_json
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
+from tests.gradebox.processes import cpu_seconds, descendants, eventually, parents
+from tests.gradebox.small_course import SUMS, write_course, write_submission
 from tests.small_disk import on_a_small_disk
 
 ROOT = Path(__file__).parents[2]
@@ -37,40 +39,52 @@ def outcomes(grade: dict[str, Any]) -> list[str]:
     return [check["outcome"] for lab in grade["labs"] for criterion in lab["criteria"] for check in criterion["checks"]]
 
 
+ENDLESS = "import time\nbegun = time.monotonic()\nwhile time.monotonic() < begun + 600:\n    pass\n"
+GRADE = """\
+import sys
+from gradebox import launch
+from gradebox.options import Options
+sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=sys.argv[3], jobs=1)))
+"""
+
+
 @pytest.fixture
-def endless(tmp_path: Path) -> Path:
-    """The first lab, solved, but with an endless loop at the end of what the second check needs."""
+def small(tmp_path: Path) -> list[str]:
+    """Grades a submission whose last lab never ends, in a course whose first check takes a second."""
+    changes = ("basics/checks/numbers.py", "from gradebox.assertions", "import time\nfrom gradebox.assertions")
+    slow = ("basics/checks/numbers.py", "seen = ", "time.sleep(1.2)\n        seen = ")
+    submission = write_submission(tmp_path, sums=ENDLESS + SUMS)
+    return [sys.executable, "-c", GRADE, str(write_course(tmp_path, changes, slow)), str(submission)]
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> list[str]:
+    """The same with our own command: the first lab, solved, but with an endless loop in what the second check needs."""
     folder = tmp_path / "endless" / "lab1_gpu_basics"
     folder.mkdir(parents=True)
     for file in LAB1.glob("*.py"):
         (folder / file.name).write_text(file.read_text())
     with (folder / "benchmark.py").open("a") as file:
-        file.write("\nwhile True:\n    pass\n")
-    return folder.parent
+        file.write(f"\n{ENDLESS}")
+    return [GPULABS, "grade", str(folder.parent), "--criterion=lab1.benchmark", "--device=vgpu", "--report"]
 
 
 class Started:
     """A grading that has come to the endless loop."""
 
-    def __init__(self, submission: Path, report: Path) -> None:
-        command = [
-            GPULABS,
-            "grade",
-            str(submission),
-            "--criterion=lab1.benchmark",
-            "--device=vgpu",
-            f"--report={report}",
-        ]
-        self.front = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, command: list[str], report: Path) -> None:
+        self.front = subprocess.Popen(
+            [*command, str(report)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self._report = report
-        assert self._wait(self._is_stuck), "the endless loop was never reached"
+        assert eventually(self._is_stuck), "the endless loop was never reached"
         self.running = descendants(self.front.pid)
         (self.judge,) = (pid for pid, parent in parents().items() if parent == self.front.pid)
 
     def end(self) -> tuple[int, str, str]:
         """Exit code and what was printed; every process has ended."""
         output, errors = self.front.communicate(timeout=90)
-        assert self._wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.running))
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.running))
         return self.front.returncode, output, errors
 
     def _is_stuck(self) -> bool:
@@ -81,48 +95,16 @@ class Started:
             return False
         return passed and any(cpu_seconds(pid) > 1.5 for pid in descendants(self.front.pid)[-1:])
 
-    @staticmethod
-    def _wait(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not condition():
-            time.sleep(0.1)
-        return condition()
 
-
-def parents() -> dict[int, int]:
-    """The parent of every process, by /proc."""
-    found: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, the innermost ones last."""
-    by_parent = parents()
-    found, level = [], [pid]
-    while level := sorted(child for child, parent in by_parent.items() if parent in level):
-        found += level
-    return found
-
-
-def cpu_seconds(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "course"),
+    [(signal.SIGINT, "ours"), (signal.SIGINT, "small"), (signal.SIGTERM, "small"), (signal.SIGHUP, "small")],
+)
 def test_an_interrupted_grading_ends_everything_and_keeps_what_it_has(
-    number: signal.Signals, endless: Path, tmp_path: Path
+    number: signal.Signals, course: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     report = tmp_path / "report"
-    started = Started(endless, report)
+    started = Started(request.getfixturevalue(course), report)
     started.front.send_signal(number)
     code, output, errors = started.end()
     assert code == 2, output + errors
@@ -134,9 +116,9 @@ def test_an_interrupted_grading_ends_everything_and_keeps_what_it_has(
     assert "This grading is not over" in (report / "grade.html").read_text()
 
 
-def test_a_judge_that_is_killed_leaves_what_it_had_graded(endless: Path, tmp_path: Path) -> None:
+def test_a_judge_that_is_killed_leaves_what_it_had_graded(small: list[str], tmp_path: Path) -> None:
     report = tmp_path / "report"
-    started = Started(endless, report)
+    started = Started(small, report)
     os.kill(started.judge, signal.SIGKILL)
     code, output, errors = started.end()
     assert code == 2, output + errors
@@ -146,8 +128,8 @@ def test_a_judge_that_is_killed_leaves_what_it_had_graded(endless: Path, tmp_pat
     assert "passed" in outcomes(document(report))
 
 
-def test_a_grading_whose_caller_is_killed_ends_too(endless: Path, tmp_path: Path) -> None:
-    started = Started(endless, tmp_path / "report")
+def test_a_grading_whose_caller_is_killed_ends_too(small: list[str], tmp_path: Path) -> None:
+    started = Started(small, tmp_path / "report")
     started.front.kill()
     assert started.end()[0] == -signal.SIGKILL
     assert document(tmp_path / "report")["incomplete"] == "it was interrupted"
@@ -228,62 +210,50 @@ def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(tmp_path: 
     assert grade["seconds"] < 60
 
 
-@pytest.mark.parametrize("limit", ["0", "-3", "nan"])
-def test_a_time_limit_that_is_none_is_refused(limit: str, tmp_path: Path) -> None:
-    command = [GPULABS, "grade", "labs", f"--report={tmp_path / 'report'}", f"--time-limit={limit}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"--time-limit {float(limit):g}: expected seconds, more than 0" in done.stderr
+def breaking_after(count: int) -> type[Sandbox]:
+    """Sandboxes that cannot fork, as on Python 3.12 beside a library that forbids it, after so many requests."""
+
+    class Breaks(Sandbox):
+        left = count
+
+        def run(self, request: Request) -> Reply:
+            if Breaks.left <= 0:
+                raise SandboxError(f"the sandbox could not run {request.probe}: RuntimeError: os.fork is unsafe")
+            Breaks.left -= 1
+            return super().run(request)
+
+    return Breaks
 
 
-class Broken:
-    """A sandbox that cannot fork, as on Python 3.12 beside a library that forbids it; from `after` requests on."""
-
-    def __init__(self, sandbox: Sandbox, after: int) -> None:
-        self._sandbox, self._left = sandbox, after
-
-    def run(self, request: Request) -> Reply:
-        self._left -= 1
-        if self._left < 0:
-            raise SandboxError(f"the sandbox could not run {request.probe}: RuntimeError: os.fork is unsafe")
-        return self._sandbox.run(request)
-
-    def pytest_grade_sandbox(self, folder: Path) -> Any:
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("pytest_"):
-            raise AttributeError(name)
-        return getattr(self._sandbox, name)
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(
+        course=str(write_course(tmp_path)), submission=str(write_submission(tmp_path)), report=str(tmp_path / "report")
+    )
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Any:
-    with Sandbox(ROOT / "solutions") as entered:
-        yield entered
-
-
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_machine_that_cannot_grade_says_so_at_once(
-    sandbox: Sandbox, pytester: pytest.Pytester, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    jobs: int, options: Options, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*own_configuration(), "--grade", f"--submission={ROOT / 'solutions'}", "--device=vgpu", "--lab=1"]
-    ended = pytester.inline_run(*arguments, f"--grade-report={tmp_path / 'r'}", plugins=[Broken(sandbox, 0)])
-    assert ended.ret == 2
+    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(0))
+    assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
     said = "".join(capfd.readouterr())
     assert "could not grade: this machine cannot run checks: " in said
     assert "os.fork is unsafe" in said
     assert "make doctor" in said
-    assert not (tmp_path / "r").exists()
+    assert not options.report_folder.exists()
 
 
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize(("jobs", "after"), [(1, 3), (2, 4)])
 def test_a_machine_that_breaks_during_a_grading_ends_it_incomplete(
-    sandbox: Sandbox, pytester: pytest.Pytester, tmp_path: Path
+    jobs: int, after: int, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox.tried.clear()
-    arguments = [*own_configuration(), "--grade", f"--submission={ROOT / 'solutions'}", "--device=vgpu", "--lab=1"]
-    ended = pytester.inline_run(*arguments, f"--grade-report={tmp_path}", plugins=[Broken(sandbox, 6)])
-    assert ended.ret == 2
-    grade = document(tmp_path)
+    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(after))
+    assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
+    grade = document(options.report_folder)
     assert grade["incomplete"].startswith("this machine cannot run checks")
     assert "passed" in outcomes(grade)
     assert "failed" not in outcomes(grade)
