@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
 
 import grader
 from gradebox import front
@@ -20,6 +21,7 @@ from gradebox.grade import Circumstances, ExitCode, grade
 from gradebox.options import Options
 from gradebox.report.document import SCHEMA_FILE, to_json
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
+from grader.cli import app
 from tests.gradebox.processes import cpu_seconds, descendants, eventually, parents
 from tests.gradebox.small_course import SUMS, write_course, write_submission
 from tests.small_disk import on_a_small_disk
@@ -135,18 +137,21 @@ def test_a_grading_whose_caller_is_killed_ends_too(small: list[str], tmp_path: P
     assert document(tmp_path / "report")["incomplete"] == "it was interrupted"
 
 
-def test_the_next_grading_replaces_an_incomplete_one_and_does_not_compare_with_it(tmp_path: Path) -> None:
-    report = tmp_path / "report"
-    report.mkdir()
-    arguments = [GPULABS, "grade", "labs", "--criterion=lab1.memory", "--device=vgpu", f"--report={report}"]
-    subprocess.run(arguments, cwd=ROOT, capture_output=True, check=False)
+@pytest.mark.usefixtures("_courses_are_forgotten")
+def test_the_next_grading_replaces_an_incomplete_one_and_does_not_compare_with_it(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = options.report_folder
+    front.grade(options)
     (report / "progress.json").unlink()
     grade = document(report)
     (report / "grade.json").write_text(json.dumps(grade | {"incomplete": "it was interrupted"}))
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "since the last run" not in done.stdout
+    capsys.readouterr()
+    assert front.grade(options) is ExitCode.PASSED
+    assert "since the last run" not in capsys.readouterr().out
     assert document(report)["incomplete"] == ""
+    assert front.grade(options) is ExitCode.PASSED
+    assert "since the last run: no change" in capsys.readouterr().out
 
 
 def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
@@ -154,20 +159,21 @@ def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
     course = grader.course().rubric
     (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
     for export in ("gradescope-results", "github-result", "markdown"):
-        command = [GPULABS, "export", export, str(tmp_path / "grade.json")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
+        done = CliRunner().invoke(app, ["export", export, str(tmp_path / "grade.json")])
+        assert done.exit_code == 1
         assert "is not over (it was interrupted), so its points are no result" in done.stderr
         assert done.stdout == ""
 
 
-def graded_on_a_small_disk(folder: Path, size: str, *options: str, **environment: str) -> tuple[int, str, str]:
+def graded_on_a_small_disk(course: Path, folder: Path, size: str, report: Path) -> tuple[int, str, str]:
+    """With that disk in `folder`, which is also the one for temporary files unless the report is in it."""
     folder.mkdir()
+    temporary = {} if report.is_relative_to(folder) else {"TMPDIR": str(folder)}
     try:
         done = subprocess.run(
-            [GPULABS, "grade", "labs", "--criterion=lab1.memory", "--device=vgpu", *options],
+            [sys.executable, "-c", GRADE, str(course), str(write_submission(course.parent)), str(report)],
             cwd=ROOT,
-            env={**os.environ, **environment},
+            env={**os.environ, **temporary},
             preexec_fn=on_a_small_disk(folder, size),
             capture_output=True,
             text=True,
@@ -179,9 +185,7 @@ def graded_on_a_small_disk(folder: Path, size: str, *options: str, **environment
 
 
 def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    code, output, errors = graded_on_a_small_disk(
-        tmp_path / "small", "64k", f"--report={tmp_path / 'report'}", TMPDIR=str(tmp_path / "small")
-    )
+    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), tmp_path / "small", "8k", tmp_path / "report")
     assert code == 2, output + errors
     assert errors.startswith("could not grade: there is no room for a copy of the submission in")
     assert "TMPDIR=/path" in errors
@@ -190,23 +194,30 @@ def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(tmp_path: Path)
 
 def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(tmp_path: Path) -> None:
     small = tmp_path / "small"
-    code, output, errors = graded_on_a_small_disk(small, "4k", f"--report={small / 'report'}")
+    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), small, "4k", small / "report")
     assert code == 2, output + errors
-    assert "Grade 0/5" in output
+    assert "Grade 10/10" in output
     assert "could not grade: the report cannot be written" in errors
     assert "--grade-report=DIR" in errors
 
 
-def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(tmp_path: Path) -> None:
-    command = [GPULABS, "grade", "solutions", "--lab=1", "--device=vgpu", f"--report={tmp_path}", "--time-limit=1.5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 3, done.stdout + done.stderr
-    grade = document(tmp_path)
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int, tmp_path: Path) -> None:
+    options = Options(
+        course=str(write_course(tmp_path)),
+        submission=str(write_submission(tmp_path, sums=ENDLESS + SUMS)),
+        report=str(tmp_path / "report"),
+        time_limit=6.0,
+        jobs=jobs,
+    )
+    assert front.grade(options) is ExitCode.NEEDS_REVIEW
+    grade = document(options.report_folder)
     messages = {
         check["message"] for lab in grade["labs"] for criterion in lab["criteria"] for check in criterion["checks"]
     }
-    assert "left out: the time limit of 1.5 s for the whole grading was reached" in messages
-    assert "needs_review" in outcomes(grade)
+    assert "left out: the time limit of 6 s for the whole grading was reached" in messages
+    assert {"passed", "needs_review"} == set(outcomes(grade))
     assert grade["seconds"] < 60
 
 

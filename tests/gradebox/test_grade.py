@@ -17,9 +17,9 @@ def criterion(name: str, points: str, *checks: str) -> Criterion:
 
 
 LAB = Lab(
-    "lab1", "One", "lab1_one", Decimal(10), (criterion("lab1.a", "4", "2.5", "1.5"), criterion("lab1.b", "6", "6"))
+    "lab1", 1, "One", "lab1_one", Decimal(10), (criterion("lab1.a", "4", "2.5", "1.5"), criterion("lab1.b", "6", "6"))
 )
-UNWRITTEN = Lab("lab2", "Two", "lab2_two", Decimal(90), (criterion("lab2.a", "90"),))
+UNWRITTEN = Lab("lab2", 2, "Two", "lab2_two", Decimal(90), (criterion("lab2.a", "90"),))
 RUBRIC = Rubric("1", Decimal(100), Decimal(70), (LAB, UNWRITTEN))
 PASSED, FAILED = CheckReport(Outcome.PASSED), CheckReport(Outcome.FAILED, "wrong")
 

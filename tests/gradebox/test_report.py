@@ -26,7 +26,9 @@ def result() -> Grade:
     course = replace(course, labs=(*written, unwritten))
     reports = {check.id: CheckReport(Outcome.PASSED, seconds=0.1) for check in course.checks()}
     reports["lab1.benchmark.warmed_up"] = CheckReport(Outcome.FAILED, HOSTILE, "warm up first", 0.2)
-    reports["lab1.memory.every_stage_present"] = CheckReport(Outcome.BLOCKED, "blocked by something")
+    reports["lab1.memory.every_stage_present"] = CheckReport(
+        Outcome.BLOCKED, "blocked by something", blocked_by="lab1.benchmark.warmed_up"
+    )
     reports["lab1.analysis.bound_named"] = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
     notes = (IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up"),)
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21, notes)
@@ -66,7 +68,7 @@ def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reas
     cause = "lab1.benchmark.returns_result"
     reports[cause] = CheckReport(Outcome.FAILED, "Task 1.2 is open")
     for name in ("lab1.benchmark.warmed_up", "lab1.memory.peak_equals_truth"):
-        reports[name] = CheckReport(Outcome.BLOCKED, f"blocked by {cause}: Task 1.2 is open")
+        reports[name] = CheckReport(Outcome.BLOCKED, f"blocked by {cause}: Task 1.2 is open", blocked_by=cause)
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
     page = html.render(grade(course, course.select((1,)), reports, here))
     assert page.count("Task 1.2 is open") == 1
@@ -103,11 +105,13 @@ def test_some_criteria_of_a_lab_are_neither_passed_nor_failed(
     result: Grade, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     few = replace(result, labs=(replace(result.labs[0], criteria=result.labs[0].criteria[:1]),))
-    report.show(few, [], [], partial=True)
+    report.show(few, [], [], partial=True, then="gpulabs next --lab 1")
     shown = " ".join(capsys.readouterr().out.split())
     assert "Grade 17.5/20 of the criteria that were asked for" in shown
     assert "passed (pass at" not in shown
-    assert shown.endswith("next --lab 1")
+    assert shown.endswith("what to do next: gpulabs next --lab 1")
+    report.show(few, [], [], partial=True)
+    assert "what to do next" not in capsys.readouterr().out
     report.write(few, tmp_path, partial=True)
     page = (tmp_path / "grade.html").read_text()
     assert "part of a lab" in page

@@ -235,15 +235,6 @@ def test_one_sandbox_serves_one_submission_after_the_other(tmp_path: Path) -> No
     assert scores == [10, 6, 10]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_time_limit_leaves_the_rest_to_a_person(jobs: int, tmp_path: Path) -> None:
-    course, submission = write_course(tmp_path), write_submission(tmp_path, sums=ENDLESS + SUMS)
-    grade = run(order(course, submission, jobs=jobs, time_limit_seconds=6.0))
-    assert outcomes(grade)["further.sums.total"] == "needs_review"
-    assert outcomes(grade)["basics.numbers.product"] == "passed"
-    assert "the time limit of 6 s" in grade.labs[1].criteria[0].checks[0].message
-
-
 def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None:
     told = Told()
     asked = order(write_course(tmp_path), write_submission(tmp_path), only=frozenset({"basics.numbers.power"}))

@@ -9,11 +9,12 @@ from gradebox import source
 from gradebox.grade import IntegrityNote
 from tests.scenarios.build import ROOT
 
-LABS = grader.course().rubric.select((1,))
+COURSE = grader.course()
+LABS = COURSE.rubric.select((1,))
 
 
 def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[IntegrityNote, ...]:
-    return source.notes({path: text.encode()}, LABS)
+    return source.notes({path: text.encode()}, LABS, COURSE)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,9 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("from sys import modules", "sys.modules"),
         ("import gc\ngc.get_objects()", "gc.get_objects"),
         ("import vgpu.cost as c", "import vgpu.cost"),
-        ("from grader.probes import lab1", "import grader.probes"),
+        ("from grader.lab1.probes import gpu_basics", "import grader.lab1.probes"),
+        ("import gradebox.sandbox.audit", "import gradebox.sandbox.audit"),
+        ("from gradebook import store", "import gradebook"),
         ("import ctypes", "import ctypes"),
         ("exec('1')", "exec()"),
         ("match frame:\n    case object(f_back=above):\n        pass", "f_back"),
@@ -65,18 +68,18 @@ def test_what_is_too_large_to_be_read_is_named() -> None:
     (note,) = notes("x = 1\n" * 50_000)
     assert note.detail == "benchmark.py was not looked at: it has 300000 bytes"
     many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
-    found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS)
+    found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
     assert [note.detail for note in found].count("benchmark.py names import ctypes") == 1
     assert sum("was not looked at" in note.detail for note in found) == 2
 
 
 def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
     files = {f"lab1_gpu_basics/a{number}.py": b"import vgpu" for number in range(100)}
-    assert len(source.notes(files, LABS)) == 32
+    assert len(source.notes(files, LABS, COURSE)) == 32
 
 
 def test_the_reference_and_every_correct_style_leave_no_note() -> None:
-    labs = grader.course().rubric.labs
+    labs = COURSE.labs
     for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
-        assert source.notes(files, labs) == (), folder
+        assert source.notes(files, labs, COURSE) == (), folder
