@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
-from gradebox.session import GradingSession
 
 import grader
-from gradebox.assertions import CheckFailed
-from gradebox.devices import parse
-from gradebox.grade import CheckResult, Grade, IntegrityNote, Outcome
+from gradebox.grade import CheckReport, CheckResult, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.run import in_doubt
 from gradebox.sandbox import TAMPERING
 
 VOID = "lab1.benchmark.warmed_up"
@@ -23,28 +17,14 @@ ELSEWHERE = "lab1.analysis.bound_named"
 def graded(*notes: IntegrityNote, void: bool = True) -> Grade:
     """Lab 1 where everything passes but one check, which is void or only wrong."""
     course = grader.course().rubric
-    submission: Any = SimpleNamespace(integrity=notes, source_notes=lambda labs: ())
-    sandbox: Any = SimpleNamespace(submission_sha256="ab" * 32, isolation=SimpleNamespace(mode="namespaces"))
-    session = GradingSession(
-        name="labs",
-        rubric=course,
-        labs=course.select((1,)),
-        submission=submission,
-        sandbox=sandbox,
-        device=parse("vgpu:T4"),
-        seed=42,
-        report_folder=Path("nowhere"),
-        owns_sandbox=False,
-    )
-    for check in course.labs[0].criteria:
-        for one in check.checks:
-            session.record_pass(one.id, 0.1)
-    session.record_problem(VOID, CheckFailed("void: the clock was patched" if void else "too slow", ""), 0.1)
-    return session.result()
+    reports = {check.id: CheckReport(Outcome.PASSED) for check in course.checks()}
+    reports[VOID] = CheckReport(Outcome.FAILED, "void: the clock was patched" if void else "too slow")
+    here = Circumstances("labs", "ab" * 32, "virtual T4", True, "namespaces", 42, 1.0, integrity=notes)
+    return grade(course, course.select((1,)), in_doubt(reports, notes), here)
 
 
-def check_of(grade: Grade, name: str) -> CheckResult:
-    return next(one for lab in grade.labs for criterion in lab.criteria for one in criterion.checks if one.id == name)
+def check_of(result: Grade, name: str) -> CheckResult:
+    return next(one for lab in result.labs for criterion in lab.criteria for one in criterion.checks if one.id == name)
 
 
 def note(kind: str, check: str, where: str = "") -> IntegrityNote:
@@ -52,12 +32,12 @@ def note(kind: str, check: str, where: str = "") -> IntegrityNote:
 
 
 def test_what_passed_beside_a_void_check_is_a_persons_to_judge() -> None:
-    grade = graded(note(TAMPERING, VOID))
-    assert check_of(grade, VOID).outcome is Outcome.FAILED
-    assert check_of(grade, BESIDE).outcome is Outcome.NEEDS_REVIEW
-    assert check_of(grade, BESIDE).points == 0
-    assert "another check of this criterion" in check_of(grade, BESIDE).message
-    assert check_of(grade, ELSEWHERE).outcome is Outcome.PASSED
+    result = graded(note(TAMPERING, VOID))
+    assert check_of(result, VOID).outcome is Outcome.FAILED
+    assert check_of(result, BESIDE).outcome is Outcome.NEEDS_REVIEW
+    assert check_of(result, BESIDE).points == 0
+    assert "another check of this criterion" in check_of(result, BESIDE).message
+    assert check_of(result, ELSEWHERE).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("kind", ["subprocess", "descendants", "ending"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import Device
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
-from gradebox.submission import Submission
+from gradebox.submission import Inquiry, Submission
 
 HANGS = RankReply("timeout", message="no result within 60 s", where="benchmark.py:3", importing=True)
 FINE = RankReply("ok", {"answer": 42})
@@ -25,6 +27,8 @@ class Answers:
     """A sandbox that gives these answers, one after the other, and the last one for ever."""
 
     limits = Limits()
+    pause = 0.0
+    """Seconds that an answer takes."""
 
     def __init__(self, *answers: RankReply) -> None:
         self.answers = list(answers)
@@ -32,39 +36,65 @@ class Answers:
 
     def run(self, request: Request) -> Reply:
         self.asked.append(request)
+        time.sleep(self.pause)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return Reply(answer.kind, (answer,), 0.0)
 
 
-def submission(*answers: RankReply, time_limit: float | None = None) -> tuple[Submission, Answers]:
-    sandbox: Any = Answers(*answers)
-    device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
-    return Submission(device, sandbox, time_limit_seconds=time_limit), sandbox
+class Asking:
+    """A grading whose checks get these answers."""
+
+    def __init__(self, *answers: RankReply, time_limit: float | None = None) -> None:
+        self.sandbox: Any = Answers(*answers)
+        self._inquiry = Inquiry(time_limit)
+
+    def check(self, name: str = "lab1.benchmark.first") -> Submission:
+        """The submission as one of its checks sees it."""
+        device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
+        return Submission(device, self.sandbox, self._inquiry, name)
 
 
 def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> None:
-    one, sandbox = submission(HANGS, HANGS, FINE)
-    one.begin("lab1.benchmark.first")
+    grading = Asking(HANGS, HANGS, FINE)
+    one = grading.check("lab1.benchmark.first")
     for number in range(2):
         with pytest.raises(CheckFailed, match="no answer in time"):
             one.probe("lab1.gpu_basics.matmul", number=number)
-    one.begin("lab1.memory.second")
     with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
-        one.probe("lab1.gpu_basics.matmul", number=2)
-    assert len(sandbox.asked) == 2
-    one.begin("lab2.amp.other")
-    assert one.probe("lab2.training.amp").answer == 42
+        grading.check("lab1.memory.second").probe("lab1.gpu_basics.matmul", number=2)
+    assert len(grading.sandbox.asked) == 2
+    assert grading.check("lab2.amp.other").probe("lab2.training.amp").answer == 42
 
 
 def test_a_function_that_hangs_decides_nothing_about_others() -> None:
     slow = RankReply("timeout", message="no result within 60 s", where="benchmark.py:30 in run")
-    one, sandbox = submission(slow, slow, slow, FINE)
-    one.begin("lab1.benchmark.first")
+    grading = Asking(slow, slow, slow, FINE)
+    one = grading.check()
     for number in range(3):
         with pytest.raises(CheckFailed):
             one.probe("lab1.gpu_basics.matmul", number=number)
     assert one.probe("lab1.gpu_basics.matmul", number=3).answer == 42
-    assert len(sandbox.asked) == 4
+    assert len(grading.sandbox.asked) == 4
+
+
+def test_a_question_that_two_checks_have_is_asked_once_though_they_ask_at_the_same_time() -> None:
+    grading = Asking(FINE)
+    grading.sandbox.pause = 0.2
+    meet = threading.Barrier(4)
+    seen = []
+
+    def ask(number: int) -> None:
+        one = grading.check(f"lab1.benchmark.check{number}")
+        meet.wait()
+        seen.append(one.probe("lab1.gpu_basics.matmul").answer)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [42] * 4
+    assert len(grading.sandbox.asked) == 1
 
 
 def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) -> None:
@@ -87,27 +117,27 @@ def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) 
 
 
 def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
-    one, sandbox = submission(FINE, time_limit=20.0)
-    one.probe("lab1.gpu_basics.matmul")
-    (request,) = sandbox.asked
+    grading = Asking(FINE, time_limit=20.0)
+    grading.check().probe("lab1.gpu_basics.matmul")
+    (request,) = grading.sandbox.asked
     assert request.limits is not None
     assert request.limits.wall_seconds <= 20.0
 
 
 def test_what_is_cut_off_by_the_time_limit_is_a_persons_to_judge() -> None:
-    one, _ = submission(HANGS, time_limit=20.0)
+    one = Asking(HANGS, time_limit=20.0).check()
     with pytest.raises(NeedsReview, match="left out: the time limit of 20 s for the whole grading was reached"):
         one.probe("lab1.gpu_basics.matmul")
 
 
 def test_after_the_time_limit_no_check_begins() -> None:
-    one, sandbox = submission(FINE, time_limit=0.5)
+    grading = Asking(FINE, time_limit=0.5)
     with pytest.raises(NeedsReview, match=r"the time limit of 0\.5 s"):
-        one.begin("lab1.benchmark.first")
-    assert sandbox.asked == []
+        grading.check()
+    assert grading.sandbox.asked == []
 
 
 def test_without_a_time_limit_a_probe_has_its_own() -> None:
-    one, sandbox = submission(FINE)
-    one.probe("lab1.gpu_basics.matmul")
-    assert sandbox.asked[0].limits is None
+    grading = Asking(FINE)
+    grading.check().probe("lab1.gpu_basics.matmul")
+    assert grading.sandbox.asked[0].limits is None

@@ -9,7 +9,7 @@ import pytest
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import Device
 from gradebox.sandbox import Limits, RankReply, Reply, Request
-from gradebox.submission import Submission
+from gradebox.submission import Inquiry, Submission
 
 
 class Answers:
@@ -28,7 +28,8 @@ class Answers:
 
 def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
     sandbox: Any = Answers(*ranks)
-    return Submission(Device(name="vgpu:T4", label="virtual T4", simulated=True), sandbox), sandbox
+    device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
+    return Submission(device, sandbox, Inquiry(), "lab3.scaling.trains"), sandbox
 
 
 def test_each_rank_tells_what_it_saw() -> None:

@@ -21,10 +21,10 @@ import grader
 from gradebox import course as courses
 from gradebox.configuration import ROOT
 from gradebox.devices import CPU, Device
-from gradebox.grade import CheckReport, Grade, Outcome
+from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.report.document import to_document
 from gradebox.run import Grading, GradingError, Order, Watcher, _lanes, run
-from gradebox.sandbox import Sandbox
+from gradebox.sandbox import TAMPERING, Sandbox
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 
@@ -110,6 +110,19 @@ def test_side_by_side_gives_the_same_grade_as_one_after_the_other(numbers: str, 
     assert len(alone.threads) == 1 <= len(beside.threads) <= 2
     assert sorted(beside.started) == sorted(alone.started) == sorted(CHECKS)
     assert len(first.integrity) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_check_that_is_void_leaves_the_others_of_its_criterion_to_a_person(jobs: int, tmp_path: Path) -> None:
+    numbers = NUMBERS.replace("return base", "import time; time.perf_counter = lambda: 0.0; return base")
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=numbers), jobs=jobs))
+    assert outcomes(grade) == {
+        **dict.fromkeys(CHECKS, "passed"),
+        "basics.numbers.product": "needs_review",
+        "basics.numbers.power": "failed",
+    }
+    assert grade.labs[0].criteria[0].checks[0].message == PASSED_IN_DOUBT
+    assert [note.check for note in grade.integrity if note.kind == TAMPERING] == ["basics.numbers.power"]
 
 
 @pytest.mark.parametrize("slow", ["basics", "further"])
