@@ -142,6 +142,10 @@ class Grade:
     """Why the grading ended before it was over; empty when it did not. Its points are no result then. New in 1.2."""
 
     @property
+    def checks(self) -> tuple[CheckResult, ...]:
+        return tuple(check for lab in self.labs for criterion in lab.criteria for check in criterion.checks)
+
+    @property
     def needs_review(self) -> tuple[CheckResult, ...]:
         return tuple(
             check

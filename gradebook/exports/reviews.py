@@ -134,7 +134,7 @@ def handing_in(result: StudentResult) -> Item | None:
         return None
     return Item(
         student=result.student,
-        submission_sha256=str(result.grade["submission_sha256"]) if result.grade else "",
+        submission_sha256=result.grade.submission_sha256 if result.grade else "",
         criterion=HANDING_IN,
         kind=kind,
         # The same content that counts once more is nothing new, in whatever words the network failed.

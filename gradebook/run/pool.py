@@ -101,7 +101,7 @@ class Pool:
                     waiting.append((task, attempt + answer.counts))
                 else:
                     problem = f"{answer.why}, and so it did the time before; grade it alone to see more"
-                    yield task, Grading(document=None, problem=problem, started=begun, ended=datetime.now(UTC))
+                    yield task, Grading(grade=None, problem=problem, started=begun, ended=datetime.now(UTC))
 
     def close(self) -> None:
         """End all workers."""
