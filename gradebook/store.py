@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,8 @@ from gradebook.intake.collect import Student
 from gradebook.results import GradebookError
 from gradebook.run.tasks import Grading, Task
 from gradebook.run.versions import grader_digest
+from gradebox.grade import Grade
+from gradebox.report.document import from_document, to_document
 from gradebox.texts import printable
 
 FILE = "gradebook.sqlite"
