@@ -104,16 +104,16 @@ LABS = 'labs = ["basics", "further"]'
         (LABS, f"{LABS}\nxyz = 1", "course.toml:6: unknown key 'xyz'; known are title, version, points, "),
         (LABS, f"{LABS}\n[xyz]\na = 1", "course.toml:6: unknown key 'xyz'; known are title, "),
         (LABS, f"{LABS}\n[devices]\nmodul = 'x'", "course.toml:7: unknown key 'modul'; did you mean 'module'?"),
-        (LABS, f"{LABS}\n\n[submission]\nfound = 'x'", "course.toml:8: submission.found must be a list, not 'x'"),
+        (LABS, f"{LABS}\n\n[submission]\nfound = 'x'", "course.toml:8: found must be a list, not 'x'"),
         (LABS, f"{LABS}\ndevices = 'x'", "course.toml:6: devices must be a table, not 'x'"),
         (LABS, "labs = 'basics'", "course.toml:5: labs must be a list, not 'basics'"),
-        (LABS, 'labs = ["basics", 2]', "course.toml:5: labs.1 = 2 is not a text"),
-        (LABS, 'labs = [\n  "basics",\n  2,\n]', "course.toml:5: labs.1 = 2 is not a text"),
-        ("points = 10", "points = true", "course.toml:3: points = True is not a number"),
+        (LABS, 'labs = ["basics", 2]', "course.toml:5: labs = 2 is not a text"),
+        (LABS, 'labs = [\n  "basics",\n  2,\n]', "course.toml:5: labs = 2 is not a text"),
+        ("points = 10", "points = true", "course.toml:3: points = true is not a number"),
         ("points = 10", 'points = "10"', "course.toml:3: points = '10' is not a number"),
         ("points = 10", "points = 11", "course.toml:3: it states 11 points, but the labs add up to 10"),
         ("points = 10", "points = 10\ncriteria = 4", "course.toml:4: criteria = 4, but 3 criteria follow"),
-        ("points = 10", "points = 10\ncriteria = 3.0", "course.toml:4: criteria = "),
+        ("points = 10", "points = 10\ncriteria = 3.0", "course.toml:4: criteria = 3.0 is not a whole number"),
         ("pass_percent = 50", "pass_percent = 0", "course.toml:4: pass_percent must be above 0 and at most 100"),
         ("pass_percent = 50", "pass_percent = 100.5", "course.toml:4: pass_percent must be above 0 and at most 100"),
         (LABS, 'labs = ["basics", "farther"]', "course.toml:5: there is no farther/rubric.toml"),
@@ -150,11 +150,11 @@ def test_a_mistake_in_course_toml_is_named_with_its_line(old: str, new: str, sai
         ('title = "Numbers"\n', "", "rubric.toml:5: [numbers] lacks the key 'title'"),
         ("points = 4\n", "", "rubric.toml:5: [numbers] lacks the key 'points'"),
         ("points = 4", "points = 0", "rubric.toml:7: points must be a positive number of points, not 0"),
-        ("points = 4", "points = true", "rubric.toml:7: numbers.points = True is not a number"),
-        ("points = 4", "points = nan", "rubric.toml:7: points must be a positive number of points, not NaN"),
-        ("points = 4", "points = inf", "rubric.toml:7: points must be a positive number of points, not Infinity"),
+        ("points = 4", "points = true", "rubric.toml:7: points = true is not a number"),
+        ("points = 4", "points = nan", "rubric.toml:7: points = nan is not a number"),
+        ("points = 4", "points = inf", "rubric.toml:7: points = infinity is not a number"),
         ("product = 2.5", "product = 2", "rubric.toml:7: [numbers] states 4 points, but its checks add up to 3.5"),
-        ("product = 2.5", 'product = "2.5"', "rubric.toml:9: numbers.checks.product = '2.5' is not a number"),
+        ("product = 2.5", 'product = "2.5"', "rubric.toml:9: product = '2.5' is not a number"),
         ("product = 2.5", "product = 0", "rubric.toml:9: product must be a positive number of points, not 0"),
         (
             "product = 2.5",
@@ -162,19 +162,18 @@ def test_a_mistake_in_course_toml_is_named_with_its_line(old: str, new: str, sai
             "rubric.toml:9: a check's name is lower_case_with_underscores, not 'Product'",
         ),
         ("product = 2.5", '"pro-duct" = 2.5', "rubric.toml:9: a check's name is lower_case_with_underscores"),
-        ("[numbers.checks]\nproduct = 2.5\npower = 1.5", "checks = 4", "rubric.toml:8: numbers.checks must be a table"),
+        ("[numbers.checks]\nproduct = 2.5\npower = 1.5", "checks = 4", "rubric.toml:8: checks must be a table"),
         ("product = 2.5\npower = 1.5\n", "", "rubric.toml:8: checks must be a table of `name = points`"),
-        ("[notes]\n", "[Notes]\n", "rubric.toml:12: a criterion's name is lower_case_with_underscores"),
-        ("[notes]\n", "[[notes]]\n", "rubric.toml:"),
+        (
+            '[notes]\ntitle = "Notes"\npoints = 2\n[notes.checks]',
+            '[Notes]\ntitle = "Notes"\npoints = 2\n[Notes.checks]',
+            "rubric.toml:12: a criterion's name is lower_case_with_underscores",
+        ),
+        ("[notes]\n", "[[notes]]\n", "rubric.toml:12: unknown key 'notes'; known are title, "),
     ],
 )
 def test_a_mistake_in_a_rubric_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
     assert refused("basics/rubric.toml", old, new).startswith(f"basics/{said}")
-
-
-def test_two_labs_with_one_package_are_refused(refused: Refused) -> None:
-    said = refused("further/rubric.toml", "further_week2", "basics_week1")
-    assert said == "course.toml:5: basics and further have the same package basics_week1"
 
 
 def test_a_package_must_be_found_in_what_students_hand_in(refused: Refused) -> None:
@@ -239,7 +238,7 @@ def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
     assert hints.exists(course, "further.sums.total")
     assert not hints.exists(course, "further.sums.noted_too")
     (other := write_course(tmp_path), write(other, {"further/hints.toml": entry.replace("2.1", "1.1")}))
-    with pytest.raises(hints.HintError, match=r"further\.sums\.total: '1\.1' is no task of its lab"):
+    with pytest.raises(hints.HintError, match=r"/further/hints\.toml:2: '1\.1' is no task of its lab"):
         hints.load(courses.load(other))
 
 
