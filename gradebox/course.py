@@ -182,7 +182,9 @@ class Course:
             importlib.invalidate_caches()
         elif spec.origin is None or Path(spec.origin).resolve().parent != self.folder:
             where = spec.origin or "another folder"
-            raise CourseError(f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder")
+            raise CourseError(
+                f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder"
+            )
 
 
 def _whole(course: Course, lab: Lab) -> Lab:
@@ -192,6 +194,8 @@ def _whole(course: Course, lab: Lab) -> Lab:
 
 @functools.cache
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
+    if not (folder / lab / "checks").is_dir():
+        raise CourseError(f"{folder / lab} has no folder checks")
     package = importlib.import_module(f"{folder.name}.{lab}.checks")
     found: dict[str, CheckFunction] = {}
     for module in _modules(package.__name__, package.__path__):
@@ -220,6 +224,7 @@ def load(folder: Path) -> Course:
 def _load(folder: Path) -> Course:
     document = reading.toml(folder / FILE)
     table = reading.into(_CourseTable, document)
+    _require_names(document, table)
     labs = tuple(_lab(document, folder, name, number) for number, name in enumerate(table.labs, start=1))
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
@@ -257,6 +262,22 @@ def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
     if not file.is_file():
         raise document.error(("labs" if number else "exercises",), f"there is no {file}")
     return rubric.load_lab(file, name, number)
+
+
+def _require_names(document: Document, table: _CourseTable) -> None:
+    """Raise unless the labs have names that folders and checks can have, each its own."""
+    if not table.labs:
+        raise document.error(("labs",), "there are no labs")
+    seen: set[str] = set()
+    for key, names in (("labs", table.labs), ("exercises", table.exercises)):
+        for name in names:
+            if not rubric.NAME.fullmatch(name):
+                raise document.error((key,), f"a lab's name is lower_case_with_underscores, not {name!r}")
+            if name == SHARED:
+                raise document.error((key,), f"{SHARED}/ is for what several labs have in common")
+            if name in seen:
+                raise document.error((key,), f"{name} is named twice")
+            seen.add(name)
 
 
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
