@@ -15,13 +15,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from grader import files
+from grader import files, judges_room
 from grader.configuration import ROOT, own_configuration
 from grader.grade import ExitCode
 from grader.texts import printable
@@ -50,8 +49,9 @@ def run(arguments: Sequence[str], *, submission: Path, report: Path) -> int:
         report: where a judge that was killed may have left what it had graded so far.
     """
     origin = Path.cwd()
+    place = contextlib.ExitStack()
     try:
-        folder = tempfile.TemporaryDirectory(prefix="gpulabs-judge-", ignore_cleanup_errors=True)
+        room, lock = place.enter_context(judges_room.room())
     except OSError as error:
         return refuse(
             f"no folder for temporary files can be made: {error.strerror or error}; "
@@ -61,8 +61,9 @@ def run(arguments: Sequence[str], *, submission: Path, report: Path) -> int:
     command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), *own_configuration(), "--capture=no"]
     command += [*arguments, f"--grade-from={origin}"]
     before = _written_at(report)
-    with folder as room:
-        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ)))
+    with place:
+        # The judge holds its room, too: it may live a little longer than a front that was killed.
+        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ), pass_fds=(lock,)))
     if code - _ENDED in list(ExitCode):
         return code - _ENDED
     if code < 0:

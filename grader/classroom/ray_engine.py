@@ -38,7 +38,7 @@ class _RayJudge:
     """The actor: a judge in a process of some node, with files that come with each task."""
 
     def __init__(self, open_judge: OpenJudge) -> None:
-        self._room = Path(tempfile.mkdtemp(prefix="gpulabs-judge-"))
+        self._room = Path(tempfile.mkdtemp(prefix="gpulabs-ray-"))
         self._judge = open_judge(self._room)
 
     def ready(self) -> tuple[str, str]:
