@@ -109,6 +109,12 @@ def test_frames_that_the_standard_library_hands_out_are_noted(sandbox: Sandbox, 
     assert "frames" in {note.kind for note in reply.notes}
 
 
+def test_no_frame_above_a_probe_shows_its_arguments(sandbox: Sandbox) -> None:
+    secrets = {"secret": "needle-1", "several": ["needle-2", "needle-3"]}
+    params = {"module": "nosy", "function": "needles_in_the_frames", **secrets}
+    assert sandbox.run(Request("drive.forgets", params=params)).value == {"returned": []}
+
+
 def test_tracebacks_and_log_messages_leave_no_note(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "prints_and_logs")
     assert (reply.kind, reply.notes) == ("ok", ())
