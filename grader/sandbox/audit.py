@@ -139,8 +139,6 @@ def install(
             frame = frame_above(1)
             if kind in _HANDED_IN and _reaches_hidden(event, arguments, ours):
                 make_void("the virtual GPU's record, by a way around it", frame)
-            if kind == "frames" and within_engine(frame, ours):
-                make_void("the virtual GPU at work, by its frames", frame)
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
@@ -150,7 +148,11 @@ def install(
                 if ours.folder and ours.folder in detail:
                     make_void("the virtual GPU, by code in the name of its files", frame)
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
-            if where is None or (kind, detail, where) in seen:
+            if where is None:
+                return
+            if kind == "frames" and within_engine(frame, ours):
+                make_void("the virtual GPU at work, by its frames", frame)
+            if (kind, detail, where) in seen:
                 return
             if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
                 make_void("the probe's steps, by sys.monitoring", frame)
@@ -278,7 +280,8 @@ def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: Ours) -> bool:
 def _is_within_engine(frame: FrameType | None, ours: Ours) -> bool:
     """Whether the submission's function that asks was called in the midst of a launch, as a profiler's timer is.
 
-    The engine calls nothing of a submission's, so its frame is directly below in no other case.
+    The engine calls nothing of a submission's: its frame is directly below that of a timer, or of a signal's handler or
+    a finalizer, which have no reason to ask. A handler that logs does not; `_culprit` knows that.
     """
     while frame is not None and not _is_foreign(frame, ours):
         if id(frame.f_code) in ours.engine or id(frame.f_code) == ours.top:

@@ -134,6 +134,7 @@ def on_the_virtual_gpu(sandbox: Sandbox, function: str) -> Reply:
     ("function", "what"),
     [
         ("asks_in_c", "record of timeline"),
+        ("looks_down_from_a_timer", "the virtual GPU at work, by its frames"),
         ("slows_in_c", "record of pace"),
         ("from_a_file_in_tmp", "record of timeline"),
         ("in_a_fork", "record of timeline"),
@@ -150,6 +151,11 @@ def test_reading_or_moving_what_the_virtual_gpu_measures_with_is_void(
     reply = on_the_virtual_gpu(namespaces, function)
     assert reply.kind == "tampered", reply.first
     assert what in reply.message
+
+
+def test_a_handler_that_logs_in_the_midst_of_launches_voids_nothing(namespaces: Sandbox) -> None:
+    reply = on_the_virtual_gpu(namespaces, "logs_in_a_signal_handler")
+    assert (reply.kind, reply.value, reply.notes) == ("ok", {"returned": 60}, ()), reply.first
 
 
 def test_measuring_as_one_would_on_a_real_gpu_is_not_void(namespaces: Sandbox) -> None:
