@@ -6,12 +6,14 @@ import json
 
 import numpy as np
 
+from grader.checks.lab3_evaluation import evaluation, require_counted
 from grader.checks.lab3_training import (
     case,
     debugging_case,
     epochs_of,
     even_case,
     require_equal_replicas,
+    require_exchanged,
     require_moved_alike,
     require_shared,
     require_trained,
@@ -71,14 +73,15 @@ class TestSetup:
         require_equal_replicas(seen, what="train() on 2 ranks", hint=hint, names=("weight", "shift"))
         shift = np.asarray(given.shifts[0], dtype=np.float64)
         require_arrays_close(seen[0].shift, shift, rtol=1e-6, what="train() on 2 ranks: rank 0's buffer", hint=hint)
-        expected, _ = given.follow(steps_of(seen))
+        expected, _ = given.follow(seen)
         require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
     def test_gradients_equal_full_batch(self, submission: Submission, fresh: Fresh) -> None:
         given = even_case(fresh)
         seen = given.train(submission)
         steps = steps_of(seen)
-        expected, losses = given.follow(steps)
+        expected, losses = given.follow(seen)
+        require_exchanged(seen, what="train() on 2 ranks")
         require_trained(
             seen,
             expected,
@@ -153,22 +156,15 @@ class TestSetup:
         )
 
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
-        classes = fresh.odd(5, 9)
         for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([13, 16])[0])):
-            logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
-            targets = logits.argmax(axis=1)
-            # The first samples are the ones that a sampler repeats.
-            wrong = [0, 1, *range(3, 3 + fresh.integer(1, 3))]
-            targets[wrong] = (targets[wrong] + 1) % classes
-            seen = submission.rank_probe(
-                "lab3.evaluate", ranks, device="cpu", logits=logits, targets=targets, batch_size=2
-            )
-            truth = 1 - len(wrong) / samples
-            hint = "right samples of all ranks / all samples: nothing counts twice, and no mean of means"
+            given = evaluation(fresh, ranks, samples)
+            right = given.pop("right")
+            seen = submission.rank_probe("lab3.evaluate", ranks, device="cpu", batch_size=2, **given)
+            what = f"evaluate() of {samples} samples"
+            for call in range(2):
+                require_counted([each.together[call] for each in seen], right, f"{what} on {ranks} ranks")
             for rank, each in enumerate(seen):
-                for accuracy in (*each.together, each.alone):
-                    what = f"evaluate() of {samples} samples on {ranks} ranks, as told by rank {rank}"
-                    require_close(accuracy, truth, relative=1e-6, what=what, hint=hint)
+                require_counted([each.alone], right[rank : rank + 1], f"{what} without a process group")
                 require_equal(each.training, True, what="evaluate(): model.training afterwards")
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
@@ -239,6 +235,7 @@ class TestSetup:
         for rank, each in enumerate(seen):
             shares = {frozenset(share) for share in epochs_of(each, epochs)}
             require(len(shares) == epochs, f"{what}: rank {rank} had the same share in two epochs", SHARES)
-        expected, _ = given.follow(steps_of(seen), classes=True)
+        expected, _ = given.follow(seen, classes=True)
+        require_exchanged(seen, what=what)
         hint = "call the wrapper, not the module inside: its forward prepares the exchange of gradients"
         require_trained(seen, expected, what=what, hint=hint)

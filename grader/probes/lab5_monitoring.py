@@ -22,6 +22,7 @@ import torch
 from prometheus_client import generate_latest
 
 from grader.probes.fake_nvml import FakeNvml
+from grader.probes.kept import notes
 from grader.probes.support import WrongReturn, fields, finite_or_text, instance, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
@@ -229,20 +230,20 @@ def raised(
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
-    told: list[Any] = []
+    on_alert, told = notes()
     counts: list[int] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=lambda alert: told.append(alert))
+        monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=on_alert)
         for step, value in enumerate(celsius):
             nvml.gpus[0]["celsius"] = value
             monitor.sample()
             monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
-            counts.append(len(told))
+            counts.append(len(told()))
         snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
         firing = [_alert(alert)["rule"] for alert in sequence(snapshot.alerts, "Snapshot.alerts")]
         monitor.close()
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
-    return {"told": [_alert(alert) for alert in told], "counts": counts, "firing": firing, "jsonl": lines}
+    return {"told": [_alert(alert) for alert in told()], "counts": counts, "firing": firing, "jsonl": lines}
 
 
 def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
