@@ -78,6 +78,7 @@ class TestSetup:
         require_equal_replicas(seen, what="train() on 2 ranks", hint=hint, names=("weight", "shift"))
         shift = np.asarray(given.shifts[0], dtype=np.float64)
         require_arrays_close(seen[0].shift, shift, rtol=1e-6, what="train() on 2 ranks: rank 0's buffer", hint=hint)
+        require_exchanged(seen, what="train() on 2 ranks")
         expected, _ = given.follow(seen)
         require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
