@@ -20,8 +20,8 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
+from grader.probes.collectives import Collectives
 from grader.probes.lab3 import Indexed, group, half_squares, numbered
-from grader.probes.lab3_accumulation import Collectives
 from grader.probes.support import fields, plain
 from labkit.loader import ResumableLoader
 from labkit.results import EpochResult, TrainerRun, ValidationResult
