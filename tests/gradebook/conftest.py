@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import grader
 from gradebook.results import ClassResult
 from gradebook.run.grade_class import Order, grade_class
 from tests.gradebook.fakes import LOG, fake_engine
@@ -32,7 +33,15 @@ class SmallClass:
         return lab.parent
 
     def grade(self, open_engine: Callable[..., object] = fake_engine, **asked: object) -> ClassResult:
-        order = {"submissions": self.submissions, "out": self.out, "labs": (1,), "device": "vgpu", "seed": 7, **asked}
+        order = {
+            "course": grader.course(),
+            "submissions": self.submissions,
+            "out": self.out,
+            "labs": (1,),
+            "device": "vgpu",
+            "seed": 7,
+            **asked,
+        }
         return grade_class(Order(**order), open_engine, Console(quiet=True))  # type: ignore[arg-type]
 
     @property

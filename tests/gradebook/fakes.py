@@ -17,7 +17,6 @@ from pathlib import Path
 import grader
 from gradebook.run.tasks import Grading, Task
 from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
-from gradebox.report.document import to_document
 from gradebox.submission import MACHINE_WAS_BUSY
 
 NOTES = (
@@ -57,8 +56,8 @@ class FakeJudge:
             simulated=True, isolation="namespaces", seed=task.seed, seconds=moment.timestamp() % 60,
             integrity=tuple(note for note in NOTES if note.check.rpartition(".")[0] in ("", *task.criteria)),
         )  # fmt: skip
-        document = to_document(grade(points, points.select_criteria(task.criteria), reports, circumstances))
-        return Grading(document=document, started=moment, ended=moment, peak_bytes=2**20)
+        found = grade(points, points.select_criteria(task.criteria), reports, circumstances)
+        return Grading(grade=found, started=moment, ended=moment, peak_bytes=2**20)
 
     def close(self) -> None:
         pass

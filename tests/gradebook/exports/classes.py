@@ -11,23 +11,22 @@ from typing import Any
 
 import grader
 from gradebook.results import ClassResult, LatePenalty, StudentResult
-from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from gradebox.overrides import Override
-from gradebox.report.document import to_document
 
 MADE_AT = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> {{ 7 * 7 }} | `a` **b** $(id)'
 
 
-def document(
+def graded(
     reports: Mapping[str, CheckReport],
     *,
     labs: Sequence[int] = (1,),
     student: str = "ada",
     notes: Sequence[IntegrityNote] = (),
     overrides: Sequence[Override] = (),
-) -> dict[str, Any]:
-    """A grade.json document; checks that are not named passed."""
+) -> Grade:
+    """A grade; checks that are not named passed."""
     rubric = grader.course().rubric
     chosen = rubric.select(tuple(labs))
     checks = [check.id for lab in chosen for criterion in lab.criteria for check in criterion.checks]
@@ -36,17 +35,17 @@ def document(
     circumstances = Circumstances(
         student, content, "virtual T4 (simulated)", True, "namespaces", 7, 3.2, tuple(notes), tuple(overrides)
     )
-    return to_document(grade(rubric, chosen, everything, circumstances))
+    return grade(rubric, chosen, everything, circumstances)
 
 
-def student(key: str, grade_document: Mapping[str, Any] | None, **more: Any) -> StudentResult:
+def student(key: str, grade: Grade | None, **more: Any) -> StudentResult:
     """A graded student, or what `status` says."""
     late: LatePenalty | None = more.get("late")
     score = None
-    if grade_document is not None:
-        score = Decimal(str(grade_document["score"])) - (late.points if late else 0)
+    if grade is not None:
+        score = grade.score - (late.points if late else 0)
     return StudentResult(
-        student=key, grade=grade_document, **{"status": "graded", "score": score, "submitted_at": MADE_AT} | more
+        student=key, grade=grade, **{"status": "graded", "score": score, "submitted_at": MADE_AT} | more
     )
 
 
@@ -85,9 +84,9 @@ def large_class(count: int, *, labs: Sequence[int] = (1, 2, 3, 4, 5), seed: int 
         late = None
         if draw.random() < 0.1:
             late = LatePenalty(seconds_late=draw.uniform(600, 200_000), points=Decimal(0), rule="10 % per day, 1 day")
-        made = document(reports, labs=labs, student=key, notes=notes, overrides=overrides)
+        made = graded(reports, labs=labs, student=key, notes=notes, overrides=overrides)
         if late is not None:
-            lost = min(Decimal(str(made["score"])), Decimal(str(made["max_score"])) / 10)
+            lost = min(made.score, made.max_score / 10)
             late = LatePenalty(seconds_late=late.seconds_late, points=lost, rule=late.rule)
         rows.append(student(key, made, name=f"Student {index}", late=late))
     rows += [
@@ -111,7 +110,7 @@ def _report(draw: random.Random, check: str, lead: float, checks: Sequence[str])
     if lead + draw.gauss(0, 0.5) > 0:
         return CheckReport(Outcome.PASSED, seconds=0.1)
     if draw.random() < 0.3:
-        return CheckReport(Outcome.BLOCKED, f"blocked by {checks[0]}")
+        return CheckReport(Outcome.BLOCKED, f"blocked by {checks[0]}", blocked_by=checks[0])
     seen = draw.uniform(0, 2)
     return CheckReport(
         Outcome.FAILED,

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import grader
 from gradebook import standing
 from gradebook.exports import write_all
 from gradebook.exports.everything import ExportError, options
@@ -16,8 +17,9 @@ from gradebook.results import StudentResult
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.run.tasks import Grading, Task
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.report.document import to_json
 from grader.cli import app
-from tests.gradebook.exports.classes import a_class, document, student
+from tests.gradebook.exports.classes import a_class, graded, student
 
 PEAK = "lab1.memory.peak_equals_truth"
 
@@ -29,9 +31,9 @@ class Pretender:
         unsure = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
         note = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up")
         for task in tasks:
-            made = document({PEAK: unsure}, notes=[note], labs=task.labs)
+            made = graded({PEAK: unsure}, notes=[note], labs=task.labs)
             now = datetime.now(UTC)
-            yield task, Grading(document=made, started=now, ended=now)
+            yield task, Grading(grade=made, started=now, ended=now)
 
     def close(self) -> None:
         pass
@@ -49,6 +51,7 @@ def book(tmp_path: Path) -> Path:
     settings = tmp_path / "class.toml"
     settings.write_text('title = "Lab 1"\nroster = "roster.csv"\n[exports]\ncanvas_assignment_id = 42\n')
     order = Order(
+        course=grader.course(),
         submissions=tmp_path / "submissions",
         out=tmp_path / "out",
         configuration=settings,
@@ -82,7 +85,7 @@ def test_a_graded_class_has_all_exports(book: Path) -> None:
 
 
 def test_feedback_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
-    rows: list[StudentResult] = [student("ada", document({})), student("bob", document({}))]
+    rows: list[StudentResult] = [student("ada", graded({})), student("bob", graded({}))]
     write_all(a_class(rows), tmp_path)
     own = tmp_path / "exports" / "feedback" / "notes.txt"
     own.write_text("the instructor's")
@@ -105,7 +108,7 @@ def test_points_given_by_hand_reach_every_export_and_the_next_run(book: Path) ->
     assert "ada gets 4.5 points for lab1.memory" in said
     assert score(book, "ada") == "19.5"
     assert "I measured it" in (book / "exports" / "feedback" / "ada.html").read_text()
-    again = Order(submissions=None, out=book, regrade=("ada",))
+    again = Order(course=grader.course(), submissions=None, out=book, regrade=("ada",))
     grade_class(again, lambda jobs, room, device: Pretender(), Console(quiet=True))
     assert {row.student: str(row.score) for row in standing.read(book).students}["ada"] == "19.5"
 
@@ -148,7 +151,7 @@ def test_wrong_options_are_refused_by_name(values: dict[str, object], message: s
 
 def test_a_grade_becomes_markdown_and_gradescopes_results(tmp_path: Path) -> None:
     grade = tmp_path / "grade.json"
-    grade.write_text(json.dumps(document({})))
+    grade.write_text(to_json(graded({})))
     assert "20 of 20 points, passed" in gpulabs("export", "markdown", grade)
     assert json.loads(gpulabs("export", "gradescope-results", grade))["score"] == 20
     gpulabs("export", "gradescope-results", grade, "--out", tmp_path / "new" / "results.json")

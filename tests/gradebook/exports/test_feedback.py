@@ -11,7 +11,7 @@ from gradebook.results import LatePenalty, StudentResult
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.document import duration
-from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, graded, student
 
 REPORTS = {
     "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, f"{HOSTILE}\n```\n# not a heading", "warm up *first*"),
@@ -29,13 +29,13 @@ def line_of(result: StudentResult, *accepted: Accepted) -> Line:
 
 @pytest.fixture
 def ada() -> StudentResult:
-    made = document(REPORTS, notes=[NOTE], overrides=[GIVEN])
+    made = graded(REPORTS, notes=[NOTE], overrides=[GIVEN])
     return student("ada", made, name="Ada <3", late=LATE)
 
 
 def test_a_student_hears_which_commit_was_graded_and_what_was_not() -> None:
     reason = "commit 0123456789 was the last in time; 1 later one came after the deadline and was not graded"
-    ada = student("ada", document({}), commit="0123456789abcdef", reason=reason)
+    ada = student("ada", graded({}), commit="0123456789abcdef", reason=reason)
     for text in (feedback.page(line_of(ada), "GPU labs"), feedback.markdown(line_of(ada), "GPU labs")):
         assert "Graded: commit 0123456789 of 2026-03-02 08:00 UTC" in text
         assert "1 later one came after the deadline and was not graded" in text

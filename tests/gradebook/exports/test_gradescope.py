@@ -13,13 +13,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import grader
 from gradebook.exports import gradescope, gradescope_autograder, view
 from gradebook.exports.gradescope_autograder import AutograderError
 from gradebook.results import LatePenalty
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
-from gradebox.report.document import from_document
-from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 SCHEMA = json.loads(gradescope.SCHEMA_FILE.read_text())
 REPORTS = {
@@ -33,7 +33,7 @@ GIVEN = Override("ada", "lab1.analysis", Decimal("4.5"), "right, in other units"
 
 @pytest.fixture
 def results() -> dict[str, object]:
-    grade = from_document(document(REPORTS, notes=[NOTE], overrides=[GIVEN]))
+    grade = graded(REPORTS, notes=[NOTE], overrides=[GIVEN])
     return gradescope.results(grade, leaderboard=True)
 
 
@@ -69,7 +69,7 @@ def test_notes_are_hidden_from_students_and_worth_nothing(results: dict[str, lis
 
 def test_a_late_students_results_have_the_final_score() -> None:
     late = LatePenalty(seconds_late=7200, points=Decimal(2), rule="10 % per day, 1 day")
-    (line,) = view.of(a_class([student("ada", document({}), late=late)])).lines
+    (line,) = view.of(a_class([student("ada", graded({}), late=late)])).lines
     made = gradescope.student_results(line)
     assert made["score"] == 18
     assert "2 hours late: 2 points deducted" in made["output"]
@@ -94,31 +94,33 @@ def test_the_zip_holds_the_course_and_no_solutions(tmp_path: Path) -> None:
 
 
 def test_the_same_course_gives_the_same_zip() -> None:
-    assert gradescope_autograder.build(lab="1") == gradescope_autograder.build(lab="1")
+    assert gradescope_autograder.build(grader.course(), lab="1") == gradescope_autograder.build(
+        grader.course(), lab="1"
+    )
 
 
 def test_options_cannot_smuggle_in_a_command() -> None:
     with pytest.raises(AutograderError, match="--device"):
-        gradescope_autograder.build(device="vgpu; rm -rf /")
+        gradescope_autograder.build(grader.course(), device="vgpu; rm -rf /")
 
 
 def test_labs_and_devices_that_there_are_not_are_refused() -> None:
     # Otherwise every student's results would say that their submission could not be graded.
     with pytest.raises(AutograderError, match="there is no lab 9"):
-        gradescope_autograder.build(lab="9")
+        gradescope_autograder.build(grader.course(), lab="9")
     with pytest.raises(AutograderError, match="T5"):
-        gradescope_autograder.build(device="vgpu:T5")
-    assert gradescope_autograder.build(device="cuda")
+        gradescope_autograder.build(grader.course(), device="vgpu:T5")
+    assert gradescope_autograder.build(grader.course(), device="cuda")
 
 
 def test_a_folder_without_the_course_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AutograderError, match="make the autograder from a checkout"):
-        gradescope_autograder.build(root=tmp_path)
+        gradescope_autograder.build(grader.course(), root=tmp_path)
 
 
 def write_zip(folder: Path) -> Path:
     path = folder / "autograder.zip"
-    path.write_bytes(gradescope_autograder.build(lab="1", device="vgpu:T4", seed=3))
+    path.write_bytes(gradescope_autograder.build(grader.course(), lab="1", device="vgpu:T4", seed=3))
     return path
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from gradebook.exports import page, statistics, view
 from gradebook.results import ClassResult, LatePenalty
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
-from tests.gradebook.exports.classes import HOSTILE, a_class, document, large_class, student
+from gradebox.grade import CheckReport, CriterionResult, IntegrityNote, Outcome
+from tests.gradebook.exports.classes import HOSTILE, a_class, graded, large_class, student
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line"}
 
@@ -86,7 +86,7 @@ def test_names_and_messages_are_escaped_everywhere() -> None:
     notes = [IntegrityNote(HOSTILE, HOSTILE, HOSTILE, "lab1.analysis.bound_named")]
     late = LatePenalty(seconds_late=60, points=Decimal(1), rule=HOSTILE)
     rows = [
-        student(HOSTILE, document(reports, notes=notes), name=HOSTILE, late=late),
+        student(HOSTILE, graded(reports, notes=notes), name=HOSTILE, late=late),
         student("bob", None, status="refused", reason=HOSTILE, score=Decimal(0)),
     ]
     text = rendered(a_class(rows, title=HOSTILE))
@@ -98,17 +98,17 @@ def test_names_and_messages_are_escaped_everywhere() -> None:
 
 def test_commands_quote_the_students_key() -> None:
     notes = [IntegrityNote("open", "/x", "", "lab1.analysis.bound_named")]
-    seen = view.of(a_class([student("ada; rm -rf ~", document({}, notes=notes))]))
+    seen = view.of(a_class([student("ada; rm -rf ~", graded({}, notes=notes))]))
     (group,) = page.review_groups(seen, "gpulabs review DIR")
     assert group.accept == "gpulabs review DIR --accept 'ada; rm -rf ~' lab1.analysis"
 
 
 def test_a_histogram_counts_every_graded_submission() -> None:
     failing = CheckReport(Outcome.FAILED, "no")
-    everything = {check: failing for row in document({})["labs"][0]["criteria"] for check in _ids(row)}
+    everything = {check: failing for row in graded({}).labs[0].criteria for check in _ids(row)}
     rows = [
-        student("full", document({})),
-        student("none", document(everything)),
+        student("full", graded({})),
+        student("none", graded(everything)),
         student("gone", None, status="missing"),
     ]
     found = page.distribution(view.of(a_class(rows)))
@@ -117,8 +117,8 @@ def test_a_histogram_counts_every_graded_submission() -> None:
     assert (found.mean, found.median, found.passed, found.count, found.pass_score) == (10, 10, 1, 2, 14)
 
 
-def _ids(criterion: dict[str, list[dict[str, str]]]) -> list[str]:
-    return [check["id"] for check in criterion["checks"]]
+def _ids(criterion: CriterionResult) -> list[str]:
+    return [check.id for check in criterion.checks]
 
 
 @pytest.mark.parametrize(("part", "colour"), [(0, 0), (0.01, 1), (0.5, 3), (0.99, 4), (1, 5)])

@@ -33,10 +33,10 @@ from gradebox import report
 from gradebox.grade import CheckReport, Grade, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.console import Console
-from gradebox.report.document import from_document, to_document
+from gradebox.report.document import to_document
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
-from tests.gradebook.exports.classes import a_class, document, student
+from tests.gradebook.exports.classes import a_class, graded, student
 from tests.gradebook.fakes import fake_engine
 
 HIDDEN = (
@@ -89,7 +89,7 @@ def hostile_grade() -> Grade:
     }
     notes = [IntegrityNote(HOSTILE, HOSTILE, HOSTILE, CHECKS[0]), IntegrityNote("open", HOSTILE, HOSTILE, HOSTILE)]
     given = [Override("ada", "lab1.analysis", Decimal(1), HOSTILE)]
-    grade = from_document(document(reports, notes=notes, overrides=given))
+    grade = graded(reports, notes=notes, overrides=given)
     criteria = tuple(
         replace(row, checks=tuple(replace(check, message=HOSTILE, hint=HOSTILE) for check in row.checks))
         for row in grade.labs[0].criteria
@@ -116,7 +116,7 @@ def hostile_document() -> dict[str, Any]:
 
 @pytest.fixture
 def hostile_class() -> ClassResult:
-    graded = student("ada", hostile_document(), name=LEGIT, reason=HOSTILE, commit=HOSTILE)
+    ada = student("ada", hostile_grade(), name=LEGIT, reason=HOSTILE, commit=HOSTILE)
     others = [
         StudentResult(
             student=f"{status}{HOSTILE}", name=HOSTILE, status=status, reason=HOSTILE, columns={HOSTILE: HOSTILE}
@@ -124,8 +124,8 @@ def hostile_class() -> ClassResult:
         for status in ("missing", "refused", "could_not_grade", "waiting")
     ]
     moodle = {"Identifier": HOSTILE, "Grade": "", "Last modified (grade)": HOSTILE, "Student": HOSTILE, "ID": HOSTILE}
-    roster = student(HOSTILE, hostile_document(), name=HOSTILE, columns=moodle)
-    return a_class([graded, roster, *others], title=HOSTILE)
+    roster = student(HOSTILE, hostile_grade(), name=HOSTILE, columns=moodle)
+    return a_class([ada, roster, *others], title=HOSTILE)
 
 
 def test_the_exports_of_a_class(hostile_class: ClassResult, tmp_path: Path) -> None:
@@ -196,7 +196,9 @@ def test_a_class_of_hostile_names(tmp_path: Path) -> None:
     (small.submissions / f"carl{name}.zip").write_bytes(b"no zip\x1b[2J")
     output = StringIO()
     console = Console(file=output, force_terminal=False, width=200)
-    order = Order(submissions=small.submissions, out=small.out, labs=(1,), device="vgpu", seed=7)
+    order = Order(
+        course=grader.course(), submissions=small.submissions, out=small.out, labs=(1,), device="vgpu", seed=7
+    )
     result = grade_class(order, fake_engine, console)
     assert [one.status for one in result.students] == ["graded", "refused", "refused"]
     ClassProgress(console).say(HOSTILE)

@@ -13,7 +13,7 @@ from gradebook.results import ClassResult
 from gradebox import overrides
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override, OverrideError
-from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 UNSURE = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
 PEAK, WARM = "lab1.memory.peak_equals_truth", "lab1.benchmark.warmed_up"
@@ -21,8 +21,8 @@ NOTE = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", WARM)
 
 
 def some_class(*checks: str, notes: tuple[IntegrityNote, ...] = (), content: str = "ada") -> ClassResult:
-    made = document(dict.fromkeys(checks, UNSURE), student=content, notes=notes)
-    return a_class([student("ada", made), student("bob", document({}))])
+    made = graded(dict.fromkeys(checks, UNSURE), student=content, notes=notes)
+    return a_class([student("ada", made), student("bob", graded({}))])
 
 
 def seen(result: ClassResult, folder: Path) -> view.View:
@@ -55,7 +55,7 @@ def test_something_new_in_an_accepted_criterion_is_open(tmp_path: Path) -> None:
 
 def test_an_override_settles_its_criterion() -> None:
     given = Override("ada", "lab1.benchmark", Decimal(4), "looked at it")
-    made = document({WARM: UNSURE}, notes=[NOTE], overrides=[given])
+    made = graded({WARM: UNSURE}, notes=[NOTE], overrides=[given])
     assert view.of(a_class([student("ada", made)])).open == ()
 
 
@@ -68,7 +68,7 @@ def test_accepting_nothing_is_refused_with_what_is_open(tmp_path: Path) -> None:
 
 def test_any_key_can_be_written_down(tmp_path: Path) -> None:
     key = f'{HOSTILE}\n"""\\ \x7f ü'
-    result = a_class([student(key, document({PEAK: UNSURE}))])
+    result = a_class([student(key, graded({PEAK: UNSURE}))])
     decisions.accept(seen(result, tmp_path), tmp_path, key, "lab1.memory")
     assert seen(result, tmp_path).open == ()
     assert tomllib.loads((tmp_path / reviews.FILE).read_text())["accepted"][0]["student"] == key
@@ -78,7 +78,7 @@ def test_any_key_can_be_written_down(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[[accepted", "not valid TOML"),
-        ("[accepted]\n", "holds \\[\\[accepted\\]\\] entries only"),
+        ("[accepted]\n", "write each accepted as \\[\\[accepted\\]\\], with two brackets"),
         ('[[accepted]]\nstudent = "ada"\n', "lacks the key 'submission_sha256'"),
     ],
 )
@@ -177,7 +177,7 @@ def test_the_list_says_where_to_look_and_what_to_do() -> None:
 
 def test_a_refused_submission_waits_for_a_person_until_it_is_accepted(tmp_path: Path) -> None:
     refused = student("eve", None, status="refused", reason="holds no lab", score=Decimal(0))
-    result = a_class([student("ada", document({})), refused])
+    result = a_class([student("ada", graded({})), refused])
     text = review_list.text(seen(result, tmp_path), tmp_path)
     assert "refused: holds no lab" in text
     assert "--rerun eve" not in text
@@ -189,7 +189,7 @@ def test_a_refused_submission_waits_for_a_person_until_it_is_accepted(tmp_path: 
 
 
 def test_nothing_is_open_is_not_said_of_what_was_not_graded() -> None:
-    waiting = a_class([student("ada", document({})), student("eve", None, status="waiting")])
+    waiting = a_class([student("ada", graded({})), student("eve", None, status="waiting")])
     text = review_list.text(view.of(waiting), Path("DIR"))
     assert text == "1 submission is not graded yet: go on with gpulabs class --out DIR"
 

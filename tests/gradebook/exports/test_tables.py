@@ -8,7 +8,7 @@ from gradebook.exports import canvas, moodle, statistics, tables, view
 from gradebook.results import ClassResult, LatePenalty
 from gradebox.grade import CheckReport, Outcome
 from gradebox.overrides import Override
-from tests.gradebook.exports.classes import HOSTILE, a_class, document, student
+from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}
 LATE = LatePenalty(seconds_late=90_000, points=Decimal(2), rule="10 % per day, 1 day")
@@ -33,7 +33,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 def some_class(**more: str) -> view.View:
     rows = [
-        student("ada", document(FAILED), columns={**CANVAS, **more}, late=LATE),
+        student("ada", graded(FAILED), columns={**CANVAS, **more}, late=LATE),
         student("bob", None, status="waiting", score=None, columns={**CANVAS, "SIS Login ID": "bob"}),
         student("eve", None, status="missing", score=Decimal(0), columns={**CANVAS, "SIS Login ID": "eve"}),
     ]
@@ -50,14 +50,14 @@ def test_the_plain_table_has_a_line_for_everybody() -> None:
 
 def test_the_plain_table_names_what_an_instructor_changed() -> None:
     given = Override("ada", "lab1.analysis", Decimal("4.5"), "right")
-    result = a_class([student("ada", document({}, overrides=[given]))])
+    result = a_class([student("ada", graded({}, overrides=[given]))])
     (row,) = read(tables.grades(view.of(result)))
     assert (row["overrides"], row["lab1.analysis"], row["score"]) == ("lab1.analysis", "4.5", "19.5")
 
 
 def test_a_penalty_can_cost_the_pass() -> None:
     late = LatePenalty(seconds_late=1, points=Decimal(6), rule="30 % per day, 1 day")
-    (row,) = read(tables.grades(view.of(a_class([student("ada", document(FAILED), late=late)]))))
+    (row,) = read(tables.grades(view.of(a_class([student("ada", graded(FAILED), late=late)]))))
     assert (row["score"], row["passed"]) == ("13", "no")
 
 
@@ -86,8 +86,8 @@ def test_canvas_keeps_scores_of_students_without_one() -> None:
 def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
     # Canvas would offer to create them, and Moodle would find no key in their row.
     rows = [
-        student("ada", document({}), columns={**CANVAS, **WORKSHEET}),
-        student("stranger", document({})),
+        student("ada", graded({}), columns={**CANVAS, **WORKSHEET}),
+        student("stranger", graded({})),
     ]
     seen = view.of(a_class(rows))
     assert [line.student for line in seen.strangers] == ["stranger"]
@@ -98,7 +98,7 @@ def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
 
 
 def test_without_a_roster_everybody_is_in_the_files() -> None:
-    seen = view.of(a_class([student("ada", document({})), student("bob", document({}))]))
+    seen = view.of(a_class([student("ada", graded({})), student("bob", graded({}))]))
     assert seen.strangers == ()
     assert [row["SIS Login ID"] for row in read(canvas.gradebook(seen))[1:]] == ["ada", "bob"]
 
@@ -109,7 +109,7 @@ def test_canvas_column_is_that_of_its_own_export() -> None:
 
 
 def test_canvas_finds_students_without_a_roster_by_their_login() -> None:
-    rows = read(canvas.gradebook(view.of(a_class([student("ada", document({}))]))))
+    rows = read(canvas.gradebook(view.of(a_class([student("ada", graded({}))]))))
     assert (rows[1]["Student"], rows[1]["SIS Login ID"]) == ("ada", "ada")
 
 
@@ -122,7 +122,7 @@ def test_a_roster_cannot_plant_formulas() -> None:
 
 def moodle_class() -> ClassResult:
     rows = [
-        student("Participant 4711", document(FAILED), columns=WORKSHEET),
+        student("Participant 4711", graded(FAILED), columns=WORKSHEET),
         student(
             "Participant 4712",
             None,
@@ -141,7 +141,7 @@ def test_moodles_import_names_students_grades_and_feedback() -> None:
 
 
 def test_moodles_import_falls_back_on_the_key() -> None:
-    (row,) = read(moodle.grade_import(view.of(a_class([student("a1", document({}))]))))
+    (row,) = read(moodle.grade_import(view.of(a_class([student("a1", graded({}))]))))
     assert row["ID number"] == "a1"
 
 

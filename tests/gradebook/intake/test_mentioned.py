@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import grader
 from gradebook.results import ClassResult, GradebookError
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.settings import SettingsError
@@ -28,6 +29,7 @@ def grade(small: SmallClass, configuration: str = "", roster: str = "") -> tuple
     (folder / "roster.csv").write_text(roster)
     said = io.StringIO()
     order = Order(
+        course=grader.course(),
         submissions=small.submissions,
         out=small.out,
         configuration=folder / "class.toml",

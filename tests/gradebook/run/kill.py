@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+import grader
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.run.tasks import Grading, Task
 from tests.gradebook.fakes import FakeJudge, fake_engine
@@ -68,7 +69,9 @@ def main(submissions: str, out: str, point: str) -> None:
 
     sqlite3.connect = connect_watched
     FakeJudge.grade = grade_watched  # type: ignore[method-assign]
-    order = Order(submissions=Path(submissions), out=Path(out), labs=(1,), device="vgpu", seed=7)
+    order = Order(
+        course=grader.course(), submissions=Path(submissions), out=Path(out), labs=(1,), device="vgpu", seed=7
+    )
     grade_class(order, fake_engine, Console(quiet=True))
 
 

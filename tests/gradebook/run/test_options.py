@@ -62,7 +62,7 @@ def going(small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         going.jobs.append(jobs)
         return InThisProcess(room)
 
-    monkeypatch.setattr("grader.cli.classroom.LocalPool", lambda jobs, room: engine(jobs, room, ""))
+    monkeypatch.setattr("grader.cli.classroom.local_pool", lambda jobs, room, judge: engine(jobs, room, ""))
     small_class.grade(roster=going.file("roster.csv", ROSTER))
     before = signal.getsignal(signal.SIGTERM)
     yield going

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.run.pool import LocalPool
+from gradebook.run.pool import Pool
+from gradebook.run.processes import local_pool
 from gradebook.run.tasks import EngineError, Judge
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.fakes import FakeJudge
 
 
-def pool(jobs: int, room: Path, device: str) -> LocalPool:
-    return LocalPool(jobs, room, FakeJudge)
+def pool(jobs: int, room: Path, device: str) -> Pool:
+    return local_pool(jobs, room, FakeJudge)
 
 
 def no_judge(room: Path) -> Judge:
@@ -71,7 +72,7 @@ def test_a_submission_that_takes_too_long_is_given_up(small_class: SmallClass, t
 def test_a_judge_that_cannot_start_is_one_line(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     with pytest.raises(EngineError, match="no grading process can be started here: OSError: there is no more memory"):
-        small_class.grade(lambda jobs, room, device: LocalPool(jobs, room, no_judge))
+        small_class.grade(lambda jobs, room, device: local_pool(jobs, room, no_judge))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process dies with its parent on Linux only")
@@ -81,10 +82,12 @@ def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallCl
         "import sys\n"
         "from pathlib import Path\n"
         "from rich.console import Console\n"
+        "import grader\n"
         "from gradebook.run.grade_class import Order, grade_class\n"
         "from tests.gradebook.run.test_pool import pool\n"
         "if __name__ == '__main__':\n"
-        "    order = Order(submissions=Path(sys.argv[1]), out=Path(sys.argv[2]), labs=(1,), device='vgpu')\n"
+        "    asked = {'submissions': Path(sys.argv[1]), 'out': Path(sys.argv[2]), 'labs': (1,), 'device': 'vgpu'}\n"
+        "    order = Order(course=grader.course(), **asked)\n"
         "    grade_class(order, pool, Console(quiet=True))\n"
     )
     command = [sys.executable, "-c", program, str(small_class.submissions), str(small_class.out)]

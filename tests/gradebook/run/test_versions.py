@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.run import versions
 import grader
+from gradebook.run import versions
 from gradebox.configuration import ROOT
 
 EVERYTHING = {criterion.id for lab in grader.course().rubric.labs for criterion in lab.criteria if criterion.available}

@@ -15,7 +15,7 @@ from gradebox import judges_room
 
 _HOLD = """
 import time
-from grader import judges_room
+from gradebox import judges_room
 
 with judges_room.room() as (room, _):
     print(room, flush=True)
