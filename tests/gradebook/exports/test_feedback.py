@@ -60,7 +60,7 @@ def test_what_was_reviewed_is_no_longer_provisional(ada: StudentResult) -> None:
     assert ada.grade is not None
     accepted = Accepted(
         student="ada",
-        submission_sha256=ada.grade["submission_sha256"],
+        submission_sha256=ada.grade.submission_sha256,
         criterion="lab1.memory",
         items=("lab1.memory.peak_equals_truth",),
         accepted_at=MADE_AT,

@@ -86,7 +86,9 @@ def test_the_zip_holds_the_course_and_no_solutions(tmp_path: Path) -> None:
     with zipfile.ZipFile(write_zip(tmp_path)) as archive:
         names = archive.namelist()
         modes = {name: archive.getinfo(name).external_attr >> 16 & 0o777 for name in names}
-    assert {"setup.sh", "run_autograder", "pyproject.toml", "grader/rubric.toml"} <= set(names)
+    assert {"setup.sh", "run_autograder", "pyproject.toml", "grader/course.toml", "grader/lab1/rubric.toml"} <= set(
+        names
+    )
     assert modes["setup.sh"] == modes["run_autograder"] == 0o755
     assert not [
         name for name in names if name.startswith(("solutions", "tests", "labs/", ".")) or "__pycache__" in name
@@ -132,8 +134,8 @@ def in_its_layout(root: Path) -> Path:
     (root / "submission").mkdir()
     (root / "results").mkdir()
     # Tells the autograder's own copy of the course from the one that these tests run in.
-    rubric = source / "grader" / "rubric.toml"
-    rubric.write_text(rubric.read_text().replace('version = "1.0"', 'version = "1.0-uploaded"'))
+    course = source / "grader" / "course.toml"
+    course.write_text(course.read_text().replace('version = "1.0"', 'version = "1.0-uploaded"'))
     return root
 
 
