@@ -101,7 +101,7 @@ LABS = 'labs = ["basics", "further"]'
         ('title = "Small"\n', "", "course.toml:1: the file lacks the key 'title'"),
         (LABS, "", "course.toml:1: the file lacks the key 'labs'"),
         ("pass_percent", "pass_precent", "course.toml:4: unknown key 'pass_precent'; did you mean 'pass_percent'?"),
-        (LABS, f"{LABS}\nxyz = 1", "course.toml:6: unknown key 'xyz'; known are title, version, points, "),
+        (LABS, f"{LABS}\nxyz = 1", "course.toml:6: unknown key 'xyz'; known are title, version, pass_percent, "),
         (LABS, f"{LABS}\n[xyz]\na = 1", "course.toml:6: unknown key 'xyz'; known are title, "),
         (LABS, f"{LABS}\n[devices]\nmodul = 'x'", "course.toml:7: unknown key 'modul'; did you mean 'module'?"),
         (LABS, f"{LABS}\n\n[submission]\nfound = 'x'", "course.toml:8: found must be a list, not 'x'"),
