@@ -69,9 +69,10 @@ class Guide:
 class _CourseTable:
     title: str
     version: str
-    points: Decimal
     pass_percent: Decimal
     labs: tuple[str, ...]
+    points: Decimal | None = None
+    """The sum of the labs' points, and the number of their criteria, for who wants them refused when they differ."""
     criteria: int | None = None
     exercises: tuple[str, ...] = ()
     command: str = "gradebox"
@@ -230,14 +231,16 @@ def _load(folder: Path) -> Course:
     if not 0 < table.pass_percent <= 100:
         raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
     _require_packages(document, folder, [SHARED, *table.labs, *table.exercises])
-    rubric.require_sum(document, (), "the labs", table.points, [lab.points for lab in labs])
+    points = sum((lab.points for lab in labs), Decimal(0))
+    if table.points is not None:
+        rubric.require_sum(document, (), "the labs", table.points, [points])
     count = sum(len(lab.criteria) for lab in labs)
     if table.criteria not in (None, count):
         raise document.error(("criteria",), f"criteria = {table.criteria}, but {count} criteria follow")
     return Course(
         folder=folder,
         title=table.title,
-        rubric=Rubric(table.version, table.points, table.pass_percent, labs),
+        rubric=Rubric(table.version, points, table.pass_percent, labs),
         exercises=tuple(Rubric(table.version, lab.points, table.pass_percent, (lab,)) for lab in exercises),
         begin_broken=frozenset(table.submission.begin_broken),
         command=table.command,
