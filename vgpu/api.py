@@ -122,11 +122,6 @@ class Prepared:
         self._attachment = attachment
         self._owner = os.getpid()
 
-    @property
-    def gpu(self) -> VirtualGPU:
-        """The GPU of index 0, for who wants to know its parts."""
-        return self._attachment.machine.gpus[0]
-
     @contextlib.contextmanager
     def begin(self) -> Iterator[VirtualGPU]:
         """`with attach(...)`, in a child that was forked since and that ends soon after the block.
@@ -137,7 +132,7 @@ class Prepared:
         if os.getpid() == self._owner:
             raise AttachError("a prepared machine begins in a child that was forked since")
         with self._attachment.begun():
-            yield self.gpu
+            yield self._attachment.machine.gpus[0]
 
 
 class Attachment:
