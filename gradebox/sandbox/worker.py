@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib
 import importlib.util
+import itertools
 import mmap
 import os
 import random
@@ -27,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradebox.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
+from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.student import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
 
@@ -87,12 +89,13 @@ VOIDED, LOST = 0, 1
 """Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
 
 
-def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
+def main(task: Task, ready: Ready, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
     """Be rank `task.rank` of a request, in a process forked for it. Never returns.
 
-    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one. `closing` is
-    the last line of the notes, without which no result counts. `page` is shared with the supervisor, and with every
-    process that the submission forks: what is said there needs no descriptor, which could be closed or replaced.
+    `ready` is what was done before the fork. `token` goes in front of the result, so that bytes written to the pipe by
+    others are not taken for one. `closing` is the last line of the notes, without which no result counts. `page` is
+    shared with the supervisor, and with every process that the submission forks: what is said there needs no
+    descriptor, which could be closed or replaced.
     """
     # Bound and made before a submission runs: what it replaces later does not reach these.
     own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
@@ -101,7 +104,7 @@ def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap
     try:
         _enter(task, pipes)
         emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
-        outcome, tensors = _observe(task, emit, page)
+        outcome, tensors = _observe(task, ready, emit, page)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
@@ -201,7 +204,9 @@ def _set_environment(task: Task) -> None:
     tempfile.tempdir = None
 
 
-def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tuple[dict[str, Any], dict[str, Any]]:
+def _observe(
+    task: Task, ready: Ready, emit: Callable[[bytes], None], page: mmap.mmap
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
     folders = [*task.probe_folders, *task.probe_paths]
     importing: list[str] = []
@@ -213,7 +218,7 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
         arguments = dict(task.params) | {
             name: _as_tensor(array) for name, array in codec.load_tensors(task.tensors).items()
         }
-        with _attached(task.device, task.values, task.ranks) as gpu:
+        with _attached(task, ready) as gpu:
             student = Student(
                 device="cpu" if task.device == "cpu" else "cuda",
                 gpu=gpu,
@@ -224,8 +229,9 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
                 importing=importing,
             )
             own = instruments.own_packages(task.course.course)
-            _hide("gradebox", task.course.course)
-            check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
+            prints = ready.prints if ready.covers(probe.__module__, gpu) else instruments.snapshot(own)
+            _hide(ready, "gradebox", task.course.course)
+            check = functools.partial(instruments.changed, prints, instruments.parts(gpu, own), gpu, own)
             known = ours.know(task.course.course, _libraries(task, own), probe.__module__, _observe.__code__, gpu)
             void = functools.partial(_void, page, tampered.append)
             finish = audit.install(known, _allowed(task), emit, void)
@@ -259,7 +265,9 @@ def _seed(task: Task) -> None:
     np.random.seed(task.rank)
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
-        torch.manual_seed(task.rank)
+        # `torch.manual_seed` would seed the virtual GPU, which is there already, as well.
+        seed = torch.manual_seed if task.device == "cuda" else torch.default_generator.manual_seed
+        seed(task.rank)
         torch.set_num_threads(task.threads)
 
 
@@ -282,17 +290,19 @@ def _find_probe(task: Task) -> Any:
 
 
 @contextlib.contextmanager
-def _attached(device: str, values: bool, ranks: int) -> Iterator[Any]:
+def _attached(task: Task, ready: Ready) -> Iterator[Any]:
     """The device the submission will see as `cuda`, one for each rank; yields the virtual GPU or None."""
-    kind, _, model = device.partition(":")
+    kind, _, model = task.device.partition(":")
     if kind != "vgpu":
         yield None
-        return
-    import vgpu
+    elif ready.prepared is not None:
+        with ready.prepared.begin() as gpu:
+            yield gpu
+    else:
+        import vgpu
 
-    # force: on a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
-    with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
-        yield gpu
+        with vgpu.attach(model, values=task.values, gpus=task.ranks, force=True) as gpu:
+            yield gpu
 
 
 def _allowed(task: Task) -> tuple[str, ...]:
@@ -344,10 +354,13 @@ def _emit(
     page[LOST] = 1
 
 
-def _hide(*packages: str) -> None:
+def _hide(ready: Ready, *packages: str) -> None:
     """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        del sys.modules[name]
+    # The newest stand last. To go through all names would touch, and so copy, a page for every second one.
+    added = itertools.islice(reversed(sys.modules), len(sys.modules) - ready.imported)
+    for name in [*ready.modules, *added]:
+        if name.partition(".")[0] in packages:
+            sys.modules.pop(name, None)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
