@@ -34,10 +34,12 @@ COLD = Limits(wall_seconds=180.0)
 @criterion("lab3.setup")
 class TestSetup:
     def test_joins_and_leaves(self, submission: Submission) -> None:
+        """Joins the process group and leaves it."""
         self._require_joined(submission, "cpu", "cpu")
 
     @requires("joins_and_leaves")
     def test_nccl_on_gpus(self, submission: Submission) -> None:
+        """Uses NCCL where every rank has a GPU."""
         self._require_joined(submission, submission.device.name, "cuda")
 
     @staticmethod
@@ -67,6 +69,7 @@ class TestSetup:
                 require(no_rank, "setup(2, 2) raised no ValueError", "ranks count from 0 to world_size - 1")
 
     def test_replicas_equal(self, submission: Submission, fresh: Fresh) -> None:
+        """Begins and goes on with equal replicas."""
         given = even_case(fresh)
         seen = given.train(submission)
         hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
@@ -77,6 +80,7 @@ class TestSetup:
         require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
     def test_gradients_equal_full_batch(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains on the mean gradient of all ranks."""
         given = even_case(fresh)
         seen = given.train(submission)
         steps = steps_of(seen)
@@ -109,6 +113,7 @@ class TestSetup:
                 )
 
     def test_shards_disjoint_and_complete(self, submission: Submission, fresh: Fresh) -> None:
+        """Shares out all samples among the ranks."""
         given = even_case(fresh)
         self._require_shards(
             given.train(submission), len(given.inputs), given.arguments["epochs"], "train() on 2 ranks"
@@ -137,6 +142,7 @@ class TestSetup:
             )
 
     def test_reshuffled_each_epoch(self, submission: Submission, fresh: Fresh) -> None:
+        """Shuffles the samples anew in each epoch."""
         given = even_case(fresh)
         seen = given.train(submission)
         for rank, each in enumerate(seen):
@@ -155,6 +161,7 @@ class TestSetup:
         )
 
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
+        """Evaluates each sample once."""
         classes = fresh.odd(5, 9)
         for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([13, 16])[0])):
             logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
@@ -174,6 +181,7 @@ class TestSetup:
                 require_equal(each.training, True, what="evaluate(): model.training afterwards")
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
+        """Ends on all ranks when one of them fails."""
         given = even_case(fresh)
         mark = f"damaged in block {fresh.integer(10**5, 10**6)}"
         seen = given.train(submission, broken=fresh.integer(0, len(given.inputs) - 1), damage=mark)
@@ -196,12 +204,14 @@ class TestSetup:
 
     @requires("gradients_equal_full_batch")
     def test_started_by_spawn(self, submission: Submission) -> None:
+        """Runs when it spawns its processes itself."""
         arguments = ["--device", "cpu", "--world-size", "2", "--epochs", "1"]
         seen = submission.probe("lab3.launch.program", device="cpu", limits=COLD, module=PROGRAM, arguments=arguments)
         self._require_training(seen, f"python -m labs.{PROGRAM} --world-size 2")
 
     @requires("gradients_equal_full_batch")
     def test_started_by_torchrun(self, submission: Submission) -> None:
+        """Runs under torchrun."""
         arguments = ["--device", "cpu", "--epochs", "1", "--world-size", "3"]  # torchrun knows better
         seen = submission.probe(
             "lab3.launch.torchrun", device="cpu", limits=COLD, module=PROGRAM, processes=2, arguments=arguments
@@ -219,6 +229,7 @@ class TestSetup:
         require_equal(simulated, {False}, what=f"{what} --device cpu: provenance.simulated")
 
     def test_debugged_script_ends(self, submission: Submission, fresh: Fresh) -> None:
+        """Brings the debugged script to its end."""
         given = debugging_case(fresh)
         try:
             seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
@@ -234,6 +245,7 @@ class TestSetup:
 
     @requires("debugged_script_ends")
     def test_debugged_script_trains_right(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains right in the debugged script."""
         given = debugging_case(fresh)
         seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
         epochs, what = given.arguments["epochs"], "train_two_heads() on 2 ranks"
