@@ -36,7 +36,7 @@ def document(
     circumstances = Circumstances(
         student, content, "virtual T4 (simulated)", True, "namespaces", 7, 3.2, tuple(notes), tuple(overrides)
     )
-    return to_document(grade(rubric, chosen, everything, circumstances))
+    return to_document(grade(rubric, chosen, everything, circumstances, grader.course().titles(chosen)))
 
 
 def student(key: str, grade_document: Mapping[str, Any] | None, **more: Any) -> StudentResult:

@@ -1,0 +1,102 @@
+"""Every check of the course has a title in words, which is what people see of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import grader
+from gradebook import standing
+from gradebook.store import Plan, Recorded
+from gradebox.criterion import CheckFunction
+from gradebox.grade import CheckReport, Circumstances, Outcome, grade
+from gradebox.report.document import from_document, to_document
+from gradebox.rubric import Lab
+
+COURSE = grader.course()
+LABS = pytest.mark.parametrize("lab", COURSE.all_labs, ids=lambda lab: lab.id)
+LONGEST = 70
+WIDTH = 100
+"""Of a report that is no terminal's; the line of a check is its mark, its title and its id."""
+BEFORE, BETWEEN = 12, 2
+
+
+def checks_of(lab: Lab) -> list[CheckFunction]:
+    COURSE.prepare()
+    return list(COURSE.checks(lab).values())
+
+
+@LABS
+def test_every_check_has_a_docstring_of_one_line_which_is_its_title(lab: Lab) -> None:
+    for check in checks_of(lab):
+        text = getattr(check.cls, check.name).__doc__
+        assert text, f"{check.id} has no docstring"
+        assert text == f"{check.title}.", check.id
+        assert "\n" not in text
+
+
+@LABS
+def test_titles_begin_alike_with_what_the_submission_does(lab: Lab) -> None:
+    """A verb in the present tense: `Warms up before it measures`."""
+    for check in checks_of(lab):
+        first = check.title.split()[0]
+        assert first[0].isupper(), check.id
+        assert first.endswith("s"), check.id
+
+
+@LABS
+def test_a_title_stands_for_one_check_of_a_criterion(lab: Lab) -> None:
+    found = Counter((check.id.rpartition(".")[0], check.title) for check in checks_of(lab))
+    assert [key for key, count in found.items() if count > 1] == []
+
+
+@LABS
+def test_a_title_fits_its_line_with_the_id(lab: Lab) -> None:
+    for check in checks_of(lab):
+        assert len(check.title) <= LONGEST, check.id
+        assert BEFORE + len(check.title) + BETWEEN + len(check.id) <= WIDTH, check.id
+
+
+def test_the_course_knows_the_title_of_one_check() -> None:
+    check = checks_of(COURSE.labs[0])[0]
+    assert COURSE.title_of(check.id) == check.title
+
+
+HERE = Circumstances("ada", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+
+
+def test_a_check_that_did_not_report_has_its_title_too() -> None:
+    titles = COURSE.titles(COURSE.labs)
+    made = grade(COURSE.rubric, COURSE.labs, {}, HERE, titles)
+    assert {check.id: check.title for check in made.checks} == titles
+    assert {check.id: check.name for check in made.checks} == titles
+
+
+def test_a_grade_from_before_there_were_titles_calls_a_check_by_its_id() -> None:
+    document = to_document(grade(COURSE.rubric, COURSE.labs[:1], {}, HERE, COURSE.titles(COURSE.labs)))
+    document["schema_version"] = "1.2"
+    for criterion in document["labs"][0]["criteria"]:
+        for check in criterion["checks"]:
+            del check["title"]
+    assert all(check.name == check.id for check in from_document(document).checks)
+
+
+def test_a_classs_grade_has_the_titles_that_its_gradings_had() -> None:
+    lab = COURSE.labs[0]
+    plan = Plan(
+        title="", labs=(1,), device="vgpu:T4", seed=42, rubric_version="1", rubric_digest="", grader_version="1",
+        digests={}, settings={},
+    )  # fmt: skip
+    gradings = {}
+    for number, criterion in enumerate(lab.criteria):
+        titles = {check.id: f"{check.id} as grading {number} called it" for one in lab.criteria for check in one.checks}
+        reports = {check: CheckReport(Outcome.PASSED) for check in titles}
+        made = grade(COURSE.rubric, COURSE.rubric.select_criteria([criterion.id]), reports, HERE, titles)
+        gradings[criterion.id] = Recorded(number, "graded", "", False, 1.0, "namespaces", made)
+    whole = standing.assemble(gradings, plan, COURSE.rubric, (lab,), "ada", "ab" * 32)
+    assert {check.id: check.title for check in whole.checks} == {
+        check.id: f"{check.id} as grading {number} called it"
+        for number, criterion in enumerate(lab.criteria)
+        for check in criterion.checks
+    }
