@@ -13,7 +13,7 @@ import grader
 from gradebook.results import ClassResult, LatePenalty, StudentResult
 from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 from gradebox.overrides import Override
-from gradebox.report.document import from_document, to_document
+from gradebox.report.document import to_document
 
 MADE_AT = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> {{ 7 * 7 }} | `a` **b** $(id)'
@@ -36,7 +36,7 @@ def document(
     circumstances = Circumstances(
         student, content, "virtual T4 (simulated)", True, "namespaces", 7, 3.2, tuple(notes), tuple(overrides)
     )
-    return to_document(grade(rubric, chosen, everything, circumstances, grader.course().titles(chosen)))
+    return to_document(grade(rubric, chosen, everything, circumstances))
 
 
 def student(key: str, grade_document: Mapping[str, Any] | None, **more: Any) -> StudentResult:
@@ -45,9 +45,8 @@ def student(key: str, grade_document: Mapping[str, Any] | None, **more: Any) -> 
     score = None
     if grade_document is not None:
         score = Decimal(str(grade_document["score"])) - (late.points if late else 0)
-    made = None if grade_document is None else from_document(grade_document)
     return StudentResult(
-        student=key, grade=made, **{"status": "graded", "score": score, "submitted_at": MADE_AT} | more
+        student=key, grade=grade_document, **{"status": "graded", "score": score, "submitted_at": MADE_AT} | more
     )
 
 

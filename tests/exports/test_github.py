@@ -43,7 +43,7 @@ def test_the_reporter_is_told_every_criterion_with_its_points() -> None:
     assert (made["status"], made["max_score"]) == ("pass", 20)
     assert sum(test["score"] for test in made["tests"]) == 19
     assert [test["status"] for test in made["tests"]] == ["fail", "pass", "pass", "pass"]
-    assert made["tests"][0]["message"] == f"Warms up before it measures: {HOSTILE}"
+    assert HOSTILE in made["tests"][0]["message"]
 
 
 def test_the_summary_is_a_table_of_criteria() -> None:

@@ -96,19 +96,6 @@ def test_names_and_messages_are_escaped_everywhere() -> None:
     assert sum(data.count(HOSTILE) for data in reader.text) >= 8
 
 
-def test_a_check_is_called_by_its_title_wherever_it_stands() -> None:
-    failing = {
-        "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, "no"),
-        "lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell"),
-    }
-    text = rendered(a_class([student("ada", document(failing))]))
-    warmed = 'Warms up before it measures <code class="id">lab1.benchmark.warmed_up</code>'
-    assert f"<summary>{warmed}" in text  # of those that most failed
-    assert f"<td>{warmed}" in text  # of all checks
-    assert 'Tells the peak of each stage <code class="id">lab1.memory.peak_equals_truth</code>: cannot tell' in text
-    assert "<code>lab1.benchmark.warmed_up</code>" not in text
-
-
 def test_commands_quote_the_students_key() -> None:
     notes = [IntegrityNote("open", "/x", "", "lab1.analysis.bound_named")]
     seen = view.of(a_class([student("ada; rm -rf ~", document({}, notes=notes))]))

@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_edited_safely_is_left_alone(tmp_path: Path) -> No
 
 def test_the_list_says_where_to_look_and_what_to_do() -> None:
     text = review_list.text(view.of(some_class(PEAK, notes=(NOTE, NOTE))), Path("DIR"))
-    assert f"needs review: Tells the peak of each stage: cannot tell [{PEAK}]" in text
+    assert f"needs review: {PEAK}: cannot tell" in text
     assert text.count("note open: /etc/passwd at benchmark.py:3") == 1
     assert "gpulabs review DIR --accept ada lab1.memory" in text
     assert "gpulabs review DIR --rerun ada" in text

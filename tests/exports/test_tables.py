@@ -64,7 +64,6 @@ def test_a_penalty_can_cost_the_pass() -> None:
 def test_statistics_are_a_table_too() -> None:
     seen = some_class()
     rows = {row["check"]: row for row in read(tables.checks(statistics.of(seen)))}
-    assert rows["lab1.benchmark.warmed_up"]["title"] == "Warms up before it measures"
     assert rows["lab1.benchmark.warmed_up"]["failed"] == "1"
     assert rows["lab1.benchmark.warmed_up"]["most_frequent_message"] == HOSTILE
     assert rows["lab1.benchmark.warmed_up"]["item_rest_correlation"] == ""

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import json
 from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 import grader
 from gradebook import standing
+from gradebook.exports import feedback, github, gradescope, page, review_list, statistics, tables, view
+from gradebook.results import ClassResult, StudentResult
 from gradebook.store import Plan, Recorded
 from gradebox.criterion import CheckFunction
-from gradebox.grade import CheckReport, Circumstances, Outcome, grade
+from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.overrides import Override
 from gradebox.report.document import from_document, to_document
 from gradebox.rubric import Lab
 
@@ -100,3 +110,68 @@ def test_a_classs_grade_has_the_titles_that_its_gradings_had() -> None:
         for number, criterion in enumerate(lab.criteria)
         for check in criterion.checks
     }
+
+
+WARMED, WARMED_TITLE = "lab1.benchmark.warmed_up", "Warms up before it measures"
+PEAK, PEAK_TITLE = "lab1.memory.peak_equals_truth", "Tells the peak of each stage"
+
+
+def a_class(*overrides: Override) -> view.View:
+    """Of one student, who fails one check, and another of whose checks a person has to look at."""
+    lab = COURSE.labs[0]
+    reports = {check.id: CheckReport(Outcome.PASSED) for criterion in lab.criteria for check in criterion.checks}
+    reports[WARMED] = CheckReport(Outcome.FAILED, "saw 60 ms")
+    reports[PEAK] = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
+    here = Circumstances(
+        "ada", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21, overrides=overrides
+    )  # fmt: skip
+    made = grade(COURSE.rubric, (lab,), reports, here, COURSE.titles((lab,)))
+    ada = StudentResult(student="ada", status="graded", grade=made, score=made.score)
+    return view.of(
+        ClassResult(
+            title="GPU labs", made_at=datetime(2026, 3, 2, tzinfo=UTC), rubric_version="1", grader_version="1", seed=42,
+            device="vgpu:T4", labs=(1,), max_score=lab.points, students=(ada,),
+        )
+    )  # fmt: skip
+
+
+def grade_of(seen: view.View) -> Grade:
+    made = seen.lines[0].grade
+    assert made is not None
+    return made
+
+
+def test_a_students_feedback_calls_a_check_by_its_title_and_has_the_id_beside_it() -> None:
+    (line,) = a_class().lines
+    assert f"- {WARMED_TITLE} (`{WARMED}`): **failed**, 0 of 1\n" in feedback.markdown(line, "GPU labs")
+    assert f"Benchmark implementation: 4 / 5. {WARMED_TITLE}: saw 60 ms" in feedback.summary(line)
+    assert f'<span>{WARMED_TITLE} <code class="id">{WARMED}</code></span>' in feedback.page(line, "GPU labs")
+
+
+def test_the_page_of_a_class_calls_a_check_by_its_title() -> None:
+    seen = a_class()
+    text = page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback=None)
+    named = f'{WARMED_TITLE} <code class="id">{WARMED}</code>'
+    assert f"<summary>{named}" in text  # of those that most failed
+    assert f"<td>{named}" in text  # of all checks
+    assert f'{PEAK_TITLE} <code class="id">{PEAK}</code>: cannot tell' in text
+    assert f"<code>{WARMED}</code>" not in text
+
+
+def test_the_list_of_reviews_and_the_table_of_checks_have_titles() -> None:
+    seen = a_class()
+    assert f"needs review: {PEAK_TITLE}: cannot tell [{PEAK}]" in review_list.text(seen, Path("DIR"))
+    rows = {row["check"]: row for row in csv.DictReader(io.StringIO(tables.checks(statistics.of(seen)), newline=""))}
+    assert (rows[WARMED]["title"], rows[WARMED]["failed"]) == (WARMED_TITLE, "1")
+
+
+def test_platforms_are_told_titles() -> None:
+    given = Override("ada", "lab1.memory", Decimal("4.5"), "right, in other units")
+    made = grade_of(a_class(given))
+    tests = gradescope.results(made)["tests"]
+    names = {test["extra_data"].get("check"): test["name"] for test in tests}
+    assert names[WARMED] == f"Benchmark implementation: {WARMED_TITLE}"
+    (by_hand,) = [test for test in tests if test["name"] == "Memory profiling"]
+    assert f"needs review: {PEAK_TITLE}. cannot tell" in by_hand["output"]
+    told = json.loads(base64.b64decode(github.reporter_result(made)))
+    assert told["tests"][0]["message"] == f"{WARMED_TITLE}: saw 60 ms"
