@@ -72,7 +72,7 @@ def _asked(name: str, steps: int, command: str) -> list[str]:
         raise _fail(f"there is no check or criterion {name}{also}")
     rows: list[str] = []
     for check in chosen:
-        rows += [row for row in text.hint_lines(check, hints, steps=steps, command=command) if row or rows]
+        rows += [row for row in text.hint_lines(check, hints, course(), steps=steps, command=command) if row or rows]
     return rows
 
 

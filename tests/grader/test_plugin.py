@@ -98,7 +98,9 @@ def test_one_criterion_is_graded_after_what_it_builds_on_and_scored_alone(tmp_pa
     assert [criterion["id"] for lab in result["labs"] for criterion in lab["criteria"]] == ["lab1.measurements"]
     assert set(outcomes(result).values()) == {"blocked"}
     message = result["labs"][0]["criteria"][0]["checks"][0]["message"]
-    assert message.startswith("blocked by lab1.benchmark.returns_result: "), message
+    assert message.startswith("blocked by 'Returns a complete result' (lab1.benchmark.returns_result): "), message
+    assert result["labs"][0]["criteria"][0]["checks"][0]["title"] == "Measures the seconds that the GPU really takes"
+    assert "· Measures the seconds that the GPU really takes  lab1.measurements.seconds_equal_truth" in done.stdout
 
 
 HOSTILE = """\
