@@ -59,7 +59,11 @@ def parse(option: str, module: str = "") -> Device:
         DeviceError: there is no such device.
     """
     if module:
-        found: Device = importlib.import_module(module).parse(option)
+        try:
+            ours = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise DeviceError(f"the course's module of devices, {module}, cannot be imported: {error}") from None
+        found: Device = ours.parse(option)
         return found
     if option not in ("auto", CPU):
         raise DeviceError(f"--device {option}: this course runs on the CPU; expected auto or cpu")
