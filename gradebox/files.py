@@ -29,12 +29,12 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
         return file.read(max_bytes).decode("utf-8", "replace")
 
 
-def replace(path: Path, text: str) -> Path:
+def replace(path: Path, content: str | bytes) -> Path:
     """Write a file whole or not at all, in the place of whatever has that name, a link included."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # never one that is there
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
         os.chmod(draft, 0o666 & ~_umask())
         os.replace(draft, path)
     except BaseException:

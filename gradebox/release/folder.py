@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from gradebox import files
 from gradebox.release.stubs import ReleaseError, render, solved
-from labkit.files import atomic_write
 
 MANIFEST = ".generated.json"
 """In `labs/`: the hash of every generated file, by which an edited one is told from an outdated one."""
@@ -178,8 +178,8 @@ def _read_manifest(labs: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, content)
 
 
 def _diff(found: bytes, wanted: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Probes of the three questions. Nothing here needs PyTorch, so the sandbox need not import it."""
+"""Asks a submission the three questions and reports what it answered."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MODULE = "lab1_questions.questions"
 
 
 def normalise_rows(student: Any, *, array: list[list[float]]) -> dict[str, Any]:
-    """The student's answer, for an array given as lists."""
+    """The answer for an array that is given as lists."""
     return _plain(student.module(MODULE).normalise_rows(np.asarray(array)))
 
 
 def moving_average(student: Any, *, array: list[float], window: int) -> dict[str, Any]:
-    """The student's answer, for an array given as a list."""
+    """The answer for an array that is given as a list."""
     return _plain(student.module(MODULE).moving_average(np.asarray(array), window))
 
 
 def distances(student: Any, *, array: list[list[float]]) -> dict[str, Any]:
-    """The student's answer, for points given as lists."""
+    """The answer for points that are given as lists."""
     return _plain(student.module(MODULE).distances(np.asarray(array)))
 
 
