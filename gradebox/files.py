@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MAX_BYTES = 16 * 2**20
@@ -29,18 +31,34 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
         return file.read(max_bytes).decode("utf-8", "replace")
 
 
-def replace(path: Path, content: str | bytes) -> Path:
+def replace(path: Path, text: str) -> Path:
     """Write a file whole or not at all, in the place of whatever has that name, a link included."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # never one that is there
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
         os.chmod(draft, 0o666 & ~_umask())
         os.replace(draft, path)
     except BaseException:
         os.unlink(draft)
         raise
     return path
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Hand out a temporary path beside `path`, in folders that are made; move it there when the block ends well.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:

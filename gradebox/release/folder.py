@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gradebox import files
+from gradebox.files import atomic_write
 from gradebox.release.stubs import ReleaseError, render, solved
 
 MANIFEST = ".generated.json"
@@ -178,8 +178,8 @@ def _read_manifest(labs: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(path, content)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _diff(found: bytes, wanted: bytes) -> str:
