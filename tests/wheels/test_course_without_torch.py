@@ -87,7 +87,7 @@ def test_files_that_other_tools_would_run_run_nowhere(
     assert done.returncode == 1
     assert outcomes["distances"] == "failed"
     assert not mark.exists()
-    succeed([gradebox / "python", submission / "conftest.py"], cwd=tmp_path)
+    succeed([gradebox / "python", "-I", submission / "conftest.py"], cwd=tmp_path)
     assert mark.read_text() == "was here"  # so it would have shown
 
 

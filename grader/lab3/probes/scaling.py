@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grader.lab3.probes.training import group
+from grader.shared.probes.ranks import group
 from grader.shared.probes.support import fields, plain
 from labkit.results import ScalingPoint, StepProfile
 
