@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from gradebook.run.grade_class import Order, grade_class
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from tests.classroom.fakes import FakeJudge, fake_engine
 
 STATEMENTS = {

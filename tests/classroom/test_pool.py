@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradebook.run.pool import LocalPool
-from gradebook.run.tasks import EngineError, Judge
+from gradebook.tasks import EngineError, Judge
 from tests.classroom.conftest import SmallClass
 from tests.classroom.fakes import FakeJudge
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.run import versions
+from gradebook import versions
 from gradebox import rubric
 from gradebox.configuration import ROOT
 

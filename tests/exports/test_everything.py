@@ -10,11 +10,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gradebook import standing
-from gradebook.exports import write_all
 from gradebook.exports.everything import ExportError, options
+from gradebook.exports.everything import write as write_all
 from gradebook.results import StudentResult
 from gradebook.run.grade_class import Order, grade_class
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from grader.cli import app
 from tests.exports.classes import a_class, document, student
