@@ -6,23 +6,71 @@ Imports nothing of `grader`: whoever holds a function holds its module.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
-    """Makers of a fully connected network with these layer widths, and of a batch for it."""
+class _Takes(torch.autograd.Function):
+    """Hands on what it gets; takes memory for a while, as an operation does that needs a workspace."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
+        kept, forth, ctx.back = room
+        inputs.new_empty(forth, dtype=torch.uint8)
+        ctx.save_for_backward(inputs.new_empty(kept, dtype=torch.uint8))
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = gradients
+        gradient.new_empty(ctx.back, dtype=torch.uint8)
+        return gradient, None
+
+
+class _Function(nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def network(
+    widths: Sequence[int], batch: int, room: Sequence[int] = ()
+) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
+    """Makers of a fully connected network with these layer widths, and of a batch for it.
+
+    Args:
+        room: bytes that one of its layers keeps from the forward pass to the backward pass, and takes for a moment in
+            either: what no shape of the network tells.
+    """
 
     def create_model() -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
+        if room:
+            layers.insert(2, _Function(lambda inputs: _Takes.apply(inputs, room)))
         return nn.Sequential(*layers[:-1])
 
     def create_batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
 
     return create_model, create_batch
+
+
+def square_layers(width: int, layers: int) -> nn.Sequential:
+    """Square linear layers without biases, one after the other."""
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def waiting_batches(samples: int, width: int, load_seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """A batch that takes its time, in the host's seconds, to come."""
+    inputs, targets = torch.zeros(samples, width), torch.zeros(samples, width)
+    while True:
+        time.sleep(load_seconds)
+        yield inputs, targets

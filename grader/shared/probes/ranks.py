@@ -1,4 +1,4 @@
-"""What the probes of several labs that run in ranks have in common: meeting, samples by number, what the ranks reduce.
+"""What the probes of several labs that run in ranks have in common: meeting, samples by number, a full disk.
 
 Imports nothing of `grader`: samples and losses of this module are handed to submissions.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset
 
 TIMEOUT_SECONDS = 10.0
@@ -58,26 +57,6 @@ def group(student: Any, name: str = "ours", *, backend: str = "gloo") -> Iterato
     )
     yield
     dist.destroy_process_group()
-
-
-class Collectives(TorchDispatchMode):
-    """Counts the bytes of every reduction, those of DistributedDataParallel's C++ reducer included."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.reduced_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)
-        if name.startswith(("c10d.", "_c10d_functional.")) and "reduce" in name:
-            self.reduced_bytes += sum(tensor.nbytes for tensor in _tensors(args[0]))
-        return func(*args, **(kwargs or {}))
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
 
 
 @contextlib.contextmanager
