@@ -53,8 +53,8 @@ class Device:
 class Simulator:
     """A program in the submission's own process that plays a device: what of it may be asked, and by whom.
 
-    """A program in the submission's own process that plays a device: what may be asked of it, and by whom.
-    has recorded. Modules and functions are named as they are in its package.
+    It knows the truth that checks compare with, so it tells the engine, by audit events (`sys.audit`), who reads what
+    it has recorded. Modules and functions are named as they are in its package.
     """
 
     package: str
