@@ -52,7 +52,8 @@ _HANDED_IN = frozenset({"frames", "gc"})
 _GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
 """Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "grader", "solutions", "tests"})
+_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
+"""And the course's package."""
 _LOOPBACK = ("127.", "::1", "localhost")
 _SHOWN_TYPES = (int, float, bool, type(None))
 
@@ -350,7 +351,8 @@ def _detail(
         return f"{event} {path}" if type(first) in (str, bytes) else f"{event} {path}, named by an object of its own"
     if kind == "import":
         name = _safe(first, "")
-        return f"import {name}" if name.partition(".")[0] in _FORBIDDEN_IMPORTS else None
+        top = name.partition(".")[0]
+        return f"import {name}" if top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
     if kind == "socket":
         address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
         host = _safe(address[0] if type(address) is tuple and address else address, "an object")

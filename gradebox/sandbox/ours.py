@@ -26,6 +26,8 @@ class Ours:
 
     libraries: tuple[str, ...]
     """Beginnings of the names of files of the standard library (the first two), installed packages and our own."""
+    course: str = ""
+    """Its package."""
     about: Simulator | None = None
     """What the course says of its simulator; None where it has none."""
     simulator: frozenset[int] = frozenset()
@@ -65,6 +67,7 @@ def remember(course: str, about: Simulator | None) -> None:
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
     found = Ours(
         libraries=tuple(stdlib),
+        course=course,
         probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
         between=_ids(_known["contextlib"]),
     )

@@ -145,6 +145,19 @@ def test_nobody_else_imports_the_engine() -> None:
     assert wrong == []
 
 
+def test_the_engine_names_no_package_that_a_course_may_lack() -> None:
+    """Nor in a text, by which `sys.modules` and `import_module` would find it."""
+    named = {
+        (path.relative_to(ROOT).as_posix(), node.value)
+        for package in ("gradebox", "gradebook")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value
+        if node.value.partition(".")[0] in ("torch", "vgpu", "labkit", "grader")
+    }
+    assert named == {("gradebook/versions.py", "vgpu.calibrate")}  # a package whose change regrades nothing
+
+
 @pytest.mark.parametrize("name", ["house.svg", "gradebox.svg", "gradebook.svg"])
 def test_the_drawings_show_the_code_as_it_is(name: str) -> None:
     drawn = (draw.FOLDER / name).read_text(encoding="utf-8")

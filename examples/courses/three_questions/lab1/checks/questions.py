@@ -15,7 +15,7 @@ class Questions:
     def test_rows_normalised(self, submission: Submission, fresh: Fresh) -> None:
         """every row has the length 1 and its old direction"""
         values = fresh.normal(5, 7)
-        seen = submission.probe("lab1.questions.normalise_rows", array=values.tolist()).result
+        seen = submission.probe("lab1.questions.normalise_rows", array=values).result
         exact = values.astype(np.float64)
         expected = exact / np.linalg.norm(exact, axis=1, keepdims=True)
         require_arrays_close(seen, expected, rtol=1e-5, what="normalise_rows()")
@@ -23,14 +23,14 @@ class Questions:
     def test_moving_average(self, submission: Submission, fresh: Fresh) -> None:
         """there is a mean for each place where the window fits"""
         values, window = fresh.normal(40), fresh.integer(2, 6)
-        seen = submission.probe("lab1.questions.moving_average", array=values.tolist(), window=window).result
+        seen = submission.probe("lab1.questions.moving_average", array=values, window=window).result
         expected = np.convolve(values.astype(np.float64), np.ones(window) / window, mode="valid")
         require_arrays_close(seen, expected, rtol=1e-4, atol=1e-5, what=f"moving_average(window={window})")
 
     def test_distances(self, submission: Submission, fresh: Fresh) -> None:
         """every pair of points has its Euclidean distance"""
         points = fresh.normal(6, 3)
-        seen = submission.probe("lab1.questions.distances", array=points.tolist()).result
+        seen = submission.probe("lab1.questions.distances", array=points).result
         exact = points.astype(np.float64)
         expected = np.sqrt(((exact[:, None] - exact[None]) ** 2).sum(axis=-1))
         require_arrays_close(seen, expected, rtol=1e-3, atol=1e-4, what="distances()")
