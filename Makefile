@@ -18,7 +18,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix pythons constraints clean
+.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -66,6 +66,12 @@ pythons: ## grade the reference and the stubs on the oldest and the newest Pytho
 
 constraints: $(READY) ## constraints.txt anew: the newest of everything, once the tests have passed with it
 	@.ci/constraints
+
+wheels: $(READY) ## three distributions, into dist/: vgpu, gradebox, and this course
+	@rm -rf dist
+	@for name in vgpu gradebox gpu-computing-labs; do \
+		$(BIN)/uv build --quiet --wheel --build-constraints constraints.txt --out-dir dist packaging/$$name || exit 1; done
+	@ls dist/*.whl
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/ruff check .

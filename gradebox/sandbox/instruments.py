@@ -1,42 +1,32 @@
 """Are the instruments what they were before the submission ran? Fingerprints of functions, taken twice and compared.
 
-The probe shares its process with the submission, so clocks, CUDA calls, the virtual GPU and our own functions could be
-replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or was made
-in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may change.
+The probe shares its process with the submission, so clocks, calls of a device, its simulator and our own functions
+could be replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or
+was made in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may
+change.
 """
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from gradebox.devices import DeviceModule, Simulator
 
 _NAMED = {
     "time": ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
              "process_time_ns", "thread_time", "thread_time_ns", "sleep"),
     "timeit": ("default_timer",),
     "json": ("dumps", "dump", "loads", "load"),
-    "torch": ("allclose", "equal", "isclose"),
-    "torch.testing": ("assert_close",),
-    "torch.cuda": ("synchronize", "is_available", "Event", "Stream", "memory_allocated", "memory_reserved",
-                   "max_memory_allocated", "max_memory_reserved", "memory_stats", "mem_get_info", "empty_cache",
-                   "reset_peak_memory_stats", "reset_accumulated_memory_stats", "get_device_properties",
-                   "get_device_name", "device_count", "current_device"),
-    "torch.cuda.memory": ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
-                          "memory_stats", "reset_peak_memory_stats", "empty_cache"),
-    "torch.distributed": ("all_reduce", "all_gather", "broadcast", "barrier", "reduce", "reduce_scatter",
-                          "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
     "safetensors": ("serialize", "deserialize"),
     "safetensors.numpy": ("save",),
     "numpy": ("asarray",),
 }  # fmt: skip
-"""Functions of others that probes, checks' truths or the result's way home rely on."""
-
-_CLASSES = {"torch.cuda": ("Event", "Stream")}
-_OWN = ("vgpu", "gradebox")
-"""Packages of which every function and method counts; and those of the course."""
+"""Functions of others that probes, checks' truths or the result's way home rely on; and `INSTRUMENTS` of the course's
+devices. Of our package, the course's and the simulator's every function and method counts."""
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _MISSING: Any = object()
@@ -57,9 +47,10 @@ Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, An
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
 
-def own_packages(course: str) -> tuple[ModuleType, ...]:
-    """Our packages and the course's as they are before the submission runs; later `sys.modules` may name others."""
-    return tuple(sys.modules[name] for name in (*_OWN, course) if name in sys.modules)
+def own_packages(course: str, simulator: Simulator | None) -> tuple[ModuleType, ...]:
+    """Our package, the course's and the simulator's, before the submission runs; later there may be others."""
+    names = ("gradebox", course, simulator.package if simulator is not None else "")
+    return tuple(sys.modules[name] for name in names if name in sys.modules)
 
 
 def seal(*modules: ModuleType) -> Seal:
@@ -78,20 +69,20 @@ def seal(*modules: ModuleType) -> Seal:
     return tuple((function, function.__code__) for function in functions), tuple(entries)
 
 
-def snapshot(packages: tuple[ModuleType, ...] = ()) -> Fingerprint:
+def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerprint:
     """Fingerprint the code of every instrument as it is now, and that of `packages` (`own_packages`).
 
-    To be taken before a fork: it goes through thousands of objects.
+    What else `devices` relies on counts as well. To be taken before a fork: it goes through thousands of objects.
     """
     looked_up = [
         (f"{module}.{name}", module, name, getattr(sys.modules.get(module), name))
-        for module, names in _NAMED.items()
+        for module, names in (*_NAMED.items(), *devices.INSTRUMENTS.items())
         for name in names
         if hasattr(sys.modules.get(module), name)
     ]
     entries: list[tuple[str, Mapping[str, Any], str, Any]] = []
     classes: list[tuple[str, type, int]] = []
-    for module_name, names in _CLASSES.items():
+    for module_name, names in devices.CLASSES.items():
         for name in names:
             if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
                 classes.append((f"{module_name}.{name}", cls, 0))
@@ -120,20 +111,27 @@ def snapshot(packages: tuple[ModuleType, ...] = ()) -> Fingerprint:
     )
 
 
-def parts(gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> Parts:
-    """What else must stay: the names of `packages` in `sys.modules`, and the parts of the attached virtual GPU."""
+def parts(
+    gpu: object, packages: tuple[ModuleType, ...], of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]]
+) -> Parts:
+    """What else must stay: the names of `packages` in `sys.modules`, and what an attached `gpu` measures with."""
     found: Parts = {f"sys.modules[{one.__name__}]": (sys.modules.get(one.__name__),) for one in packages}
     if gpu is not None:
         found[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
-        for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
-            found.update(_device(one))
+        found.update(of_gpu(gpu))
     return found
 
 
-def changed(prints: Fingerprint, before: Parts, gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> list[str]:
+def changed(
+    prints: Fingerprint,
+    before: Parts,
+    gpu: object,
+    packages: tuple[ModuleType, ...],
+    of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
+) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
     looked_up, entries, functions, others, classes = prints
-    now = parts(gpu, packages)
+    now = parts(gpu, packages, of_gpu)
     found = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
         *(label for label, space, key, value in entries if space.get(key, _MISSING) is not value),
@@ -196,26 +194,6 @@ def _modules(module: ModuleType) -> Iterator[ModuleType]:
 
 def _is_below(module: ModuleType, key: str, value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{key}"
-
-
-def _device(gpu: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The parts that a virtual GPU measures with: the same objects, a clock that only its own functions moved."""
-    clock, record = gpu.clock, gpu.queue.record
-    mine = clock.mine()
-    name = f"the virtual GPU {gpu.index}"
-    parts = (gpu.machine, clock, gpu.registry, gpu.queue, gpu.queue._clock, gpu.memory, gpu.memory._clock, gpu.spec)
-    yield f"{name}'s parts", (*parts, record, gpu.memory.history, clock.turns)
-    yield f"{name}'s data sheet", (sys.intern(repr(gpu.spec)),)
-    yield f"{name}'s clock", (mine, mine.step, _answer(mine.step))
-    yield f"{name}'s record", (record.tell, gpu.memory.history.tell, _answer(record.tell))
-
-
-def _answer(ask: Any) -> object:
-    """What a witness (`vgpu.timing.witness`) says to None: whether all is as it can be."""
-    try:
-        return ask(None)
-    except Exception:  # it has been ended
-        return None
 
 
 def _shadowed(gpu: object) -> list[str]:

@@ -1,9 +1,9 @@
-"""The preloaded server: imports torch once, then has a supervisor forked for every request. Single-threaded throughout.
+"""The preloaded server: imports what the course needs, once; then has a supervisor forked for every request.
 
 Started by the judge as a new interpreter. It is a small *guard*, which stays behind to clean up whatever happens; where
 namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below can outlive it; the *server*
-proper; and the *templates* that fork the supervisors (`templates.py`). None of them runs a tensor operation,
-initialises CUDA, or executes code of a submission.
+proper; and the *templates* that fork the supervisors (`templates.py`). None of them uses a device, has several threads,
+or executes code of a submission.
 
 Many libraries notice that they were forked by comparing process ids, so no process may have the number of one above
 it, although every pid namespace counts from 1: the supervisor is process 1 of its own, hence the server is not of
@@ -21,9 +21,9 @@ import pkgutil
 import select
 import shutil
 import signal
-import sys
 from typing import Any, NoReturn
 
+from gradebox import devices
 from gradebox.sandbox import codec, linux, machine, ours, processes, ready, templates, wire
 
 MAX_REQUEST_BYTES = 2**30
@@ -115,6 +115,7 @@ class _Server:
         self._site = site
         self._channel = channel
         self._count = 0
+        self._devices = devices.load("")
         self._templates = templates.Templates(namespaces=site.namespaces)
 
     def serve(self) -> NoReturn:
@@ -126,12 +127,17 @@ class _Server:
             greeting = {"error": f"{type(error).__name__}: {error}"}
         wire.send(self._channel, codec.dump_json(greeting))
         while True:
-            frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
-            head, _ = codec.split(frame)
-            wire.send(self._channel, self._run(codec.load_json(head), frame))
+            request, frame = self._next()
+            wire.send(self._channel, self._run(request, frame))
+
+    def _next(self) -> tuple[dict[str, Any], bytes]:
+        """The next request, and the frame it came in, which is passed on."""
+        frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
+        return codec.load_json(codec.split(frame)[0]), frame
 
     def _prepare(self) -> dict[str, Any]:
         """Import everything children will need, and make forking cheap; the greeting for the judge."""
+        self._devices = devices.load(self._config.of_course.devices)
         for name in self._config.preload:
             try:
                 self._import(name)
@@ -144,10 +150,8 @@ class _Server:
             for folder in self._site.view.packages:
                 with contextlib.suppress(FileExistsError):
                     os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
-        ours.remember(self._config.of_course.course)
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
+        ours.remember(self._config.of_course.course, self._devices.SIMULATOR)
+        self._devices.require_forkable()
         ready.require_one_thread()
         # Objects that live as long as the server need not be visited, and so copied, by any child's collector.
         gc.collect()
@@ -176,7 +180,8 @@ class _Server:
     def _run(self, request: dict[str, Any], frame: bytes) -> bytes:
         """Have a request carried out, and return its supervisor's frame only when every process of it has ended."""
         self._count += 1
-        kind = ready.kind_of(request["device"], values=request.get("values", True), ranks=request.get("ranks", 1))
+        values, ranks = request.get("values", True), request.get("ranks", 1)
+        kind = ready.kind_of(self._devices, request["device"], values=values, ranks=ranks)
         limits = request["limits"]
         seconds = limits["wall_seconds"] + limits["rank_grace_seconds"] + _BACKSTOP_SECONDS
         reader, writer = os.pipe()

@@ -138,12 +138,19 @@ def live(
             linux.die_with_parent(signal.SIGKILL)
             linux.adopt_orphans()
         linux.close_all_but({0, 1, 2, channel.fileno()})
-        _serve(channel, Runs(config, site, ready.make(kind, config.of_course.course), skip_pids=skip_pids))
+        _serve(channel, Runs(config, site, ready.make(kind, config.of_course), skip_pids=skip_pids))
     except (ConnectionError, wire.Closed):  # the server has ended
         os._exit(0)
     except BaseException:
         traceback.print_exc()  # to the server's log
         os._exit(1)
+
+
+def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes]:
+    """The number of a request, and it. Its bytes stay here: the frames below those of a worker are a copy of ours."""
+    number, frame = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
+    head, tensors = codec.split(frame)
+    return int(number), codec.load_json(head), tensors
 
 
 def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
@@ -162,10 +169,3 @@ def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
             wire.send(channel.fileno(), b"")
         else:
             raise wire.Closed
-
-
-def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes]:
-    """The number of a request, and what it asks. Its bytes stay here: a worker's frames stand on a copy of ours."""
-    number, frame = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
-    head, tensors = codec.split(frame)
-    return int(number), codec.load_json(head), tensors

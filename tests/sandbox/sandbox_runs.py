@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import grader
 from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, Sandbox, SandboxError
 from tests.sandbox.as_user import become_nobody
 
@@ -21,6 +22,8 @@ HERE = Path(__file__).parent
 SUBMISSION = HERE / "fake_submission"
 PROBES = HERE / "probes"
 sys.path.append(str(HERE / "libraries"))  # a sandbox looks there for what it preloads
+ENVIRONMENT = grader.course().environment
+"""Of this course: its devices are what the tests watch."""
 PRELOAD = ("numpy", "torch", "torch.distributed", "safetensors.numpy", "fork_guards")
 LIMITS = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grader.sandbox import Request, Sandbox, SandboxError, templates
+from gradebox.sandbox import Request, Sandbox, SandboxError, templates
 from tests.sandbox.sandbox_runs import Runner, call, children_of, is_alive, server_of, templates_of
 
 

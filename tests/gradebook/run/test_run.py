@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook import results, standing
+from gradebook import results, standing, versions
 from gradebook.run import grade_class as run
-from gradebook.run import versions
 from gradebook.store import Gradebook
 from gradebox import rubric
 from tests.gradebook.conftest import SmallClass
