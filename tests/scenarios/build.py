@@ -26,6 +26,16 @@ class Scenario:
     table: dict[str, Any]
 
     @property
+    def group(self) -> str:
+        """Of which kind it is: `bugs`, `variants`, `undecided`, `exploits`."""
+        return self.folder.parent.name
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether it tries no trick: one of the two that exploits are held against, or no exploit at all."""
+        return self.group != "exploits" or self.name.startswith("honest_")
+
+    @property
     def fails(self) -> list[str]:
         """Checks that must not pass."""
         return list(self.table.get("fails", []))
