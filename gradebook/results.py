@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
-from gradebox.grade import LatePenalty
+from gradebox.grade import Grade, LatePenalty
 
 Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository"]
 """`could_not_fetch`: the way to the repository failed; `no_repository`: where the class looks there is none for us."""
@@ -35,8 +35,8 @@ class StudentResult:
     """With a time zone; None where it is not known."""
     commit: str | None = None
     late: LatePenalty | None = None
-    grade: Mapping[str, Any] | None = None
-    """A `grade.json` document with overrides applied, without the penalty; only of a graded submission."""
+    grade: Grade | None = None
+    """With overrides applied, without the penalty; only of a graded submission."""
     score: Decimal | None = None
     """The grade's score less the penalty, at least 0. Missing and refused submissions have 0, open ones None."""
     withheld: bool = False

@@ -19,9 +19,8 @@ from gradebook.intake.collect import Student
 from gradebook.results import ClassResult, GradebookError, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
-from gradebox import overrides, rubric
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
-from gradebox.report.document import to_document
+from gradebox import overrides, reading, rubric
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, grade
 from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox import DESCENDANTS
 
@@ -109,7 +108,10 @@ def dump(folder: Path) -> str:
         for name in ("id", "started", "ended", "seconds", "peak_bytes", "result"):
             del row[name]
     document = {**vars(result), "made_at": None, "students": students, "gradings": history}
-    return json.dumps(comparable(document), indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
+    return (
+        json.dumps(comparable(reading.plain(document)), indent=1, sort_keys=True, ensure_ascii=False, default=str)
+        + "\n"
+    )
 
 
 def comparable(value: Any) -> Any:
@@ -172,7 +174,7 @@ def _result(
     if any(name not in counting for name in wanted):
         return nothing
     gradings = {name: counting[name] for name in wanted}
-    if problem := next((one.reason for one in gradings.values() if one.document is None), None):
+    if problem := next((one.reason for one in gradings.values() if one.grade is None), None):
         return replace(nothing, status="could_not_grade", reason=problem)
     theirs = tuple(override for override in given if override.student == student.student)
     made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
@@ -180,7 +182,7 @@ def _result(
     if deadline is not None and student.submitted_at is not None:
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)
-    return replace(nothing, status="graded", late=late, grade=to_document(made), score=score)
+    return replace(nothing, status="graded", late=late, grade=made, score=score)
 
 
 def assemble(
@@ -193,53 +195,40 @@ def assemble(
     given: Sequence[overrides.Override] = (),
 ) -> Grade:
     """One grade from the gradings that count for its criteria, by the arithmetic of every grade."""
-    different = {grading.id: grading for grading in gradings.values()}
-    documents = {number: grading.document or {} for number, grading in different.items()}
+    grades = {grading.id: grading.grade for grading in gradings.values() if grading.grade is not None}
     reports: dict[str, CheckReport] = {}
     for criterion, grading in gradings.items():
-        document = documents[grading.id]
-        for check in checks_of(document, criterion):
-            reports[check["id"]] = CheckReport(
-                Outcome(check["outcome"]), check["message"], check["hint"], check["seconds"]
-            )
-    latest = documents[max(documents)]
+        for check in grades[grading.id].checks:
+            if check.id.rpartition(".")[0] == criterion:
+                reports[check.id] = CheckReport(
+                    check.outcome, check.message, check.hint, check.seconds, check.blocked_by
+                )
+    latest = grades[max(grades)]
     circumstances = Circumstances(
         submission=name,
         submission_sha256=content,
-        device=latest["device"],
-        simulated=latest["simulated"],
-        isolation="namespaces" if all(one["isolation"] == "namespaces" for one in documents.values()) else "limits",
+        device=latest.device,
+        simulated=latest.simulated,
+        isolation="namespaces" if all(one.isolation == "namespaces" for one in grades.values()) else "limits",
         seed=plan.seed,
-        seconds=round(sum(one["seconds"] for one in documents.values()), 2),
-        integrity=_notes(gradings, documents, points),
+        seconds=round(sum(one.seconds for one in grades.values()), 2),
+        integrity=_notes(gradings, grades, points),
         overrides=tuple(given),
     )
     return grade(points, labs, reports, circumstances)
 
 
-def _notes(
-    gradings: Mapping[str, Recorded], documents: Mapping[int, Mapping[str, Any]], points: Rubric
-) -> tuple[IntegrityNote, ...]:
+def _notes(gradings: Mapping[str, Recorded], grades: Mapping[int, Grade], points: Rubric) -> tuple[IntegrityNote, ...]:
     """The notes of the gradings that count, in the order in which one grading of everything finds them."""
     counts = {(name, grading.id) for name, grading in gradings.items()}
     labs = {name.partition(".")[0] for name in gradings}
     by_check: list[IntegrityNote] = []
     by_lab: dict[tuple[str, str, str], IntegrityNote] = {}
-    for number in sorted(documents):
-        for note in (IntegrityNote(**values) for values in documents[number]["integrity"]):
+    for number in sorted(grades):
+        for note in grades[number].integrity:
             if note.check in labs:  # about the lab as a whole, so every grading of it says the same
                 by_lab.setdefault((note.kind, note.detail, note.where), note)
             elif (note.check.rpartition(".")[0], number) in counts:
                 by_check.append(note)
     order = {check.id: position for position, check in enumerate(points.checks())}
     return (*sorted(by_check, key=lambda note: order.get(note.check, -1)), *by_lab.values())
-
-
-def checks_of(document: Mapping[str, Any], criterion: str) -> Sequence[Mapping[str, Any]]:
-    """A criterion's checks in a `grade.json` document."""
-    for lab in document["labs"]:
-        for one in lab["criteria"]:
-            if one["id"] == criterion:
-                checks: Sequence[Mapping[str, Any]] = one["checks"]
-                return checks
-    return ()

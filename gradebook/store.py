@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,8 @@ from gradebook.intake.collect import Student
 from gradebook.results import GradebookError
 from gradebook.run.tasks import Grading, Task
 from gradebook.run.versions import grader_digest
+from gradebox.grade import Grade
+from gradebox.report.document import from_document, to_document
 from gradebox.texts import printable
 
 FILE = "gradebook.sqlite"
@@ -81,7 +83,7 @@ class Recorded:
     retry: bool
     seconds: float
     isolation: str
-    document: Mapping[str, Any] | None
+    grade: Grade | None
 
 
 class Gradebook:
@@ -207,15 +209,15 @@ class Gradebook:
     def record(self, plan: Plan, task: Task, grading: Grading) -> None:
         """Add a grading, which counts for the task's criteria from now on; on disk when this returns."""
         # Where the copy lay says nothing later.
-        document = grading.document and {**grading.document, "submission": task.students[0]}
+        grade = grading.grade and replace(grading.grade, submission=task.students[0])
         values = (
             task.content, json.dumps(task.students), json.dumps(task.criteria), json.dumps(task.labs),
             plan.rubric_version, plan.rubric_digest, plan.grader_version, grader_digest(plan.digests),
-            task.seed, task.device, document["isolation"] if document else "",
+            task.seed, task.device, grade.isolation if grade else "",
             grading.started.isoformat(), grading.ended.isoformat(),
             round((grading.ended - grading.started).total_seconds(), 3), grading.peak_bytes,
-            "graded" if document else "could_not_grade", printable(grading.problem), int(task.retry),
-            json.dumps(document, ensure_ascii=False) if document else None,
+            "graded" if grade else "could_not_grade", printable(grading.problem), int(task.retry),
+            json.dumps(to_document(grade), ensure_ascii=False) if grade else None,
         )  # fmt: skip
         with self._transaction():
             cursor = self._database.execute(f"INSERT INTO gradings VALUES (NULL{', ?' * len(values)})", values)
@@ -250,7 +252,13 @@ class Gradebook:
             "SELECT outcome, reason, retry, seconds, isolation, result FROM gradings WHERE id = ?", (number,)
         ).fetchone()
         return Recorded(
-            number, outcome, reason, bool(retry), seconds, isolation, json.loads(result) if result else None
+            number,
+            outcome,
+            reason,
+            bool(retry),
+            seconds,
+            isolation,
+            from_document(json.loads(result)) if result else None,
         )
 
     def _meta(self, key: str) -> str | None:

@@ -1,20 +1,13 @@
-"""Where the engine lies, the configuration of a pytest that grades, and how paths and commands are shown to people."""
+"""Where the engine lies, and how paths and commands are shown to people."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 """The folder that holds this package: a checkout, or where packages are installed."""
-
-
-def own_configuration() -> list[str]:
-    """The options that make pytest read nothing of a submission, nor of the folder it is started in."""
-    return ["-c", os.devnull, "--rootdir", str(ROOT), "--noconftest", "-p", "no:cacheprovider",
-            "-p", "gradebox.pytest_plugin"]  # fmt: skip
 
 
 def own_command(name: str, folder: Path | None = None) -> str:

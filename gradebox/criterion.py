@@ -26,8 +26,8 @@ def criterion(criterion_id: str) -> Callable[[_Class], _Class]:
     """Bind a class of checks to one criterion of a `rubric.toml`.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
-    stand in the rubric. It may take `submission` (`gradebox.submission.Submission`) and `fresh` (`gradebox.fresh.Fresh`,
-    inputs of its own). The first line of its docstring is its title for people.
+    stand in the rubric. It may take `submission` (`gradebox.submission.Submission`) and `fresh`, which draws its inputs
+    (`gradebox.fresh.Fresh`). The first line of its docstring is its title for people.
     """
 
     def bind(cls: _Class) -> _Class:

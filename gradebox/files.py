@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 MAX_BYTES = 16 * 2**20
@@ -41,6 +43,22 @@ def replace(path: Path, text: str) -> Path:
         os.unlink(draft)
         raise
     return path
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Hand out a temporary path beside `path`, in folders that are made; move it there when the block ends well.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -7,9 +7,10 @@ for showing the grade (`report/`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from typing import Literal
 
 from gradebox.overrides import Override
 from gradebox.rubric import Criterion, Lab, Rubric
@@ -54,7 +55,9 @@ class IntegrityNote:
     kind: str
     detail: str
     where: str
+    """File and line of the submission, or empty."""
     check: str
+    """The check that ran when this was noticed."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,13 @@ class CheckResult:
     max_points: Decimal
     outcome: Outcome
     message: str
+    """What was seen, what was expected; empty where it passed."""
     hint: str
+    """Where to look."""
     seconds: float
+    """Real time."""
     blocked_by: str = ""
+    """Of a blocked check, the one that failed; new in 1.3."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +91,10 @@ class CriterionResult:
     points: Decimal
     max_points: Decimal
     available: bool
+    """False while the lab is not written yet; such a criterion has no checks."""
     checks: tuple[CheckResult, ...]
     override: OverrideResult | None = None
+    """Set where an instructor gave the points by hand; points then are theirs. New in 1.1."""
 
     @property
     def first_problem(self) -> CheckResult | None:
@@ -106,25 +115,35 @@ class LabResult:
 
 @dataclass(frozen=True)
 class Grade:
-    """The whole result of one grading."""
+    """The whole result of one grading. Minor versions of its schema only add properties."""
 
     schema_version: str
     rubric_version: str
     submission: str
-    submission_sha256: str
+    """The graded folder, as it was named on the command line."""
+    submission_sha256: str = field(metadata={"schema": {"pattern": "^[0-9a-f]{64}$"}})
+    """Hash over the names and contents of the graded files."""
     device: str
+    """The device for people; a virtual one says that it is simulated."""
     simulated: bool
-    isolation: str
+    isolation: Literal["namespaces", "limits"]
+    """limits: this machine allows no namespaces, so only process limits held."""
     seed: int
+    """Repeats this grading with --grade-seed."""
     seconds: float
     score: Decimal
     max_score: Decimal
+    """Points of the selected criteria that are available."""
     pass_score: Decimal
     passed: bool
     integrity: tuple[IntegrityNote, ...]
     labs: tuple[LabResult, ...]
     incomplete: str = ""
-    """Why the grading ended before it was over; empty when it did not."""
+    """Why the grading ended before it was over; empty when it did not. Its points are no result then. New in 1.2."""
+
+    @property
+    def checks(self) -> tuple[CheckResult, ...]:
+        return tuple(check for lab in self.labs for criterion in lab.criteria for check in criterion.checks)
 
     @property
     def needs_review(self) -> tuple[CheckResult, ...]:
@@ -154,7 +173,7 @@ class Circumstances:
     submission_sha256: str
     device: str
     simulated: bool
-    isolation: str
+    isolation: Literal["namespaces", "limits"]
     seed: int
     seconds: float
     integrity: tuple[IntegrityNote, ...] = ()

@@ -8,14 +8,13 @@ choosing what to do next (`gradebox/guide/`).
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
+from gradebox import reading
 from gradebox.course import Course
-from gradebox.rubric import Rubric
+from gradebox.rubric import Lab, Rubric
 
 FILE = "hints.toml"
 MAX_STEPS = 3
@@ -25,7 +24,7 @@ _PLACE = re.compile(r"[a-z_0-9]+\.py [A-Za-z_.]+|REPORT\.md")
 
 
 class HintError(Exception):
-    """A file of hints contradicts the rubric or itself; the message names the check."""
+    """A file of hints contradicts the rubric or itself; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,12 @@ def load(course: Course) -> Mapping[str, Hint]:
         if not file.is_file():
             continue
         try:
-            tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise HintError(f"{file}: not valid TOML: {error}") from None
-        for criterion, checks in tables.items():
-            for name, table in checks.items():
-                hint = _hint(f"{lab.id}.{criterion}.{name}", table)
-                found[hint.check] = hint
+            document = reading.toml(file)
+            for criterion, checks in document.data.items():
+                for name in checks:
+                    found[f"{lab.id}.{criterion}.{name}"] = _hint(document, lab, criterion, name)
+        except reading.ReadingError as error:
+            raise HintError(str(error)) from None
     return found
 
 
@@ -81,14 +79,19 @@ def problems(rubric: Rubric, hints: Mapping[str, Hint]) -> list[str]:
     ]
 
 
-def _hint(check: str, table: Any) -> Hint:
-    if not isinstance(table, dict) or table.keys() != {"task", "write", "steps"}:
-        raise HintError(f"{check}: expected the keys task, write and steps")
-    task, write, steps = table["task"], table["write"], table["steps"]
-    if not _TASK.fullmatch(task) or task[0] != check[3]:
-        raise HintError(f"{check}: {task!r} is no task of its lab")
-    if not write or not all(_PLACE.fullmatch(place) for place in write):
-        raise HintError(f"{check}: write names files and functions: {write!r}")
-    if not 1 <= len(steps) <= MAX_STEPS or not all(isinstance(step, str) and step.strip() for step in steps):
-        raise HintError(f"{check}: one to {MAX_STEPS} steps, each of them a text")
-    return Hint(check, task, tuple(write), tuple(steps))
+@dataclass(frozen=True)
+class _Entry:
+    task: str
+    write: tuple[str, ...]
+    steps: tuple[str, ...]
+
+
+def _hint(document: reading.Document, lab: Lab, criterion: str, name: str) -> Hint:
+    entry, place = reading.into(_Entry, document, criterion, name), (criterion, name)
+    if not _TASK.fullmatch(entry.task) or entry.task.partition(".")[0] != str(lab.number):
+        raise document.error((*place, "task"), f"{entry.task!r} is no task of its lab")
+    if not entry.write or not all(_PLACE.fullmatch(one) for one in entry.write):
+        raise document.error((*place, "write"), f"write names files and functions: {list(entry.write)}")
+    if not 1 <= len(entry.steps) <= MAX_STEPS or not all(step.strip() for step in entry.steps):
+        raise document.error((*place, "steps"), f"one to {MAX_STEPS} steps, each of them a text")
+    return Hint(f"{lab.id}.{criterion}.{name}", entry.task, entry.write, entry.steps)

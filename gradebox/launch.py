@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from gradebox import files, front
-from gradebox.configuration import ROOT, own_configuration
+from gradebox.configuration import ROOT
 from gradebox.devices import DeviceError
 from gradebox.front import refuse
 from gradebox.grade import ExitCode
@@ -34,6 +34,9 @@ from gradebox.run import GradingError
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
 _PROGRAM = "import sys; sys.path[:0] = {first!r}; from gradebox.launch import judge; sys.exit(judge(sys.argv[1:]))"
+_PYTEST = ("-c", os.devnull, "--rootdir", os.curdir, "--noconftest", "--capture=no", "-p", "no:cacheprovider",
+           "-p", "no:warnings", "-p", "gradebox.pytest_plugin")  # fmt: skip
+"""The options that make pytest read nothing of a submission, nor of the folder it is started in."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED = 100
 """Added to the exit code of a judge that came to its end; Python's and pytest's own codes mean other things."""
@@ -44,6 +47,8 @@ _TIDY_SECONDS = 30.0
 _LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
 """How much later than its time limit a judge is ended."""
 _UNDER_PYTEST = "under pytest"
+JUDGE = "gradebox.pytest_judge"
+"""The plugin of the judge's pytest."""
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -122,11 +127,11 @@ def judge(arguments: list[str]) -> int:
     if _UNDER_PYTEST in arguments[1:2]:
         import pytest
 
-        from gradebox import pytest_plugin
+        from gradebox import pytest_judge
 
-        pytest_plugin.options = options
-        pytest.main([*own_configuration(), "--capture=no", *arguments[2:]])
-        code = pytest_plugin.ended_with
+        pytest_judge.options = options
+        pytest.main([*_PYTEST, "-p", JUDGE, *arguments[2:]])
+        code = pytest_judge.ended_with
         return int(ExitCode.COULD_NOT_GRADE) if code is None else _ENDED + code
     try:
         return _ENDED + front.grade(options)
@@ -219,7 +224,7 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
 
 
 def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
-    """Our own folder and the one that holds the course, then what this process searches, without what is not the course's.
+    """Our own folder and the one that holds the course, then what this process searches of libraries.
 
     Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.

@@ -13,22 +13,15 @@ instructor's and never read from a submission. Not for the arithmetic of grades 
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
+from gradebox import reading
 from gradebox.rubric import Rubric
 
 DEFAULT_FILE = "overrides.toml"
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "student": (str,),
-    "criterion": (str,),
-    "points": (int, Decimal),
-    "reason": (str,),
-}
 
 
 class OverrideError(ValueError):
@@ -45,6 +38,11 @@ class Override:
     reason: str
 
 
+@dataclass(frozen=True)
+class _File:
+    override: tuple[Override, ...] = ()
+
+
 def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
     """Read and check a file of overrides.
 
@@ -53,25 +51,31 @@ def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
             gives more points than the criterion has, has an empty reason, or stands twice.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-    except OSError as error:
-        raise OverrideError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OverrideError(f"{path} is not valid TOML: {error}") from None
-    entries = document.pop("override", [])
-    if document:
-        raise OverrideError(f"{path} does not know {next(iter(document))!r}; it holds [[override]] entries only")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise OverrideError(f"{path}: write each override as [[override]], with two brackets")
-    most = {criterion.id: criterion.points for lab in rubric.labs for criterion in lab.criteria}
-    overrides: dict[tuple[str, str], Override] = {}
-    for number, entry in enumerate(entries, start=1):
-        override = _entry(entry, f"{path}, override {number}", most)
-        key = (override.student, override.criterion)
-        if key in overrides:
-            raise OverrideError(f"{path}, override {number}: {key[1]} of {key[0]} stands twice; keep one")
-        overrides[key] = override
-    return tuple(overrides.values())
+        document = reading.toml(path)
+        entries = reading.into(_File, document).override
+        _check(document, entries, {one.id: one.points for lab in rubric.labs for one in lab.criteria})
+    except reading.ReadingError as error:
+        raise OverrideError(str(error)) from None
+    return tuple(replace(entry, reason=entry.reason.strip()) for entry in entries)
+
+
+def _check(document: reading.Document, entries: Sequence[Override], most: Mapping[str, Decimal]) -> None:
+    """Raise ReadingError for what a type does not say."""
+    seen: set[tuple[str, str]] = set()
+    for number, entry in enumerate(entries):
+        place = ("override", number)
+        for name in ("student", "criterion", "reason"):
+            if not getattr(entry, name).strip():
+                raise document.error((*place, name), f"{name} is empty")
+        if entry.criterion not in most:
+            meant = _meant(entry.criterion, most)
+            raise document.error((*place, "criterion"), f"there is no criterion {entry.criterion!r}; {meant}")
+        if not 0 <= entry.points <= most[entry.criterion]:
+            text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}"
+            raise document.error((*place, "points"), text)
+        if (entry.student, entry.criterion) in seen:
+            raise document.error(place, f"{entry.criterion} of {entry.student} stands twice; keep one")
+        seen.add((entry.student, entry.criterion))
 
 
 def _meant(name: str, known: Collection[str]) -> str:
@@ -80,21 +84,3 @@ def _meant(name: str, known: Collection[str]) -> str:
         return f"{name} is a check; points are given by criterion, here {criterion!r}"
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-
-
-def _entry(entry: Mapping[str, Any], where: str, most: Mapping[str, Decimal]) -> Override:
-    for name in entry:
-        if name not in _FIELDS:
-            raise OverrideError(f"{where} does not know {name!r}; it has {', '.join(_FIELDS)}")
-    for name, kind in _FIELDS.items():
-        value = entry.get(name)
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise OverrideError(f"{where}: {name} is missing; an override has {', '.join(_FIELDS)}")
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise OverrideError(f"{where}: {name} = {value!r} is no {'number' if name == 'points' else 'text'}")
-    criterion, points = entry["criterion"], Decimal(entry["points"])
-    if criterion not in most:
-        raise OverrideError(f"{where}: there is no criterion {criterion!r}; {_meant(criterion, most)}")
-    if not 0 <= points <= most[criterion]:
-        raise OverrideError(f"{where}: points = {points}, but {criterion} gives 0 to {most[criterion]}")
-    return Override(entry["student"], criterion, points, entry["reason"].strip())

@@ -1,9 +1,9 @@
 """TOML and JSON that somebody wrote, read into dataclasses: one set of rules and of messages for every file of ours.
 
 The dataclass says what a file may hold: its fields are the keys, their types the values, what has a default may be left
-out. A field with `metadata=REST` takes all tables under other names. Unknown keys, missing keys and wrong types are errors
-that name the file, the line and what to do; nothing is converted but whole numbers to exact points and text to dates.
-(A library would do, but grading has to run where none can be installed.)
+out. A field with `metadata=REST` takes all tables under other names. Unknown keys, missing keys and wrong types are
+errors that name the file, the line and what to do; nothing is converted but whole numbers to exact points. (A library
+would do, but grading has to run where none can be installed.)
 """
 
 from __future__ import annotations
@@ -124,9 +124,11 @@ def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document
             raise document.error(place, f"{_name(place)} = {data!r}: expected {' or '.join(map(repr, allowed))}")
         return data
     if origin is tuple:
-        if not isinstance(data, list):
-            raise document.error(place, f"{_name(place)} must be a list, not {data!r}")
         each = typing.get_args(kind)[0]
+        if not isinstance(data, list) or (dataclasses.is_dataclass(each) and not all(map(_is_table, data))):
+            if dataclasses.is_dataclass(each):
+                raise document.error(place, f"write each {place[-1]} as [[{_name(place)}]], with two brackets")
+            raise document.error(place, f"{_name(place)} must be a list, not {data!r}")
         return tuple(_read(each, one, (*place, index), document) for index, one in enumerate(data))
     if origin in (dict, collections.abc.Mapping):
         if not isinstance(data, Mapping):
@@ -134,6 +136,10 @@ def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document
         each = typing.get_args(kind)[1]
         return {name: _read(each, one, (*place, name), document) for name, one in data.items()}
     return _plain(kind, data, place, document)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
@@ -180,8 +186,7 @@ def _table(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
     for name, field in fields.items():
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if name not in found and not optional:
-            where = f"[{'.'.join(map(str, place))}]" if place else "the file"
-            raise document.error(place, f"{where} lacks the key {name!r}")
+            raise document.error(place, f"{_header(place)} lacks the key {name!r}")
     return kind(**found)
 
 
@@ -191,7 +196,15 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _name(place: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in place) or "the file"
+    """What an error calls a value; its line says the rest."""
+    return next((part for part in reversed(place) if isinstance(part, str)), "the file")
+
+
+def _header(place: tuple[str | int, ...]) -> str:
+    """A table as the file writes it."""
+    names = ".".join(part for part in place if isinstance(part, str))
+    many = any(isinstance(part, int) for part in place)
+    return f"[[{names}]]" if many else f"[{names}]" if names else "the file"
 
 
 def plain(value: Any) -> Any:

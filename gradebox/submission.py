@@ -142,7 +142,7 @@ class Submission:
         limits: Limits | None = None,
         **inputs: Any,
     ) -> Seen:
-        """Run the function `probe` of a lab's `probes/` ("lab1.basics.product") beside the student's code and return what it saw.
+        """Run `probe` ("lab1.basics.product") of a lab's `probes/` beside the student's code; what it saw.
 
         Arrays among `inputs` reach the probe as tensors, everything else must be JSON. The same question asked twice
         in one grading is answered from memory. `device` overrides the grading device; `values=False` asks the virtual

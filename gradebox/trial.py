@@ -17,8 +17,8 @@ _MEND = "`make doctor` looks for the cause, and `make clean grade` installs the 
 def problem(sandbox: Sandbox, probe: str, device: str) -> str:
     """Why nothing can be graded on `device`, in one sentence, and what mends it; empty when all is well.
 
-    Asked is `probe`, the course's, or one of the engine's own where that is empty: it multiplies two matrices. A sandbox
-    that has passed on a device is not asked again: in a class it serves many submissions.
+    Asked is `probe`, the course's, or one of the engine's own where that is empty: it multiplies two matrices. A
+    sandbox that has passed on a device is not asked again: in a class it serves many submissions.
     """
     if device in sandbox.tried:
         return ""

@@ -11,15 +11,15 @@ override (`gradebox/overrides.py`), and it settles its criterion too.
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gradebook.exports.cells import write
 from gradebook.results import StudentResult
+from gradebox import reading
 from gradebox.grade import Grade
 
 FILE = "reviews.toml"
@@ -31,13 +31,6 @@ HANDING_IN = "handing-in"
 _HEAD = """# What was looked at and accepted, as `gpulabs review` writes it. An entry removed by hand is open again.
 # Points are changed in the file of overrides, not here.
 """
-_FIELDS: Mapping[str, type] = {
-    "student": str,
-    "submission_sha256": str,
-    "criterion": str,
-    "items": list,
-    "accepted_at": datetime,
-}
 
 
 class ReviewError(ValueError):
@@ -134,7 +127,7 @@ def handing_in(result: StudentResult) -> Item | None:
         return None
     return Item(
         student=result.student,
-        submission_sha256=str(result.grade["submission_sha256"]) if result.grade else "",
+        submission_sha256=result.grade.submission_sha256 if result.grade else "",
         criterion=HANDING_IN,
         kind=kind,
         # The same content that counts once more is nothing new, in whatever words the network failed.
@@ -161,25 +154,17 @@ def load(folder: Path) -> tuple[Accepted, ...]:
         ReviewError: the file is no valid TOML, or an entry lacks a field.
     """
     path = folder / FILE
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return ()
-    except OSError as error:
-        raise ReviewError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ReviewError(f"{path} is not valid TOML: {error}; mend it, or move it away to review again") from None
-    entries = document.pop("accepted", [])
-    if document or not isinstance(entries, list):
-        raise ReviewError(f"{path} holds [[accepted]] entries only")
-    return tuple(_entry(entry, f"{path}, entry {number}") for number, entry in enumerate(entries, start=1))
+    try:
+        return reading.into(_File, reading.toml(path)).accepted
+    except reading.ReadingError as error:
+        raise ReviewError(f"{error}; mend it, or move it away to review again") from None
 
 
-def _entry(entry: Any, where: str) -> Accepted:
-    for name, kind in _FIELDS.items():
-        if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
-            raise ReviewError(f"{where}: {name} is missing or wrong; an entry has {', '.join(_FIELDS)}")
-    return Accepted(**{name: entry[name] for name in _FIELDS} | {"items": tuple(map(str, entry["items"]))})
+@dataclass(frozen=True)
+class _File:
+    accepted: tuple[Accepted, ...] = ()
 
 
 def accept(folder: Path, seen: Sequence[Item], at: datetime) -> Accepted:

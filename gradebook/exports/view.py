@@ -10,7 +10,6 @@ from gradebook.exports import reviews
 from gradebook.exports.cells import file_names
 from gradebook.results import ClassResult, StudentResult
 from gradebox.grade import CriterionResult, Grade
-from gradebox.report.document import from_document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
     names = file_names(student.student for student in result.students)
     lines = []
     for student in result.students:
-        grade = None if student.grade is None else from_document(student.grade)
+        grade = student.grade
         found: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
         if (handing_in := reviews.handing_in(student)) is not None:
             found = (handing_in, *found)

@@ -16,20 +16,18 @@ from __future__ import annotations
 
 import csv
 import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gradebook.intake import archives
 from gradebook.intake.repositories import is_repository
+from gradebox import reading
 from gradebox.sandbox import copying
 from gradebox.texts import printable
 
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>[0-9]+)_assignsubmission_(?:file|onlinetext)(?:_.*)?", re.DOTALL)
 _CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_(?P<id>[0-9]+)_[0-9]+_.+", re.DOTALL)
-_FIELDS = ("student", "repository", "commit")
 
 
 class IntakeError(ValueError):
@@ -98,26 +96,37 @@ def whose(name: str) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Row:
+    student: str = ""
+    repository: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    submission: tuple[_Row, ...] = ()
+
+
+_FIELDS = tuple(field.name for field in fields(_Row))
+
+
 def _listed(file: Path) -> list[HandedIn]:
     try:
         text = file.read_text(encoding="utf-8-sig")
-        rows: list[Mapping[str, Any]]
         if file.suffix == ".toml":
-            document = tomllib.loads(text)
-            rows = document.pop("submission", [])
-            if document or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise IntakeError(f"{file} holds something else than [[submission]] tables")
-            if unknown := next((key for row in rows for key in row if key not in _FIELDS), None):
-                raise IntakeError(f"{file} does not know {unknown!r}; a submission has {', '.join(_FIELDS)}")
+            rows = [vars(row) for row in reading.into(_File, reading.toml(file, text)).submission]
         else:
-            rows = list(csv.DictReader(text.splitlines()))
+            rows = [{name: str(row.get(name) or "") for name in _FIELDS} for row in csv.DictReader(text.splitlines())]
+    except reading.ReadingError as error:
+        raise IntakeError(str(error)) from None
     except OSError as error:
         raise IntakeError(f"{file} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise IntakeError(f"{file} cannot be read as {file.suffix[1:]}: {error}") from None
     found: dict[str, HandedIn] = {}
     for number, row in enumerate(rows, start=1):
-        values = {name: str(row.get(name) or "").strip() for name in _FIELDS}
+        values = {name: row[name].strip() for name in _FIELDS}
         student, address = values["student"], values["repository"]
         if not student or not address:
             raise IntakeError(f"{file}, submission {number}: name its student and its repository")

@@ -31,6 +31,7 @@ from gradebook.store import FILE, Gradebook, Plan, Recorded
 from gradebox import devices
 from gradebox.course import Course
 from gradebox.fresh import new_seed
+from gradebox.grade import Outcome
 from gradebox.overrides import Override
 from gradebox.submission import MACHINE_WAS_BUSY
 
@@ -150,7 +151,7 @@ class _Run:
         engine = open_engine(min(jobs, len(tasks)), self._room, self._plan_now.device)
         try:
             for task, grading in engine.run(tasks, self._progress.started):
-                if grading.document is not None or not task.retry:  # a second look that fails takes nothing away
+                if grading.grade is not None or not task.retry:  # a second look that fails takes nothing away
                     self._gradebook.record(self._plan_now, task, grading)
                 self._progress.finished(task, grading)
         finally:
@@ -376,7 +377,10 @@ def _in_time(of: Settings, student: Student) -> datetime | None:
 
 
 def _was_busy(grading: Recorded, criterion: str) -> bool:
-    if grading.retry or grading.document is None:
+    if grading.retry or grading.grade is None:
         return False
-    checks = standing.checks_of(grading.document, criterion)
-    return any(check["outcome"] == "needs_review" and MACHINE_WAS_BUSY in check["message"] for check in checks)
+    return any(
+        check.outcome is Outcome.NEEDS_REVIEW and MACHINE_WAS_BUSY in check.message
+        for check in grading.grade.checks
+        if check.id.rpartition(".")[0] == criterion
+    )

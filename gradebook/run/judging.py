@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gradebook.run.memory import PeakMemory
 from gradebook.run.tasks import Grading, Task
 from gradebox import course as courses
 from gradebox import devices
-from gradebox.report.document import to_document
+from gradebox.grade import Grade
 from gradebox.run import GradingError, Order
 from gradebox.run import run as grade
 from gradebox.sandbox import Sandbox
@@ -41,15 +40,13 @@ class SandboxJudge:
         """Grade one submission; whatever goes wrong is in the result."""
         started = datetime.now(UTC)
         with PeakMemory() as peak:
-            document, problem = self._document(task)
-        return Grading(
-            document=document, problem=problem, started=started, ended=datetime.now(UTC), peak_bytes=peak.bytes
-        )
+            found, problem = self._graded(task)
+        return Grading(grade=found, problem=problem, started=started, ended=datetime.now(UTC), peak_bytes=peak.bytes)
 
     def close(self) -> None:
         self._sandbox.close()
 
-    def _document(self, task: Task) -> tuple[dict[str, Any] | None, str]:
+    def _graded(self, task: Task) -> tuple[Grade | None, str]:
         rubric = self._course.rubric
         order = Order(
             course=self._course,
@@ -67,4 +64,4 @@ class SandboxJudge:
             return None, str(error)
         if result.submission_sha256 != task.content:
             return None, "the copy of the submission was changed while it was graded; run gpulabs class again"
-        return to_document(result), ""
+        return result, ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from decimal import Decimal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from gradebook.run.tasks import Grading, Task
+from gradebox.grade import Outcome
+from gradebox.report.document import points
 
 _PLAIN_SECONDS = 30.0
 """Between two plain lines about how far it is."""
@@ -58,11 +59,11 @@ class ClassProgress:
         self._running.pop(task.content, None)
         self._done += 1
         seconds = (grading.ended - grading.started).total_seconds()
-        if grading.document is None:
+        if grading.grade is None:
             self._failed += 1
             self.say(f"{task.label}: could not grade: {grading.problem}")
         elif self._bar is None:
-            score, most = (Decimal(str(grading.document[name])) for name in ("score", "max_score"))
+            score, most = points(grading.grade.score), points(grading.grade.max_score)
             open_checks = _open(grading)
             review = f", {open_checks} to review" if open_checks else ""
             self.say(f"{self._done}/{self._total} {task.label}: {score}/{most}{review} ({seconds:.0f} s{self._left()})")
@@ -93,9 +94,8 @@ class ClassProgress:
 
 
 def _open(grading: Grading) -> int:
-    document = grading.document or {"labs": ()}
-    checks = (check for lab in document["labs"] for one in lab["criteria"] for check in one["checks"])
-    return sum(check["outcome"] == "needs_review" for check in checks)
+    checks = grading.grade.checks if grading.grade else ()
+    return sum(check.outcome is Outcome.NEEDS_REVIEW for check in checks)
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The engine beyond one machine: the same judges as actors of a Ray cluster. Results come back here; only we write.
+"""Workers beyond one machine: the same judges as actors of a Ray cluster. Results come back here; only we write.
 
 A judge takes one CPU, and one GPU when it grades on real ones. Its node needs this project installed in the same
 version. When a node is lost, what ran there is graded elsewhere; the submission is not to blame for it.
@@ -10,10 +10,8 @@ import math
 import shutil
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,27 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from gradebook.run import versions
-from gradebook.run.pool import ATTEMPTS
+from gradebook.run.pool import Failed, Pool, Worker
 from gradebook.run.tasks import EngineError, Grading, OpenJudge, Task
 from gradebox import course as courses
 
 _LOOK_SECONDS = 1.0
 """How often to look whether something has taken too long."""
-
 _CLOSE_SECONDS = 30.0
 
 Files = Mapping[str, bytes]
+
+
+def ray_pool(jobs: int, device: str, course: Path, open_judge: OpenJudge) -> Pool:
+    """Grades on the cluster that Ray knows (`RAY_ADDRESS`, or one on this machine), or on one that is started here.
+
+    Args:
+        jobs: judges at the same time.
+        device: what is graded on; judges for `cuda` take a GPU each.
+        course: the course's folder, here and on every node.
+        open_judge: starts a judge.
+    """
+    return Pool(jobs, RayCrew(device, course, open_judge))
 
 
 class _RayJudge:
@@ -62,46 +71,10 @@ class _RayJudge:
         shutil.rmtree(self._room, ignore_errors=True)
 
 
-@dataclass
-class _Slot:
-    """One actor, as seen from here."""
+class RayCrew:
+    """Actors of a cluster."""
 
-    actor: Any
-    pending: Any
-    """The reference that it will answer."""
-    node: str = ""
-    """Empty before it is ready."""
-    task: Task | None = None
-    deadline: float = math.inf
-    begun: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @property
-    def idle(self) -> bool:
-        return self.pending is None
-
-    def begin(self, task: Task) -> Task:
-        files = {
-            path.relative_to(task.folder).as_posix(): path.read_bytes()
-            for path in sorted(task.folder.rglob("*"))
-            if path.is_file()
-        }
-        self.task, self.begun = task, datetime.now(UTC)
-        self.deadline = time.monotonic() + task.seconds
-        self.pending = self.actor.grade.remote(task, files)
-        return task
-
-
-class RayEngine:
-    """Grades on a Ray cluster. Use from one thread."""
-
-    def __init__(self, jobs: int, device: str, course: Path, open_judge: OpenJudge) -> None:
-        """Join the cluster that Ray knows (`RAY_ADDRESS`, or one on this machine), or start one here.
-
-        Args:
-            jobs: judges at the same time.
-            device: what is graded on; judges for `cuda` take a GPU each.
-            course: the course's folder, here and on every node.
-        """
+    def __init__(self, device: str, course: Path, open_judge: OpenJudge) -> None:
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
             ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
@@ -109,91 +82,90 @@ class RayEngine:
         # No restarts: a judge that ended may have been ended by its submission, and we count that.
         options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         self._new_actor = ray.remote(**options)(_RayJudge).remote
-        self._jobs = jobs
         self._open_judge, self._course = open_judge, course
-        self._slots: list[_Slot] = []
         self._digest = versions.grader_digest(versions.digests(courses.load(course)))
 
-    def run(self, tasks: Sequence[Task], started: Callable[[Task], None]) -> Iterator[tuple[Task, Grading]]:
-        """Grade all tasks. See `tasks.Engine`."""
-        waiting = deque(tasks)
-        failures: dict[str, int] = {}
-        left = len(tasks)
-        while left:
-            self._open(min(self._jobs, left))
-            for slot in self._slots:
-                if slot.idle and waiting:
-                    started(slot.begin(waiting.popleft()))
-            for slot in self._answering():
-                task, answer = slot.task, self._answer(slot)
-                if isinstance(answer, Grading):
-                    assert task is not None
-                    left -= 1
-                    yield task, answer
-                elif answer:
-                    self._slots.remove(slot)
-                    if task is None:
-                        continue  # it was lost before it had begun
-                    if _is_alive(slot.node):
-                        failures[task.content] = failures.get(task.content, 0) + 1
-                    if failures.get(task.content, 0) < ATTEMPTS:
-                        waiting.append(task)
-                        continue
-                    left -= 1
-                    problem = f"{answer}, and so it did the time before; grade it alone to see more"
-                    yield task, Grading(document=None, problem=problem, started=slot.begun, ended=datetime.now(UTC))
+    def open(self, number: int) -> Worker:
+        return _Actor(self._new_actor(self._open_judge, self._course), self._digest)
+
+    def events(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        actors = [worker for worker in workers if isinstance(worker, _Actor) and worker.pending is not None]
+        ready, _ = ray.wait([one.pending for one in actors], timeout=_LOOK_SECONDS)
+        now = time.monotonic()
+        return [one for one in actors if (one.pending in ready and not one.arrives()) or now >= one.deadline]
 
     def close(self) -> None:
-        """End our judges, and Ray if we started it."""
-        closing = [slot.actor.close.remote() for slot in self._slots if slot.idle]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
-        for slot in self._slots:
-            ray.kill(slot.actor)
-        self._slots.clear()
         if self._started_ray:
             ray.shutdown()
 
-    def _open(self, count: int) -> None:
-        while len(self._slots) < count:
-            actor = self._new_actor(self._open_judge, self._course)
-            self._slots.append(_Slot(actor, actor.ready.remote()))
 
-    def _answering(self) -> list[_Slot]:
-        """The judges that answer, or have taken too long."""
-        pending = [slot.pending for slot in self._slots if slot.pending is not None]
-        ready, _ = ray.wait(pending, timeout=_LOOK_SECONDS)
-        now = time.monotonic()
-        return [slot for slot in self._slots if slot.pending in ready or now >= slot.deadline]
+class _Actor:
+    """One actor, as seen from here."""
 
-    def _answer(self, slot: _Slot) -> Grading | str:
-        """A grading, or why there is none, and then the judge is gone; an empty text from one that is ready now.
+    def __init__(self, actor: Any, digest: str) -> None:
+        self.actor = actor
+        self.pending: Any = actor.ready.remote()
+        """The reference that it will answer; None of one that waits for a task."""
+        self.deadline = math.inf
+        self._digest = digest
+        self._node = ""
+        """Empty before it is ready."""
+        self._task: Task | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self.pending is None
+
+    def arrives(self) -> bool:
+        """Take note of an actor that says it is ready; false for any other answer, or none.
 
         Raises:
-            EngineError: no judge can be started there.
+            EngineError: it runs another version of the code.
         """
-        pending, slot.pending, slot.deadline = slot.pending, None, math.inf
-        task, slot.task = slot.task, None
+        if self._node:
+            return False
         try:
-            answer = ray.get(pending, timeout=0)
+            self._node, digest = ray.get(self.pending, timeout=0)
+        except RayError:
+            return False
+        if digest != self._digest:
+            raise EngineError(
+                f"node {self._node[:12]} has another version of this project; install the same everywhere"
+            )
+        self.pending = None
+        return True
+
+    def begin(self, task: Task) -> None:
+        files = {
+            path.relative_to(task.folder).as_posix(): path.read_bytes()
+            for path in sorted(task.folder.rglob("*"))
+            if path.is_file()
+        }
+        self._task = task
+        self.deadline = time.monotonic() + task.seconds
+        self.pending = self.actor.grade.remote(task, files)
+
+    def answer(self) -> Grading | Failed:
+        pending, self.pending, self.deadline = self.pending, None, math.inf
+        task, self._task = self._task, None
+        try:
+            graded: Grading = ray.get(pending, timeout=0)
         except TimeoutError:  # Ray's own is one
             assert task is not None
-            ray.kill(slot.actor)
-            return f"it took longer than {task.seconds / 60:g} minutes"
+            return Failed(f"it took longer than {task.seconds / 60:g} minutes")
         except RayActorError as error:
             if error.actor_init_failed:
                 lines = str(error).strip().splitlines()
                 raise EngineError(f"no grading process can be started on the cluster: {lines[-1]}") from None
-            return "its grading process ended"
+            return Failed("its grading process ended", counts=_is_alive(self._node))
         except RayError as error:
-            ray.kill(slot.actor)
-            return f"its grading broke: {str(error).strip().splitlines()[-1]}"
-        if isinstance(answer, Grading):
-            return answer
-        slot.node, digest = answer
-        if digest != self._digest:
-            raise EngineError(f"node {slot.node[:12]} has another version of this project; install the same everywhere")
-        return ""
+            return Failed(f"its grading broke: {str(error).strip().splitlines()[-1]}")
+        return graded
+
+    def end(self) -> None:
+        if self.idle and self._node:
+            ray.wait([self.actor.close.remote()], timeout=_CLOSE_SECONDS)
+        ray.kill(self.actor)
 
 
 def _is_alive(node: str) -> bool:

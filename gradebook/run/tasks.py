@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from gradebox.grade import Grade
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,8 @@ class Task:
 class Grading:
     """What became of a task."""
 
-    document: dict[str, Any] | None
-    """`grade.json`; None where there is none."""
+    grade: Grade | None
+    """None where there is none."""
     problem: str = ""
     """Why there is none: one line."""
     started: datetime

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from gradebox.files import atomic_write
 from gradebox.release.stubs import ReleaseError, render, solved
-from labkit.files import atomic_write
 
 MANIFEST = ".generated.json"
 """In `labs/`: the hash of every generated file, by which an edited one is told from an outdated one."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gradebox import reading
-from gradebox.grade import SCHEMA_VERSION, Grade
+from gradebox import schema as json_schema
+from gradebox.grade import SCHEMA_VERSION, ExitCode, Grade
 from gradebox.texts import printable_document
 
 SCHEMA_FILE = Path(__file__).with_name("grade.schema.json")
@@ -20,6 +21,16 @@ def to_document(grade: Grade) -> dict[str, Any]:
     document: dict[str, Any] = printable_document(reading.plain(grade))
     document["exit_code"] = int(grade.exit_code)
     return document
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of what `to_document` gives; `grade.schema.json` is it, as a file."""
+    found = json_schema.of(Grade, "Grade")
+    codes = {"enum": [int(code) for code in ExitCode],
+             "description": "0 passed, 1 not passed, 2 could not grade, 3 needs review."}  # fmt: skip
+    found["properties"]["exit_code"] = codes
+    found["required"].append("exit_code")
+    return found
 
 
 def to_json(grade: Grade) -> str:
@@ -52,3 +63,7 @@ def duration(seconds: float) -> str:
     parts = [(minutes // 1440, "day"), (minutes % 1440 // 60, "hour"), (minutes % 60, "minute")]
     named = [f"{count} {unit}{'' if count == 1 else 's'}" for count, unit in parts if count]
     return " ".join(named[:2])
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json.dumps(schema(), indent=2) + "\n", encoding="utf-8")

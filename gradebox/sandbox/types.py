@@ -83,7 +83,7 @@ class Environment:
     """What a course wants in the processes that submissions run in."""
 
     labs: tuple[str, ...] = ()
-    """Names of the labs, `lab1`: a submission's folder `lab1_...` or `lab1-...` is that lab. Without them any number."""
+    """Names of the labs, `lab1`: a folder `lab1_...` or `lab1-...` of a submission is that lab. Empty: any number."""
     preload: tuple[str, ...] = ("numpy",)
     """Modules that the server imports before it forks; `.*` means all modules of a package."""
     found: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Environment:
     importable: tuple[str, ...] = ()
     """Packages of the course that a submission may import; all others it cannot see."""
     course: str = ""
-    """The course's package: the probe `lab1.basics.product` is the function `product` of `COURSE.lab1.probes.basics`."""
+    """The course's package: the probe `lab1.basics.product` is `product` of its module `lab1.probes.basics`."""
     course_parent: str = ""
     """The folder that holds it."""
     devices: str = ""
@@ -102,10 +102,11 @@ class Environment:
 class Request:
     """One probe to run.
 
-    `probe` is `"lab1.basics.product"` for the function `product` of the course's `lab1/probes/basics.py`. `params` (JSON
-    values) and `tensors` (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is `"cpu"`, or
-    what the course knows besides (`"cuda"`, `"vgpu:MODEL"`); `values=False` asks a simulated device for shapes only. With
-    `student=False` the submission does not exist in the child: a run of our own code that yields a truth.
+    `probe` is `"lab1.basics.product"` for the function `product` of the course's `lab1/probes/basics.py`. `params`
+    (JSON values) and `tensors` (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is
+    `"cpu"`, or what the course knows besides (`"cuda"`, `"vgpu:MODEL"`); `values=False` asks a simulated device for
+    shapes only. With `student=False` the submission does not exist in the child: a run of our own code that yields a
+    truth.
     """
 
     probe: str

@@ -16,7 +16,7 @@ from gradebook.exports import reviews, view
 from gradebook.results import ClassResult
 from gradebook.run.grade_class import OpenEngine, Order, grade_class
 from gradebook.run.judging import SandboxJudge
-from gradebook.run.pool import LocalPool
+from gradebook.run.processes import local_pool
 from gradebook.run.tasks import EngineError
 from gradebook.settings import parse_moment
 from gradebox.devices import DeviceError
@@ -105,14 +105,14 @@ def _engines(name: str) -> OpenEngine:
     """
     judge = functools.partial(SandboxJudge, course=FOLDER)
     if name == "local":
-        return lambda jobs, room, device: LocalPool(jobs, room, judge)
+        return lambda jobs, room, device: local_pool(jobs, room, judge)
     if name != "ray":
         raise EngineError(f"--engine {name}: expected local or ray")
     try:
-        from gradebook.run.ray_engine import RayEngine
+        from gradebook.run.ray_engine import ray_pool
     except ImportError:
         raise EngineError('--engine ray needs Ray: pip install "gpu-computing-labs[ray]"') from None
-    return lambda jobs, room, device: RayEngine(jobs, device, FOLDER, judge)
+    return lambda jobs, room, device: ray_pool(jobs, device, FOLDER, judge)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -202,14 +202,14 @@ def _rerun(book: Book, student: str) -> str:
     from gradebook.exports import decisions
     from gradebook.run.grade_class import Order, grade_class
     from gradebook.run.judging import SandboxJudge
-    from gradebook.run.pool import LocalPool
+    from gradebook.run.processes import local_pool
     from gradebox.report.console import Console
     from gradebox.report.document import points
 
     decisions.student_of(book.view, student)
     order = Order(course=course(), submissions=None, out=book.folder, regrade=(student,))
     judge = functools.partial(SandboxJudge, course=FOLDER)
-    result = grade_class(order, lambda jobs, room, device: LocalPool(jobs, room, judge), Console(stderr=True))
+    result = grade_class(order, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
     found = next(row for row in result.students if row.student == student)
     if found.score is None:
         return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"

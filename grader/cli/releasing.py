@@ -8,8 +8,8 @@ import typer
 
 from gradebox import release
 from gradebox.configuration import ROOT
-from gradebox.release import course
 from grader.cli.echo import echo
+from grader.release import course
 
 
 def release_labs(

@@ -69,7 +69,7 @@ def add(file: Path, text: str) -> None:
         ("gradebook/similarity/similarity.py", set()),
         ("grader/integrity/similarity.html.jinja", set()),
         ("grader/container/rubric.toml", set()),
-        ("gradebox/release/leaks.py", set()),
+        ("grader/release/leaks.py", set()),
         ("gradebox/report/html.py", set()),
         ("gradebook/exports/canvas.py", set()),
         ("gradebox/overrides.py", set()),

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from gradebox.release.contents import for_students
 from gradebox.rubric import Lab, load
+from grader.release.contents import for_students
 from grader.rubric_table import out_of_date
 from tests.docs.markdown import ROOT, Link, anchors, links
 
@@ -35,7 +35,7 @@ def test_what_students_get_links_to_nothing_that_they_do_not_get(released: Mappi
     # The change log is written by the release itself.
     there = {*released, *folders, "CHANGES.md"}
     pages = {name: content.decode() for name, content in released.items() if name.endswith(".md")}
-    del pages["gradebox/release/templates/README.md"]  # a template: its links hold where its copy lies
+    del pages["grader/release/templates/README.md"]  # a template: its links hold where its copy lies
     assert {"README.md", "docs/student.md", "docs/chapter.md", "docs/labs/lab1.md"} <= pages.keys()
     found = [link for name, text in pages.items() for link in links(name, text)]
     assert [str(link) for link in found if link.path and _target(link) not in there] == []

@@ -11,7 +11,7 @@ import pytest
 import grader
 from gradebox import hints
 from gradebox.guide.tasks import tasks
-from gradebox.release.leaks import Secrets
+from grader.release.leaks import Secrets
 from tests.first_hour.conftest import ROOT
 
 LABS = {lab.id: lab for lab in grader.course().rubric.labs}

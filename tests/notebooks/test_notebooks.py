@@ -11,7 +11,7 @@ pytest.importorskip("ipykernel", reason="needs the extra `notebooks`")
 
 import nbformat
 
-from gradebox.release.leaks import Secrets
+from grader.release.leaks import Secrets
 from notebooks import build
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gradebook.exports import gradescope_autograder
-from gradebox.release import contents
 from grader.doctor import software
+from grader.release import contents
 
 ROOT = Path(__file__).parents[2]
 PIN = re.compile(r"[a-z0-9._-]+==[a-z0-9.+!]+( ; [^#]+)?")
@@ -91,7 +91,7 @@ def test_students_and_exports_get_them_too() -> None:
     assert {"constraints.txt", "install.sh"} <= set(gradescope_autograder._FILES)
     for script in (
         ROOT / "Makefile",
-        ROOT / "gradebox/release/templates/Makefile",
+        ROOT / "grader/release/templates/Makefile",
         ROOT / "gradebook/exports/scripts/setup.sh",
     ):
         text = script.read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradebox.release.changes import render
+from grader.release.changes import render
 
 BEFORE = '''"""A lab."""
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.release import ReleaseError, contents, course, leaks
+from gradebox.release import ReleaseError
+from grader.release import contents, course, leaks
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)

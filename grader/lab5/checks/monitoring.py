@@ -1,7 +1,7 @@
 """Judges Lab 5's monitor: units, names and kinds, what is absent, a machine without NVML, the background, alerts.
 
-The GPUs are made up (`grader/lab5/probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on
-how fast this machine is.
+The GPUs are made up (`lab5/probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on how
+fast this machine is.
 """
 
 from __future__ import annotations

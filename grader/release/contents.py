@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from gradebox.release.folder import MANIFEST, render_all, solve_all
 from gradebox.release.stubs import ReleaseError
 
-_FOLDERS = ("labkit", "vgpu", "grader", "examples", "notebooks", "docs/labs", "docs/images")
+_FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md")
 _TEMPLATES = Path(__file__).with_name("templates")

@@ -29,6 +29,8 @@ _TASK = re.compile(r"Task (\d+\.\d+) is open|TODO\(task (\d+\.\d+)\)")
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ELSEWHERE = {
     "grader": "The grader",
+    "gradebox": "The grader",
+    "gradebook": "The grader",
     "labkit": "labkit, what every lab is given",
     "vgpu": "The virtual GPU",
     "docs": "Documents",

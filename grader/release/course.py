@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradebox.release import changes, contents
-from gradebox.release.leaks import Leak, Secrets
-from gradebox.release.repository import Repository
 from gradebox.release.stubs import ReleaseError
+from grader.release import changes, contents
+from grader.release.leaks import Leak, Secrets
+from grader.release.repository import Repository
 
 STUDENTS, SOLUTIONS = "main", "solutions"
 MANIFEST = ".release.json"
@@ -197,7 +197,7 @@ def _refuse(leaks: Iterable[Leak], where: str) -> None:
         more = f"\n  and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
         raise ReleaseError(
             f"{len(found)} lines of solutions would be in {where}:\n{lines}{more}\n"
-            "Take them out; a line that everybody would write so belongs in gradebox/release/allowed_lines.txt."
+            "Take them out; a line that everybody would write so belongs in grader/release/allowed_lines.txt."
         )
 
 
