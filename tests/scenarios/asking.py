@@ -1,8 +1,8 @@
 """A sandbox whose replies are kept: it asks only what nobody has asked before.
 
 What decides a reply, and is its key: the question and its limits; what of the submission the request can reach
-(`reuse.py`), or all of it where reading leaves a doubt; our code, the packages' versions and the machine (`ours.py`). The
-server, which takes seconds to start, is started with the first question that has no reply yet.
+(`reuse.py`), or all of it where reading leaves a doubt; our code, the packages' versions and the machine (`ours.py`).
+The server, which takes seconds to start, is started with the first question that has no reply yet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gradebox.assertions import NeedsReview
+from gradebox.grade import CheckReport
+from gradebox.run import Watcher
 from gradebox.sandbox import DESCENDANTS, Isolation, Limits, Reply, Request, Sandbox
 from gradebox.sandbox.types import Environment
 from gradebox.submission import key_of
@@ -22,6 +25,7 @@ from tests.scenarios.store import Store
 
 PATIENCE_SECONDS = 3.0
 """For what hangs on purpose."""
+LEFT_OUT = "left out: this scenario is not about it"
 _BY_CHANCE = frozenset({DESCENDANTS, "restart"})
 """Kinds of notes that another run may not have."""
 
@@ -37,9 +41,13 @@ class Turn:
     cold: bool = True
     """Whether programs are run that start new interpreters, which costs more than all other checks of Lab 3 together;
     otherwise those of the reference speak for them."""
+    wanted: frozenset[str] | None = None
+    """Checks that may ask whatever they want; others only what the reference has the same answer to. None: all may."""
+    fresh: bool = False
+    """Whether nothing is answered by the store."""
 
 
-class Asking:
+class Asking(Watcher):
     """Stands where `gradebox.run` wants a sandbox."""
 
     def __init__(self, sandbox: Sandbox, store: Store) -> None:
@@ -49,15 +57,27 @@ class Asking:
         self.answered = 0
         """Requests that were answered by the store."""
         self.too_long: list[str] = []
-        """Probes that did not end in time although nothing says that they hang: the machine's fault, or the scenario's."""
+        """Probes that did not end in time although nothing says that they hang."""
+        self.left_out: set[str] = set()
+        """Checks of this turn that are not known, because they ask more than is wanted."""
         self.store = store
         self._turn = Turn()
         self._folder = REFERENCE
+        self.check = ""
+        """The check that runs now."""
+
+    def starting(self, check: str) -> None:
+        self.check = check
+
+    def finished(self, check: str, report: CheckReport) -> None:
+        if report.message == LEFT_OUT or report.blocked_by in self.left_out:
+            self.left_out.add(check)
 
     def begin(self, turn: Turn) -> None:
         """Another submission's turn; `gradebox.run` turns the sandbox to its folder."""
         self._turn = turn
         self.too_long = []
+        self.left_out = set()
 
     def run(self, request: Request) -> Reply:
         """The reply that is kept, or the sandbox's own."""
@@ -67,9 +87,11 @@ class Asking:
         if hangs:
             limits = request.limits or self.sandbox.limits
             request = replace(request, limits=replace(limits, wall_seconds=min(limits.wall_seconds, PATIENCE_SECONDS)))
+        if not self._may_ask(request):
+            raise NeedsReview(LEFT_OUT)
         narrow, wide = self._keys(request)
         for key in (narrow, wide):
-            if key is not None and (kept := self.store.get(key)) is not None:
+            if key is not None and not self._turn.fresh and (kept := self.store.get(key)) is not None:
                 self.answered += 1
                 return kept
         self.asked += 1
@@ -97,6 +119,13 @@ class Asking:
             self._turn = turn
             if self._folder != folder:
                 self.turn_to(folder)
+
+    def _may_ask(self, request: Request) -> bool:
+        turn = self._turn
+        if turn.wanted is None or self.check in turn.wanted or not request.student:
+            return True
+        found = turn.code.digest(request) if turn.code else None
+        return found is not None and found == _reference().digest(request)
 
     def _keys(self, request: Request) -> tuple[str | None, str]:
         """Where the reply is kept if all went well; and where else."""

@@ -6,8 +6,8 @@ All are asked the same questions, those of one seed, and what was answered befor
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -36,7 +36,7 @@ class Graded:
 
     grade: Grade
     asked: frozenset[str]
-    """The checks that were asked; nothing is known of the others."""
+    """The checks that were asked to the end; nothing is known of the others."""
 
     @property
     def score(self) -> float:
@@ -74,7 +74,9 @@ class Graded:
     def problems(self) -> str:
         """Everything that did not pass, for the message of a failing test, with the seed that repeats it."""
         return f"seed {self.grade.seed}\n" * (len(self.passed) < len(self.checks)) + "\n".join(
-            f"{name}: {check.outcome}: {check.message}" for name, check in self.checks.items() if name not in self.passed
+            f"{name}: {check.outcome}: {check.message}"
+            for name, check in self.checks.items()
+            if name not in self.passed
         )
 
 
@@ -102,7 +104,6 @@ class Bench:
         *,
         device: str = "vgpu",
         seed: int | None = None,
-        only: Iterable[str] | None = None,
     ) -> Order:
         """The order to grade what the folder holds; all labs when neither labs nor criteria are named."""
         course = grader.course()
@@ -114,7 +115,6 @@ class Bench:
             labs=tuple(chosen),
             device=parse(device, course.devices),
             seed=self.seed if seed is None else seed,
-            only=None if only is None else frozenset(only),
         )
 
     def grade(
@@ -125,29 +125,53 @@ class Bench:
         *,
         device: str = "vgpu",
         seed: int | None = None,
-        only: Iterable[str] | None = None,
+        everything: bool = True,
+        fresh: bool = False,
     ) -> Graded:
         """Build a scenario and grade it.
+
+        Without `everything`, a planted bug is asked the checks that it must fail, with what these build on, and of all
+        others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same.
+
+        With `fresh`, everything is asked now, whatever was answered before.
 
         Raises:
             TooLong: something did not end in time, and the scenario does not say that it would.
         """
         rebuild(scenario, self.folder)
-        self.asking.begin(turn_of(scenario, self.folder))
-        graded = self.carry_out(self.order(labs, criteria, device=device, seed=seed, only=only))
+        order = self.order(labs, criteria, device=device, seed=seed)
+        wanted = None if everything or scenario.group != "bugs" else _wanted(scenario, order)
+        self.asking.begin(replace(turn_of(scenario, self.folder), wanted=wanted, fresh=fresh))
+        graded = self.carry_out(order)
         if self.asking.too_long:
             places = ", ".join(self.asking.too_long)
             raise TooLong(f"{scenario.name}: {places} did not end in time; a busy machine, or `hangs` is not said")
         return graded
 
-    def carry_out(self, order: Order, kind: type[Grading] = Grading) -> Graded:
+    def carry_out(self, order: Order, asking: Asking | None = None, kind: type[Grading] = Grading) -> Graded:
         """Grade what the folder holds. Whether the machine is busy is no part of the answer: it is asked once."""
+        asking = asking or self.asking
         with (
             mock.patch("gradebox.submission._machine_is_busy", return_value=False),
-            kind(order, sandbox=cast(Sandbox, self.asking)) as grading,
+            kind(order, asking, sandbox=cast(Sandbox, asking)) as grading,
         ):
             grading.carry_out()
-            return Graded(grading.result(), frozenset(check.id for check in grading.plan))
+            result = grading.result()
+        left_out = asking.left_out
+        asked = (check.id for check in grading.plan if check.id not in left_out)
+        return Graded(result, frozenset(asked))
+
+
+def _wanted(bug: Scenario, order: Order) -> frozenset[str]:
+    """The checks that a bug must fail, all of a criterion where these are not named, and what they build on."""
+    unnamed = bug.loses - {check.rpartition(".")[0] for check in bug.fails}
+    known = {name: check for lab in order.labs for name, check in order.course.checks(lab).items()}
+    found: set[str] = set()
+    open_ = {*bug.fails, *(name for name in known if name.rpartition(".")[0] in unnamed)}
+    while open_:
+        found |= open_
+        open_ = {needed for name in open_ if name in known for needed in known[name].requires} - found
+    return frozenset(found)
 
 
 def turn_of(scenario: Scenario, folder: Path) -> Turn:

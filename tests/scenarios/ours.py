@@ -1,6 +1,7 @@
 """Digests of what answers a request besides the submission: our code, installed packages, this machine.
 
-Of code counts what it means: comments and docstrings do not (`gradebook/run/versions.py` reads it). Nothing is imported.
+Of code counts what it means: comments and docstrings do not (`gradebook/run/versions.py` reads it). Nothing is
+imported.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Which of a student's code can take part in the answer to a request, as a digest.
 
-A probe's answer depends on the question and on those functions, classes and constants of the student's modules that the
-probe uses, directly or through others, and on what these modules do when they are imported. Two submissions in which all
-of this is the same get the same answer, so one may have the other's. Which code it is, is read from the source of probes
-and of the submission: every name that occurs counts as used. Where reading leaves a doubt there is no digest, and only a
-submission that is the same in every file gets the same answer. `make matrix WHOLE=1` asks every question of everybody.
+A probe's answer depends on the question and on those functions, classes and constants of the student's modules that
+the probe uses, directly or through others, and on what these modules do when they are imported. Two submissions in
+which all of this is the same get the same answer, so one may have the other's. Which code it is, is read from the
+source of probes and of the submission: every name that occurs counts as used. Where reading leaves a doubt there is no
+digest, and only a submission that is the same in every file gets the same answer. `make matrix WHOLE=1` asks every
+question of everybody.
 """
 
 from __future__ import annotations

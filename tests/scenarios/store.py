@@ -1,8 +1,8 @@
 """Replies of the sandbox, kept on disk under `build/`: what was asked before is not asked again.
 
 An entry's name is a digest of everything that decides the reply (`asking.py` says what). Entries are JSON and
-safetensors, are written whole or not at all, and are forgotten when nobody has asked for them for weeks, so that workers
-and runs can share a folder. What is damaged is not there.
+safetensors, are written whole or not at all, and are forgotten when nobody has asked for them for weeks, so that
+workers and runs can share a folder. What is damaged is not there.
 """
 
 from __future__ import annotations
