@@ -133,7 +133,7 @@ class Bench:
         Without `everything`, a planted bug is asked the checks that it must fail, with what these build on, and of all
         others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same.
 
-        With `fresh`, everything is asked now, whatever was answered before.
+        With `fresh`, everything is asked now, whatever was answered before and by whomever.
 
         Raises:
             TooLong: something did not end in time, and the scenario does not say that it would.
@@ -141,7 +141,8 @@ class Bench:
         rebuild(scenario, self.folder)
         order = self.order(labs, criteria, device=device, seed=seed)
         wanted = None if everything or scenario.group != "bugs" else _wanted(scenario, order)
-        self.asking.begin(replace(turn_of(scenario, self.folder), wanted=wanted, fresh=fresh))
+        turn = turn_of(scenario, self.folder)
+        self.asking.begin(replace(turn, wanted=wanted, fresh=fresh, cold=turn.cold or fresh))
         graded = self.carry_out(order)
         if self.asking.too_long:
             places = ", ".join(self.asking.too_long)

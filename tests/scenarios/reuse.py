@@ -53,10 +53,10 @@ class _Definition:
     texts: set[str] = field(default_factory=set)
     dump: str = ""
 
-    def add(self, node: ast.AST) -> None:
-        """Count a piece of code as part of it."""
+    def add(self, node: ast.AST, names: bool = True) -> None:
+        """Count a piece of code as part of it, and the names in it as used."""
         self.dump += ast.dump(node)
-        for part in ast.walk(node):
+        for part in ast.walk(node) if names else ():
             if isinstance(part, ast.Name):
                 self.names.add(part.id)
             elif isinstance(part, ast.Attribute):
@@ -213,7 +213,7 @@ def _parse(content: bytes, module: str) -> _Source:
         for name in _defined(statement):
             definitions.setdefault(name, _Definition()).add(statement)
         for part in _runs_at_import(statement):
-            definitions[_IMPORT].add(part)
+            definitions[_IMPORT].add(part, names=not isinstance(part, (ast.Import, ast.ImportFrom)))
     for name, found in definitions.items():
         found.names.discard(name)
     return _Source(definitions, imported)
@@ -273,8 +273,10 @@ def _calls(node: ast.AST) -> bool:
     return any(not isinstance(part, _PLAIN) for part in ast.walk(node))
 
 
-_PLAIN = (ast.Constant, ast.Name, ast.Load, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Attribute, ast.UnaryOp)
-_PLAIN += (ast.unaryop, ast.BinOp, ast.operator, ast.Starred)
+_PLAIN = (
+    *(ast.Constant, ast.Name, ast.Load, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Attribute),
+    *(ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Starred),
+)
 
 
 def _is_harmless(decorators: Iterable[ast.expr]) -> bool:
