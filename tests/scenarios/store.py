@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gradebox.sandbox import Note, RankReply, Reply, codec
 from gradebox.sandbox.types import KINDS
 
@@ -106,17 +104,3 @@ def decode(data: bytes) -> Reply:
         raise ValueError("no reply")
     notes = tuple(Note(**note) for note in table["notes"])
     return Reply(table["kind"], tuple(ranks), table["seconds"], notes)
-
-
-def same(one: Reply, other: Reply) -> bool:
-    """Whether two replies say the same; how long they took does not count."""
-    return _said(one) == _said(other)
-
-
-def _said(reply: Reply) -> object:
-    def arrays(rank: RankReply) -> list[tuple[str, str, bytes]]:
-        return [(name, f"{one.dtype} {one.shape}", np.ascontiguousarray(one).tobytes())
-                for name, one in sorted(rank.tensors.items())]  # fmt: skip
-
-    plain = [dataclasses.replace(one, tensors={}, cpu_seconds=0.0) for one in reply.ranks]
-    return reply.kind, plain, [arrays(one) for one in reply.ranks], reply.notes
