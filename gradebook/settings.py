@@ -32,15 +32,16 @@ mebibytes = 64
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradebook.late import LateRules
+from gradebox import reading
+from gradebox.reading import Document
 from gradebox.sandbox.copying import MAX_FILES, MAX_TOTAL_BYTES
 
 _NEVER = 100_000
@@ -109,29 +110,106 @@ def load(path: Path) -> Settings:
     return parse(text, path)
 
 
+@dataclass(frozen=True)
+class _Late:
+    grace_minutes: Decimal = Decimal(0)
+    percent_per_day: Decimal = Decimal(0)
+    percent_per_hour: Decimal = Decimal(0)
+    points_per_day: Decimal = Decimal(0)
+    at_most_percent: Decimal = Decimal(100)
+    no_credit_after_days: Decimal = Decimal(_NEVER)
+
+
+@dataclass(frozen=True)
+class _Git:
+    branch: str | None = None
+    commits: Literal["in_time", "latest"] = "in_time"
+    protocols: tuple[Literal["https", "ssh", "http", "git", "file"], ...] = ("https", "ssh")
+
+
+@dataclass(frozen=True)
+class _Limits:
+    minutes_per_submission: Decimal = Decimal(20)
+    files: int = MAX_FILES
+    mebibytes: Decimal = Decimal(MAX_TOTAL_BYTES // 2**20)
+
+
+@dataclass(frozen=True)
+class _File:
+    """The keys of `class.toml`."""
+
+    title: str = ""
+    labs: tuple[int, ...] | None = None
+    device: str | None = None
+    deadline: datetime | None = None
+    submitted: Literal["unknown", "files"] = "unknown"
+    roster: Path | None = None
+    overrides: Path | None = None
+    late: _Late = field(default_factory=_Late)
+    extensions: Mapping[str, datetime] = field(default_factory=dict)
+    git: _Git = field(default_factory=_Git)
+    limits: _Limits = field(default_factory=_Limits)
+    exports: Mapping[str, Any] = field(default_factory=dict)
+
+
 def parse(text: str, path: Path) -> Settings:
     """The settings in `text`, which stands in the file `path`. Raises as `load` does."""
     try:
-        document = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    top = _Table(document, str(path))
-    settings = Settings(
-        title=top.text("title", ""),
-        labs=_labs(top),
-        device=top.text("device", None),
-        deadline=top.moment("deadline"),
-        times_of_files=top.choice("submitted", ("unknown", "files")) == "files",
-        roster=_path(top, "roster", path),
-        overrides=_path(top, "overrides", path),
-        late=_late(top.table("late")),
-        extensions=_extensions(top.table("extensions")),
-        git=_git(top.table("git")),
-        limits=_limits(top.table("limits")),
-        exports=dict(top.take("exports", dict, "a table", {})),
+        document = reading.toml(path, text)
+        found = reading.into(_File, document)
+        _check(document, found)
+    except reading.ReadingError as error:
+        raise SettingsError(str(error)) from None
+    late, git, limits = found.late, found.git, found.limits
+    days = late.no_credit_after_days
+    return Settings(
+        title=found.title,
+        labs=None if found.labs is None else tuple(sorted(set(found.labs))),
+        device=found.device,
+        deadline=found.deadline,
+        times_of_files=found.submitted == "files",
+        roster=None if found.roster is None else path.parent / found.roster,
+        overrides=None if found.overrides is None else path.parent / found.overrides,
+        late=LateRules(
+            grace=timedelta(minutes=float(late.grace_minutes)),
+            percent_per_day=late.percent_per_day,
+            percent_per_hour=late.percent_per_hour,
+            points_per_day=late.points_per_day,
+            at_most_percent=late.at_most_percent,
+            no_credit_after=None if days == _NEVER else timedelta(days=float(days)),
+        ),
+        extensions=found.extensions,
+        git=GitSettings(branch=git.branch, only_in_time=git.commits == "in_time", protocols=git.protocols),
+        limits=IntakeLimits(
+            files=limits.files,
+            bytes=int(limits.mebibytes * 2**20),
+            seconds_per_submission=float(limits.minutes_per_submission) * 60,
+        ),
+        exports=dict(found.exports),
     )
-    top.done()
-    return settings
+
+
+def _check(document: Document, found: _File) -> None:
+    """Raise ReadingError for what types do not say."""
+    if found.labs is not None and not found.labs:
+        raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
+    moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in found.extensions.items()}
+    if found.deadline is not None:
+        moments[("deadline",)] = found.deadline
+    for place, moment in moments.items():
+        if moment.tzinfo is None:
+            text = f"{place[-1]} {moment.isoformat()} has no time zone; add it, for example +01:00"
+            raise document.error(place, text)
+    most = {"at_most_percent": 100, "files": MAX_FILES, "mebibytes": MAX_TOTAL_BYTES // 2**20}
+    for table in ("late", "limits"):
+        for name, value in vars(getattr(found, table)).items():
+            if not Decimal(value).is_finite() or not 0 <= value <= most.get(name, _NEVER):
+                limit = most.get(name, _NEVER)
+                raise document.error((table, name), f"{name} = {value} must be at least 0 and at most {limit}")
+            if table == "limits" and not value:
+                raise document.error((table, name), f"{name} = 0: a limit of 0 would refuse every submission")
+    if sum(getattr(found.late, rate) > 0 for rate in _RATES) > 1:
+        raise document.error(("late",), f"set only one of {', '.join(_RATES)}")
 
 
 def parse_moment(text: str, where: str) -> datetime:
@@ -152,110 +230,3 @@ def _zoned(value: datetime, where: str) -> datetime:
     if value.tzinfo is None:
         raise SettingsError(f"{where} {value.isoformat()} has no time zone; add it, for example +01:00")
     return value
-
-
-class _Table:
-    """A table of the file that is read key by key; whatever is left then is unknown."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values = dict(values)
-        self._known: list[str] = []
-        self._where = where
-
-    def take(self, key: str, kind: type | tuple[type, ...], means: str, default: Any) -> Any:
-        self._known.append(key)
-        value = self._values.pop(key, default)
-        if value is default:
-            return default
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.error(f"{key} = {value!r} is not {means}")
-        return value
-
-    def text(self, key: str, default: Any) -> Any:
-        return self.take(key, str, "a text", default)
-
-    def number(self, key: str, default: int, most: int = _NEVER) -> Decimal:
-        value = self.take(key, (int, Decimal), "a number", default)
-        if not Decimal(value).is_finite() or not 0 <= value <= most:
-            raise self.error(f"{key} = {value} must be at least 0 and at most {most}")
-        return Decimal(value)
-
-    def moment(self, key: str) -> datetime | None:
-        value = self.take(key, datetime, "a date with a time, like 2026-03-01T23:59:00+01:00", None)
-        return None if value is None else _zoned(value, f"{self._where}: {key}")
-
-    def choice(self, key: str, choices: tuple[str, ...]) -> str:
-        """The first one is the default."""
-        value: str = self.text(key, choices[0])
-        if value not in choices:
-            raise self.error(f"{key} = {value!r} is not one of {', '.join(choices)}")
-        return value
-
-    def table(self, key: str) -> _Table:
-        return _Table(self.take(key, dict, "a table", {}), f"{self._where}, [{key}]")
-
-    def names(self) -> list[str]:
-        return list(self._values)
-
-    def done(self) -> None:
-        if self._values:
-            raise self.error(f"does not know {next(iter(self._values))!r}; it has {', '.join(self._known)}", "")
-
-    def error(self, text: str, colon: str = ":") -> SettingsError:
-        return SettingsError(f"{self._where}{colon} {text}")
-
-
-def _labs(top: _Table) -> tuple[int, ...] | None:
-    labs = top.take("labs", list, "a list of numbers, like [1, 3]", None)
-    if labs is None:
-        return None
-    if not labs or not all(isinstance(number, int) and not isinstance(number, bool) for number in labs):
-        raise top.error(f"labs = {labs!r} is not a list of numbers, like [1, 3]")
-    return tuple(sorted(set(labs)))
-
-
-def _path(top: _Table, key: str, file: Path) -> Path | None:
-    value = top.text(key, None)
-    return None if value is None else file.parent / value
-
-
-def _late(table: _Table) -> LateRules:
-    grace = table.number("grace_minutes", 0)
-    rates = {name: table.number(name, 0) for name in _RATES}
-    if sum(rate > 0 for rate in rates.values()) > 1:
-        raise table.error(f"set only one of {', '.join(_RATES)}")
-    at_most = table.number("at_most_percent", 100, 100)
-    days = table.number("no_credit_after_days", _NEVER)
-    table.done()
-    return LateRules(
-        grace=timedelta(minutes=float(grace)),
-        **rates,
-        at_most_percent=at_most,
-        no_credit_after=None if days == _NEVER else timedelta(days=float(days)),
-    )
-
-
-def _extensions(table: _Table) -> dict[str, datetime]:
-    return {student: moment for student in table.names() if (moment := table.moment(student)) is not None}
-
-
-def _git(table: _Table) -> GitSettings:
-    protocols = table.take("protocols", list, 'a list of names, like ["https", "ssh"]', ["https", "ssh"])
-    known = ("https", "ssh", "http", "git", "file")
-    for name in protocols:
-        if name not in known:
-            raise table.error(f"protocols: {name!r} is not one of {', '.join(known)}")
-    branch = table.text("branch", None)
-    only_in_time = table.choice("commits", ("in_time", "latest")) == "in_time"
-    table.done()
-    return GitSettings(branch=branch, only_in_time=only_in_time, protocols=tuple(protocols))
-
-
-def _limits(table: _Table) -> IntakeLimits:
-    minutes = table.number("minutes_per_submission", 20)
-    files = table.number("files", MAX_FILES, MAX_FILES)
-    mebibytes = table.number("mebibytes", MAX_TOTAL_BYTES // 2**20, MAX_TOTAL_BYTES // 2**20)
-    table.done()
-    if not (minutes and files and mebibytes):
-        raise table.error("a limit of 0 would refuse every submission")
-    return IntakeLimits(files=int(files), bytes=int(mebibytes * 2**20), seconds_per_submission=float(minutes) * 60)

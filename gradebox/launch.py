@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradebox import files, front
+from gradebox import files, front, judges_room
 from gradebox.configuration import ROOT
 from gradebox.devices import DeviceError
 from gradebox.front import refuse
@@ -61,8 +60,9 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None) -> int:
     """
     origin = Path.cwd()
     options = replace(options, origin=str(origin))
+    place = contextlib.ExitStack()
     try:
-        folder = tempfile.TemporaryDirectory(prefix="gpulabs-judge-", ignore_cleanup_errors=True)
+        room, lock = place.enter_context(judges_room.room())
     except OSError as error:
         return refuse(
             f"no folder for temporary files can be made: {error.strerror or error}; "
@@ -72,8 +72,9 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None) -> int:
     command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), json.dumps(asdict(options))]
     command += [] if pytest_arguments is None else [_UNDER_PYTEST, *pytest_arguments]
     before = _written_at(options.report_folder)
-    with folder as room:
-        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ)))
+    with place:
+        # The judge holds its room, too: it may live a little longer than a front that was killed.
+        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ), pass_fds=(lock,)))
     if code - _ENDED in list(ExitCode):
         return code - _ENDED
     if code < 0:

@@ -30,7 +30,7 @@ REST = types.MappingProxyType({"rest": True})
 """Metadata of the field, a mapping, that takes the tables whose names no other field has."""
 
 _NAMES = {str: "a text", int: "a whole number", float: "a number", Decimal: "a number", bool: "true or false",
-          datetime: "a date"}  # fmt: skip
+          datetime: "a date with a time, like 2026-03-01T23:59:00+01:00"}  # fmt: skip
 
 
 class ReadingError(ValueError):

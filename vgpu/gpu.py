@@ -26,7 +26,7 @@ from vgpu.memory.workspaces import Workspaces
 from vgpu.operations import charges, generator, precision
 from vgpu.operations.operation import Operation
 from vgpu.state import THREAD
-from vgpu.timing.device_queue import COMPUTE, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
+from vgpu.timing.device_queue import COMPUTE, ON_HOST, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
 from vgpu.timing.witness import READ_EVENT
 
 if TYPE_CHECKING:
@@ -176,6 +176,15 @@ class VirtualGPU:
             raise ValueError("factor must be positive, after_kernels at least 0 and count at least 1")
         self.queue.slow_down(Slowdown(factor, after_kernels, count, min_flops, name))
 
+    def inject_host_slowdown(self, factor: float, *, min_flops: float = 0.0) -> None:
+        """A slow host: products of CPU tensors with at least `min_flops` FLOPs take `factor` times as long from now on.
+
+        Several multiply. Raises ValueError for a factor that is not positive.
+        """
+        if factor <= 0:
+            raise ValueError("factor must be positive")
+        self.queue.slow_down(Slowdown(factor, 0, sys.maxsize, min_flops, None, on_host=True))
+
     def inject_host_delay(self, seconds: float, *, after_operations: int = 0) -> None:
         """A hiccup of the host: it loses `seconds` once, before the operation after the next `after_operations`."""
         if seconds < 0 or after_operations < 0:
@@ -298,6 +307,8 @@ class VirtualGPU:
         moved = charges.bytes_of(operation.base, inputs, outputs)
         dtype = _dtype_name(inputs or outputs)
         seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
+        if flops:
+            seconds = self.queue.slowed(ON_HOST + operation.name, seconds, flops)
         begin = self.clock.spend(seconds, "operation", operation.name)
         if self.recorder is not None:
             self.recorder.host(operation.name, begin, tuple(tuple(tensor.shape) for tensor in inputs[:8]))

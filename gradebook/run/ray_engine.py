@@ -47,7 +47,7 @@ class _RayJudge:
 
     def __init__(self, open_judge: OpenJudge, course: Path) -> None:
         self._course = course
-        self._room = Path(tempfile.mkdtemp(prefix="gpulabs-judge-"))
+        self._room = Path(tempfile.mkdtemp(prefix="gpulabs-ray-"))
         self._judge = open_judge(self._room)
 
     def ready(self) -> tuple[str, str]:

@@ -7,11 +7,13 @@ Short tasks with one natural solution look alike without any copying, so every f
 
 from __future__ import annotations
 
+import bisect
+import functools
 import io
+import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from gradebox.sandbox import SubmissionError, copying
 
 NOISE_CHARACTERS = 25
 """Copies shorter than this, in copydetect's shortened text, are not looked for; its own default."""
-_MAX_BYTES = 2**20
+MAX_FILE_BYTES, MAX_BYTES = 2**17, 2**20
+"""Of a file, and of all files of a student: many times what a lab needs. What is larger keeps a reader busy, and no
+person would read it; it is named instead."""
 _MAX_EXCERPT_LINES = 24
 
 
@@ -58,7 +62,13 @@ class Pair:
 
 
 def compare(
-    submissions: Mapping[str, Path], stubs: Path, *, threshold: float, excerpts: int, labs: Sequence[str] | None = None
+    submissions: Mapping[str, Path],
+    stubs: Path,
+    *,
+    threshold: float,
+    excerpts: int,
+    labs: Sequence[str] | None = None,
+    left_out: Callable[[str, str], None] = lambda student, what: None,
 ) -> list[Pair]:
     """All pairs of students with at least `threshold` alike in a module, first those that stand out from its median.
 
@@ -68,6 +78,7 @@ def compare(
         threshold: share, 0 to 1.
         excerpts: so many pairs, from the first, get their passages.
         labs: packages to compare; None for all.
+        left_out: told which files of a student are too large to be compared.
 
     Raises:
         SimilarityError: copydetect is not installed, or there are fewer than two submissions.
@@ -75,7 +86,9 @@ def compare(
     detector = _library()
     if len(submissions) < 2:
         raise SimilarityError("there are fewer than two submissions to compare")
-    texts = {student: _modules(folder, labs) for student, folder in submissions.items()}
+    texts = {
+        student: _modules(folder, labs, functools.partial(left_out, student)) for student, folder in submissions.items()
+    }
     found: list[Pair] = []
     prints: dict[tuple[str, str], Any] = {}
     for module in sorted({module for modules in texts.values() for module in modules}):
@@ -99,19 +112,26 @@ def _library() -> Any:
     return copydetect
 
 
-def _modules(folder: Path, labs: Sequence[str] | None) -> dict[str, str]:
-    """The Python files of the labs as text, by their path in our layout."""
+def _modules(folder: Path, labs: Sequence[str] | None, left_out: Callable[[str], None]) -> dict[str, str]:
+    """The Python files of the labs as text, by their path in our layout; the smallest first, as far as MAX_BYTES go."""
     try:
         entries = copying.scan(folder)
     except SubmissionError:
         return {}
-    texts = {}
-    for entry in entries:
-        package = entry.target.partition("/")[0]
-        if not entry.target.endswith(".py") or entry.size_bytes > _MAX_BYTES or "/" not in entry.target:
+    texts: dict[str, str] = {}
+    taken, large = 0, []
+    for entry in sorted(entries, key=lambda entry: (entry.size_bytes, entry.target)):
+        package, below, _ = entry.target.partition("/")
+        if not entry.target.endswith(".py") or not below or (labs is not None and package not in labs):
             continue
-        if labs is None or package in labs:
+        taken += entry.size_bytes
+        if entry.size_bytes > MAX_FILE_BYTES or taken > MAX_BYTES:
+            large.append(entry)
+        else:
             texts[entry.target] = entry.source.read_text(encoding="utf-8", errors="replace")
+    if large:
+        more = f" and {len(large) - 1} more" if len(large) > 1 else ""
+        left_out(f"{large[-1].target} ({large[-1].size_bytes:,} bytes){more}: too large for code that somebody wrote")
     return texts
 
 
@@ -136,7 +156,7 @@ def _pairs(
     own = sorted(student for student, hashes in sets.items() if hashes)  # the others have written nothing
     rough = {
         (one, other): len(sets[one] & sets[other]) / min(len(sets[one]), len(sets[other]))
-        for one, other in combinations(own, 2)
+        for one, other in itertools.combinations(own, 2)
     }
     median = statistics.median(rough.values()) if rough else 0.0
     for (one, other), share in rough.items():
@@ -167,14 +187,15 @@ def _with_passages(library: Any, pair: Pair, texts: Mapping[str, Mapping[str, st
 
 def _passage(student: str, text: str, slices: Any) -> Passage:
     """The lines around the longest copy, with the lines of every copy among them marked."""
-    lines = text.splitlines()
+    lines = text.split("\n")
+    ends = list(itertools.accumulate(len(line) + 1 for line in lines))  # where each line's successor begins
     spans = sorted(zip(slices[0].tolist(), slices[1].tolist(), strict=True)) if len(slices) else []
-    alike = {line for start, stop in spans for line in range(_line_at(text, start), _line_at(text, stop - 1) + 1)}
+    alike = {line for start, stop in spans for line in range(_line_at(ends, start), _line_at(ends, stop - 1) + 1)}
     longest = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
-    first = max(1, _line_at(text, longest[0]) - 1)
+    first = max(1, _line_at(ends, longest[0]) - 1)
     last = min(len(lines), first + _MAX_EXCERPT_LINES - 1)
     return Passage(student, first, tuple(lines[first - 1 : last]), frozenset(alike & set(range(first, last + 1))))
 
 
-def _line_at(text: str, position: float) -> int:
-    return text.count("\n", 0, max(0, int(position))) + 1
+def _line_at(ends: Sequence[int], position: float) -> int:
+    return bisect.bisect_right(ends, max(0, int(position))) + 1

@@ -80,7 +80,7 @@ def install(
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
     tell, kinds, paths, innocent, culprit, plain = _detail, dict(_KINDS), frozenset(_PATHS), _innocent, _culprit, _plain
-    traced, by_hand = _is_traced, _is_by_hand
+    traced, by_hand, within_engine = _is_traced, _is_by_hand, _is_within_engine
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     busy: set[int] = set()
     seen: set[tuple[str, str, str]] = set()
@@ -148,7 +148,11 @@ def install(
                 if ours.folder and ours.folder in detail:
                     make_void("the virtual GPU, by code in the name of its files", frame)
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
-            if where is None or (kind, detail, where) in seen:
+            if where is None:
+                return
+            if kind == "frames" and within_engine(frame, ours):
+                make_void("the virtual GPU at work, by its frames", frame)
+            if (kind, detail, where) in seen:
                 return
             if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
                 make_void("the probe's steps, by sys.monitoring", frame)
@@ -271,6 +275,20 @@ def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: Ours) -> bool:
         return any(value is generator for generator in ours.hidden)
     objects = arguments[0] if arguments and type(arguments[0]) is tuple else ()
     return event == "gc.get_referents" and any(one is generator for one in objects for generator in ours.hidden)
+
+
+def _is_within_engine(frame: FrameType | None, ours: Ours) -> bool:
+    """Whether the submission's function that asks was called in the midst of a launch, as a profiler's timer is.
+
+    The engine calls nothing of a submission's: its frame is directly below that of a timer, or of a signal's handler or
+    a finalizer, which have no reason to ask. A handler that logs does not; `_culprit` knows that.
+    """
+    while frame is not None and not _is_foreign(frame, ours):
+        if id(frame.f_code) in ours.engine or id(frame.f_code) == ours.top:
+            return False
+        frame = frame.f_back
+    below = frame.f_back if frame is not None else None
+    return below is not None and id(below.f_code) in ours.engine
 
 
 def _is_traced(

@@ -20,7 +20,7 @@ from typing import Any
 NAMES = frozenset(
     (
         *("timeline", "memory_timeline", "category_timeline", "memory_by_category", "peak_by_category", "utilization"),
-        *("now", "summary", "inject_slowdown"),
+        *("now", "summary", "inject_slowdown", "inject_host_slowdown"),
     )
 )
 """What a probe reads or calls of the virtual GPU."""

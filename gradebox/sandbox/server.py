@@ -123,9 +123,13 @@ class _Server:
             greeting = {"error": f"{type(error).__name__}: {error}"}
         wire.send(self._channel, codec.dump_json(greeting))
         while True:
-            frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
-            head, tensors = codec.split(frame)
-            wire.send(self._channel, self._run(codec.load_json(head), tensors))
+            request, tensors = self._next()
+            wire.send(self._channel, self._run(request, tensors))
+
+    def _next(self) -> tuple[dict[str, Any], bytes]:
+        """The next request. Its bytes stay here: the frames below those of a worker are a copy of ours."""
+        head, tensors = codec.split(wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES))
+        return codec.load_json(head), tensors
 
     def _prepare(self) -> dict[str, Any]:
         """Import everything children will need, and make forking cheap; the greeting for the judge."""

@@ -233,7 +233,7 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
             gc.freeze()
             gc.unfreeze = _leave_frozen
             try:
-                returned = probe(student, **arguments)
+                returned = probe(student, **_emptied(arguments, task.params))
             finally:
                 finish()
                 tampered += check()
@@ -306,6 +306,14 @@ def _libraries(task: Task, packages: Sequence[ModuleType]) -> list[str]:
     folders = [os.path.dirname(str(package.__file__)) for package in packages]
     on_path = [entry for entry in sys.path if os.path.isabs(entry) and entry not in (task.submission, task.work)]
     return [*folders, os.path.dirname(os.path.dirname(__file__)), *task.probe_paths, *on_path]
+
+
+def _emptied(arguments: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `arguments`, which are then empty, and so are `params`: frames above the probe show none of them."""
+    taken = dict(arguments)
+    arguments.clear()
+    params.clear()
+    return taken
 
 
 def _leave_frozen() -> None:

@@ -41,7 +41,15 @@ def report_similarity(
         with tempfile.TemporaryDirectory() as room:
             folders, refused = _submissions(submissions, Path(room))
             packages = None if labs is None else [one.package for one in labs]
-            pairs = similarity.compare(folders, stubs, threshold=threshold, excerpts=_SHOWN, labs=packages)
+            large: list[tuple[str, str]] = []
+            pairs = similarity.compare(
+                folders,
+                stubs,
+                threshold=threshold,
+                excerpts=_SHOWN,
+                labs=packages,
+                left_out=lambda student, what: large.append((student, what)),
+            )
         now = datetime.now().astimezone()
         paths = report.write(pairs, out, compared=len(folders), shown=_SHOWN, threshold=threshold, now=now)
     except (similarity.SimilarityError, IntakeError, GradebookError) as error:
@@ -50,6 +58,8 @@ def report_similarity(
         _fail(f"{error.filename}: {error.strerror}")
     for student in refused:
         echo(f"not compared: {student.student}: {student.reason}")
+    for name, what in large:
+        echo(f"not compared: {name}: {what}")
     echo(f"{len(folders)} submissions, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
     for path in paths:
         echo(f"wrote {path}")

@@ -79,7 +79,7 @@ def test_any_key_can_be_written_down(tmp_path: Path) -> None:
     [
         ("[[accepted", "not valid TOML"),
         ("[accepted]\n", "holds \\[\\[accepted\\]\\] entries only"),
-        ('[[accepted]]\nstudent = "ada"\n', "submission_sha256 is missing"),
+        ('[[accepted]]\nstudent = "ada"\n', "lacks the key 'submission_sha256'"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -144,7 +144,7 @@ def test_an_override_is_added_after_the_others(tmp_path: Path) -> None:
         ("lab1.memory", "NaN", "x", "is no number"),
         ("lab1.memory", "half", "x", "is no number"),
         ("lab1.nothing", "1", "x", "no criterion"),
-        ("lab1.memory", "1", "  ", "reason is missing"),
+        ("lab1.memory", "1", "  ", "reason is empty"),
     ],
 )
 def test_an_override_that_makes_no_sense_changes_nothing(

@@ -117,3 +117,24 @@ def test_a_stretch_without_the_library_is_refused_clearly(monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "copydetect", None)
     with pytest.raises(similarity.SimilarityError, match="needs copydetect"):
         similarity.compare({"ada": tmp_path, "bob": tmp_path}, tmp_path, threshold=0.5, excerpts=1)
+
+
+def test_files_of_a_megabyte_are_named_and_not_read(tmp_path: Path) -> None:
+    line = "value = [one * 3 for one in range(7) if one % 2]\n"
+    padding = line * (similarity.MAX_FILE_BYTES // len(line) + 1)
+    source = hand_in(tmp_path, ada=ONE + padding, bob=RENAMED + padding, cy=ONE, dee=RENAMED)
+    code, output, rows = run(tmp_path, source)
+    assert code == 0
+    assert [(row["student"], row["other student"]) for row in rows] == [("cy", "dee")]
+    for student in ("ada", "bob"):
+        assert f"not compared: {student}: lab1_gpu_basics/statistic.py" in output
+
+
+def test_many_files_are_compared_as_far_as_a_student_may_bring(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=RENAMED)
+    size = similarity.MAX_FILE_BYTES
+    for number in range(similarity.MAX_BYTES // size + 1):
+        (source / "ada" / "lab1_gpu_basics" / f"more{number}.py").write_text("# " + "x" * (size - 3) + "\n")
+    _, output, rows = run(tmp_path, source)
+    assert len(rows) == 1
+    assert "not compared: ada: lab1_gpu_basics/more" in output

@@ -109,6 +109,12 @@ def test_frames_that_the_standard_library_hands_out_are_noted(sandbox: Sandbox, 
     assert "frames" in {note.kind for note in reply.notes}
 
 
+def test_no_frame_above_a_probe_shows_its_arguments(sandbox: Sandbox) -> None:
+    secrets = {"secret": "needle-1", "several": ["needle-2", "needle-3"]}
+    params = {"module": "nosy", "function": "needles_in_the_frames", **secrets}
+    assert sandbox.run(Request("drive.forgets", params=params)).value == {"returned": []}
+
+
 def test_tracebacks_and_log_messages_leave_no_note(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "prints_and_logs")
     assert (reply.kind, reply.notes) == ("ok", ())
@@ -128,6 +134,7 @@ def on_the_virtual_gpu(sandbox: Sandbox, function: str) -> Reply:
     ("function", "what"),
     [
         ("asks_in_c", "record of timeline"),
+        ("looks_down_from_a_timer", "the virtual GPU at work, by its frames"),
         ("slows_in_c", "record of pace"),
         ("from_a_file_in_tmp", "record of timeline"),
         ("in_a_fork", "record of timeline"),
@@ -144,6 +151,11 @@ def test_reading_or_moving_what_the_virtual_gpu_measures_with_is_void(
     reply = on_the_virtual_gpu(namespaces, function)
     assert reply.kind == "tampered", reply.first
     assert what in reply.message
+
+
+def test_a_handler_that_logs_in_the_midst_of_launches_voids_nothing(namespaces: Sandbox) -> None:
+    reply = on_the_virtual_gpu(namespaces, "logs_in_a_signal_handler")
+    assert (reply.kind, reply.value, reply.notes) == ("ok", {"returned": 60}, ()), reply.first
 
 
 def test_measuring_as_one_would_on_a_real_gpu_is_not_void(namespaces: Sandbox) -> None:

@@ -266,6 +266,26 @@ def test_an_injected_host_delay_hits_the_host_once(shapes: vgpu.VirtualGPU) -> N
     assert [gap > 0.4 for gap in gaps] == [False, True, False]
 
 
+def test_a_slow_host_multiplies_what_its_products_take_and_nothing_else(shapes: vgpu.VirtualGPU) -> None:
+    def took(size: int) -> float:
+        x = torch.ones(size, size)
+        begin = shapes.now()
+        x @ x
+        return shapes.now() - begin
+
+    shapes.inject_slowdown(5.0, count=1000)
+    shapes.inject_host_slowdown(2.0, min_flops=2 * 100**3)
+    shapes.inject_host_slowdown(3.0, min_flops=2 * 300**3)
+    factors = [took(size) / cost.cpu_matmul_seconds(shapes.spec, size, size, size) for size in (99, 100, 299, 300)]
+    assert factors == pytest.approx([1, 2, 2, 6], rel=1e-3)
+    y = torch.ones(300, 300, device="cuda")
+    y @ y
+    (product,) = [kernel.seconds for kernel in shapes.timeline if kernel.name == "aten::mm"]
+    assert product == pytest.approx(5 * cost.matmul_seconds(shapes.spec, 300, 300, 300))
+    with pytest.raises(ValueError, match="positive"):
+        shapes.inject_host_slowdown(0.0)
+
+
 def test_the_same_program_takes_the_same_time_twice() -> None:
     def run() -> tuple[list[vgpu.Kernel], list[object], float]:
         with vgpu.attach("T4") as gpu:

@@ -24,6 +24,8 @@ STREAMS_PER_POOL = 32
 # engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
 # less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
 COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
+ON_HOST = "host "
+"""In front of the name of a product on CPU tensors, which hiccups of the host alone hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,13 @@ class Slowdown:
     count: int
     min_flops: float
     name: str | None
+    on_host: bool = False
 
     def applies(self, name: str, flops: float) -> bool:
-        """Whether this kernel is hit; counts the kernels that match."""
+        """Whether this kernel is hit, or this product of the host's; counts those that match."""
         if self.count <= 0 or flops < self.min_flops or (self.name is not None and name != self.name):
+            return False
+        if name.startswith(ON_HOST) != self.on_host:
             return False
         if self.skip > 0:
             self.skip -= 1

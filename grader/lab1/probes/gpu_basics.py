@@ -63,6 +63,9 @@ def matmul(
     """
     if pace is not None:
         student.gpu.inject_slowdown(pace, count=_ALL_KERNELS)
+    del pace  # a frame shows its variables to whoever walks to it
+    to_come = list(reversed(hiccups))
+    del hiccups
     module = student.module(BENCHMARK)
     observed: list[dict[str, Any]] = []
     for call in calls:
@@ -75,9 +78,8 @@ def matmul(
             _synchronize()
         # Measured before a first, cold call it would do the student's warm-up for them.
         truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
-        for run in hiccups[len(observed)] if hiccups else ():
-            skipped = arguments.get("warmup", 10) + run["first"]
-            student.gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
+        if to_come:
+            _disturb(student.gpu, to_come.pop(), size, arguments.get("warmup", 10))
         if busy_products:
             _queue_products(arguments["device"], size, dtype, busy_products)
         with watch_products(student.gpu) as products:
@@ -94,6 +96,22 @@ def matmul(
             }
         )
     return {"calls": observed}
+
+
+def _disturb(gpu: Any, runs: Sequence[dict[str, Any]], size: int, warmup: int) -> None:
+    for run in runs:
+        skipped = warmup + run["first"]
+        gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
+
+
+def _slow_down(gpu: Any, paces: Sequence[Sequence[Any]]) -> None:
+    for name, factor in paces:
+        gpu.inject_slowdown(factor, name=name, count=_ALL_KERNELS)
+
+
+def _slow_down_host(gpu: Any, paces: Sequence[Sequence[float]]) -> None:
+    for flops, factor in paces:
+        gpu.inject_host_slowdown(factor, min_flops=flops)
 
 
 def _counted(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -146,8 +164,17 @@ def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
     return statistics.median(blocks)
 
 
-def compare(student: Any, *, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile."""
+def compare(
+    student: Any, *, calls: Sequence[dict[str, Any]], host_paces: Sequence[Sequence[float]] = ()
+) -> dict[str, Any]:
+    """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile.
+
+    Args:
+        host_paces: pairs (FLOPs, factor): a CPU's product with as many FLOPs or more takes `factor` times as long
+            (virtual GPU only).
+    """
+    _slow_down_host(student.gpu, host_paces)
+    del host_paces
     run, compared = student.module(BENCHMARK).compare_cpu_gpu, []
     with watch_products(student.gpu) as products:
         for arguments in calls:
@@ -194,9 +221,12 @@ def peak_share(student: Any, *, cases: Sequence[dict[str, float]]) -> dict[str, 
     }
 
 
-def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
-    """`profile_training_memory` of a fully connected network with these layer widths."""
-    create_model, create_batch = network(widths, batch)
+def memory(
+    student: Any, *, widths: Sequence[int], batch: int, room: Sequence[int] = (), dtype: str = "float32"
+) -> dict[str, Any]:
+    """`profile_training_memory` of a fully connected network with these layer widths, which takes this much `room`."""
+    create_model, create_batch = network(widths, batch, room)
+    del room
     profile = student.module(MEMORY).profile_training_memory(
         create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
     )
@@ -204,7 +234,7 @@ def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "flo
 
 
 def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`compare_precisions` of the same kind of network, for each one (`widths` and `batch`)."""
+    """`compare_precisions` of the same kind of network, for each one (`widths`, `batch` and `room`)."""
     compared = []
     for given in networks:
         create_model, create_batch = network(**given)
@@ -238,8 +268,22 @@ def bottleneck(student: Any, *, peaks: Sequence[Sequence[int]], allocated: Seque
     }
 
 
-def operations(student: Any, *, size: int, repeats: dict[str, int], steps: int, warmup: int) -> dict[str, Any]:
-    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often."""
+def operations(
+    student: Any,
+    *,
+    size: int,
+    repeats: dict[str, int],
+    steps: int,
+    warmup: int,
+    paces: Sequence[Sequence[Any]] = (),
+) -> dict[str, Any]:
+    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often.
+
+    Args:
+        paces: pairs (name, factor): kernels of that operation take `factor` times as long (virtual GPU only).
+    """
+    _slow_down(student.gpu, paces)
+    del paces
     left = torch.rand(size, size, device=student.device)
     run: dict[str, Callable[[], object]] = {
         "mm": lambda: torch.mm(left, left),

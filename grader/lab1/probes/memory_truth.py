@@ -11,9 +11,11 @@ from torch import nn
 from grader.shared.probes.handed_out import network
 
 
-def memory(student: Any, *, widths: Sequence[int], batch: int, dtype: str = "float32") -> dict[str, Any]:
+def memory(
+    student: Any, *, widths: Sequence[int], batch: int, room: Sequence[int] = (), dtype: str = "float32"
+) -> dict[str, Any]:
     """The same training step, measured by the course: runs in a child of its own, without any student's code."""
-    create_model, create_batch = network(widths, batch)
+    create_model, create_batch = network(widths, batch, room)
     stages: list[dict[str, Any]] = []
 
     def end(stage: str) -> None:

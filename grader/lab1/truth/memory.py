@@ -14,6 +14,10 @@ from gradebox.submission import Submission
 TOLERANCE = 0.03
 """Share of the step's peak: room for a library workspace that one method allocates earlier than another."""
 
+_ROOM = {"kept": (0.2, 2.0), "forward": (0.2, 2.0), "backward": (1.0, 2.5)}
+"""Bytes that the network takes beyond what shapes tell, as parts of its parameters: several times TOLERANCE wide. The
+backward pass takes enough for the peak to lie above what is held before it."""
+
 _ALIGNMENT_BYTES = 512  # the caching allocator rounds every block up to this
 _UNSPLIT_BYTES = 2**20  # and does not split off less than this from a large block, which then counts as a whole
 
@@ -35,7 +39,9 @@ def _drawn(fresh: Fresh) -> dict[str, Any]:
     # Two that are alike within the tolerances are rare: bytes seen in one grading are no answer in the next.
     scale = fresh.uniform(1.0, 1.5)
     widths = [fresh.odd(int(1401 * scale), int(1801 * scale)) for _ in range(fresh.integer(4, 6))]
-    return {"widths": [*widths, fresh.odd(11, 99)], "batch": fresh.odd(901, 2101)}
+    widths = [*widths, fresh.odd(11, 99)]
+    room = [round(fresh.uniform(*_ROOM[part]) * parameter_bytes(widths)) for part in ("kept", "forward", "backward")]
+    return {"widths": widths, "batch": fresh.odd(901, 2101), "room": room}
 
 
 def parameter_bytes(widths: list[int], bytes_per_element: int = 4) -> int:

@@ -7,6 +7,7 @@ the student's, give or take 10 %.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,15 @@ KERNEL_LAUNCHES = 500
 _PACES = (1.4, 4.0)
 """A virtual GPU takes so many times as long as its data sheet lets expect: far more than any tolerance, and more than
 the share of its peak that a product does not reach."""
+_HOST_PACES = (1.15, 1.8)
+"""And so many times as long as for the next smaller size its CPU takes for a product, beyond what is more work."""
+_HOST_TOLERANCE = 0.1
+_PLACES = {"cuda": "GPU", "cpu": "CPU"}
 _CLOCK_SECONDS = 5e-6
 _REAL_TOLERANCE = 0.10
 _REAL_OVERHEAD_SECONDS = 30e-6
+_REAL_LAUNCH_SECONDS = 0.5e-6
+"""Faster than any program launches a kernel."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +98,18 @@ def _odd(size: float) -> int:
     return int(size) // 2 * 2 + 1
 
 
-def require_ran(call: Call, observed: dict[str, Any], hint: str) -> None:
-    """Fail unless the products whose time was told have run on the GPU: what a clock read is more than a number."""
+def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str = "cuda") -> None:
+    """Fail unless the products whose time was told have run there: what a clock read is more than a number."""
     dtype, work = call.get("dtype", "float32"), 2 * call["size"] ** 3
     ran = sum(
         product["count"]
         for product in observed["products"]
-        if product["device"] == "cuda" and product["dtype"] == dtype and product["flops"] == work
+        if product["device"] == place and product["dtype"] == dtype and product["flops"] == work
     )
     require(
         ran >= call["iterations"],
-        f"{ran} products of {call['size']} in {dtype} ran on the GPU, of which {call['iterations']} were to be timed",
+        f"{ran} products of {call['size']} in {dtype} ran on the {_PLACES[place]}, of which {call['iterations']} were "
+        "to be timed",
         hint,
     )
 
@@ -134,6 +142,30 @@ def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
     kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
     overhead = 2 * vgpu.cost.launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def least_read(device: str, call: Call, observed: dict[str, Any]) -> float:
+    """The least seconds per product that any clock around it reads, one that is stopped too early included."""
+    if device == "cuda":
+        return _REAL_LAUNCH_SECONDS
+    return 0.9 * min(vgpu.cost.launch_seconds(_spec(device)), expected(device, call, observed).low)
+
+
+def host_paces(fresh: Fresh, sizes: Sequence[int]) -> list[list[float]]:
+    """How slow the virtual GPU's host is: from each size's FLOPs on a factor, which multiply; drawn anew."""
+    return [[2 * size**3, round(fresh.log_uniform(*_HOST_PACES), 3)] for size in sizes]
+
+
+def expected_on_host(device: str, size: int, paces: Sequence[Sequence[float]]) -> Interval:
+    """The seconds per float32 product of two CPU tensors on the virtual GPU's host, at these `host_paces`.
+
+    A method that treats both sides alike also synchronises with the GPU and reads a clock around each product.
+    """
+    spec = _spec(device)
+    factor = math.prod(pace for flops, pace in paces if 2 * size**3 >= flops)
+    product = factor * vgpu.cost.cpu_matmul_seconds(spec, size, size, size)
+    beside = 4 * spec.host.operation_seconds + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    return Interval((1 - _HOST_TOLERANCE) * product, (1 + _HOST_TOLERANCE) * product + beside)
 
 
 def peak_tflops(device: str, dtype: str, observed: dict[str, Any]) -> float | None:

@@ -13,13 +13,47 @@ import torch
 from torch import nn
 
 
-def network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
-    """Makers of a fully connected network with these layer widths, and of a batch for it."""
+class _Takes(torch.autograd.Function):
+    """Hands on what it gets; takes memory for a while, as an operation does that needs a workspace."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
+        kept, forth, ctx.back = room
+        inputs.new_empty(forth, dtype=torch.uint8)
+        ctx.save_for_backward(inputs.new_empty(kept, dtype=torch.uint8))
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = gradients
+        gradient.new_empty(ctx.back, dtype=torch.uint8)
+        return gradient, None
+
+
+class _Function(nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def network(
+    widths: Sequence[int], batch: int, room: Sequence[int] = ()
+) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
+    """Makers of a fully connected network with these layer widths, and of a batch for it.
+
+    Args:
+        room: bytes that one of its layers keeps from the forward pass to the backward pass, and takes for a moment in
+            either: what no shape of the network tells.
+    """
 
     def create_model() -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
+        if room:
+            layers.insert(2, _Function(lambda inputs: _Takes.apply(inputs, room)))
         return nn.Sequential(*layers[:-1])
 
     def create_batch() -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,14 +6,17 @@ claims to be a number is read as the number it converts to.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -187,18 +190,70 @@ def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) 
     """Run a lab program in-process with `--out`, and describe the files it wrote.
 
     Returns:
-        `exit_code`, `json` ({name: text}) and `pictures` ({name: {width, height, colours}}).
+        `exit_code`, `drawn` (see `watch_figures`), `json` and `pictures` (see `describe_files`).
     """
     program = student.module(module)
+    with watch_figures() as drawn:
+        try:
+            code = program.main([*arguments, "--out", str(out)])
+        except SystemExit as stop:  # argparse's way of refusing arguments, and some students' way of ending
+            code = stop.code
+    return {"exit_code": plain(code, f"{module}.main()"), **describe_files(out), "drawn": drawn}
+
+
+@contextmanager
+def watch_figures() -> Iterator[list[int]]:
+    """Yield a list that gets, for each figure that matplotlib writes as PNG, how many points of data it shows."""
+    from matplotlib.backends import backend_agg
+
+    canvas_type: Any = backend_agg.FigureCanvasAgg
+    write, drawn = canvas_type.print_png, []
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        with suppress(Exception):  # an artist that is not like others must not cost the picture
+            drawn.append(sum(_points(axes) for axes in canvas.figure.axes))
+        return write(canvas, *arguments, **options)
+
+    canvas_type.print_png = print_png
     try:
-        code = program.main([*arguments, "--out", str(out)])
-    except SystemExit as stop:  # argparse's way of refusing arguments, and some students' way of ending
-        code = stop.code
-    return {"exit_code": plain(code, f"{module}.main()"), **describe_files(out)}
+        yield drawn
+    finally:
+        canvas_type.print_png = write
+
+
+def _points(axes: Any) -> int:
+    """Points, bars and pixels at places of the data; neither texts nor what spans the axes wherever they are."""
+    from matplotlib import collections as groups
+    from matplotlib import image, lines, patches
+
+    # Their annotations promise all that NumPy would take for an array.
+    line: Any = lines.Line2D
+    group: Any = groups.Collection
+
+    def by_data(transform: Any) -> bool:
+        return bool(transform.contains_branch(axes.transData))
+
+    count = 0
+    for artist in axes.get_children():
+        if artist is axes.patch or not artist.get_visible():
+            continue
+        if isinstance(artist, line) and by_data(artist.get_transform()):
+            count += int(np.isfinite(artist.get_xydata()).all(axis=1).sum())
+        elif isinstance(artist, patches.Patch) and by_data(artist.get_transform()):
+            count += 1
+        elif isinstance(artist, group):
+            if by_data(artist.get_offset_transform()):
+                count += len(artist.get_offsets())
+            elif by_data(artist.get_transform()):
+                count += sum(len(path.vertices) for path in artist.get_paths())
+        elif isinstance(artist, image.AxesImage):
+            count += math.prod(artist.get_size())
+    return count
 
 
 def describe_files(out: Path) -> dict[str, Any]:
-    """What lies below a folder: `json` ({name: text}) and `pictures` ({name: {width, height, colours}})."""
+    """What lies below a folder: `json` ({name: text}) and `pictures` (see `_picture`, by name)."""
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
     return {
         "json": {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix == ".json"},
@@ -206,12 +261,13 @@ def describe_files(out: Path) -> dict[str, Any]:
     }
 
 
-def _picture(path: Path) -> dict[str, int]:
-    """Size and number of colours of a picture: a blank one has one colour."""
+def _picture(path: Path) -> dict[str, float]:
+    """Size and number of colours of a picture, and the share of its commonest: a blank one has one, noise has none."""
     from matplotlib.image import imread
 
     pixels = imread(path)
-    colours = {
-        tuple(pixel) for pixel in pixels[:: max(1, len(pixels) // 200)].reshape(-1, pixels.shape[-1]).round(2).tolist()
-    }
-    return {"width": int(pixels.shape[1]), "height": int(pixels.shape[0]), "colours": len(colours)}
+    height, width, depth = *pixels.shape[:2], math.prod(pixels.shape[2:])
+    sample = pixels[:: max(1, height // 200)].reshape(-1, depth).round(2)
+    colours = collections.Counter(map(tuple, sample.tolist()))
+    ground = max(colours.values()) / len(sample)
+    return {"width": int(width), "height": int(height), "colours": len(colours), "ground": ground}

@@ -11,6 +11,12 @@ def call(student: Any, *, module: str, function: str, **arguments: Any) -> dict[
     return {"returned": target(**arguments)}
 
 
+def forgets(student: Any, *, module: str, function: str, secret: str, several: list[str]) -> dict[str, Any]:
+    """Call it when this frame shows the arguments no more."""
+    del secret, several
+    return call(student, module=module, function=function)
+
+
 def url_of(student: Any, *, module: str, function: str) -> dict[str, Any]:
     """An attribute of what the function returns."""
     return {"url": getattr(student.module(f"lab1_gpu_basics.{module}"), function)().url}

@@ -78,3 +78,44 @@ def measures_honestly():
     with torch.profiler.profile() as profile:
         left @ left
     return [time.perf_counter() > begin, first.elapsed_time(last) > 0, len(profile.key_averages()) > 0]
+
+
+def looks_down_from_a_timer():
+    import cProfile
+
+    import torch
+
+    product = torch.ones(64, 64, device="cuda")
+    names = set()
+
+    def timer():
+        names.add(sys._getframe(1).f_code.co_name)
+        return 0.0
+
+    profiler = cProfile.Profile(timer)
+    profiler.enable()
+    product @ product
+    profiler.disable()
+    return len(names)
+
+
+def logs_in_a_signal_handler():
+    """As a training does that is asked to end; the signals come in the midst of launches."""
+    import logging
+    import signal
+
+    import torch
+
+    calls = []
+
+    def handler(number, frame):
+        calls.append(number)
+        logging.getLogger("training").warning("asked to end")
+
+    signal.signal(signal.SIGALRM, handler)
+    product = torch.ones(64, 64, device="cuda")
+    for number in range(60):
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)  # once: it must not come again while it is handled
+        while len(calls) == number:
+            product @ product
+    return len(calls)

@@ -1,0 +1,91 @@
+"""What the picture checks take for a plot: any way to draw data with matplotlib, and no axes without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradebox.assertions import CheckFailed
+from grader.shared.probes.support import describe_files, watch_figures
+from grader.shared.programs import picture_and_json
+
+plt = pytest.importorskip("matplotlib.pyplot")
+X, Y = [128, 512, 1024], [0.5, 3.0, 9.0]
+
+PLOTS: dict[str, Callable[[Any], object]] = {
+    "plot": lambda axes: axes.plot(X, Y),
+    "loglog": lambda axes: axes.loglog(X, Y, "o"),
+    "names": lambda axes: axes.plot([str(size) for size in X], Y),
+    "step": lambda axes: axes.step(X, Y),
+    "scatter": lambda axes: axes.scatter(X, Y),
+    "bar": lambda axes: axes.bar(["a", "b", "c"], Y),
+    "barh": lambda axes: axes.barh(["a", "b", "c"], Y),
+    "hist": lambda axes: axes.hist([*X, *Y], bins=4),
+    "errorbar": lambda axes: axes.errorbar(X, Y, yerr=0.1),
+    "stackplot": lambda axes: axes.stackplot(X, Y, Y),
+    "fill_between": lambda axes: axes.fill_between(X, Y),
+    "stairs": lambda axes: (axes.stairs(Y), axes.stairs(X)),
+    "vlines": lambda axes: axes.vlines(X, 0, Y),
+    "stem": lambda axes: axes.stem(X, Y),
+    "boxplot": lambda axes: axes.boxplot([X, Y]),
+    "pie": lambda axes: axes.pie(Y),
+    "imshow": lambda axes: axes.imshow(np.outer(X, Y)),
+    "pcolormesh": lambda axes: axes.pcolormesh(np.outer(X, Y)),
+    "contourf": lambda axes: axes.contourf(np.outer(X, Y)),
+}
+NO_PLOTS: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda axes: axes.grid(visible=True),
+    "a line across": lambda axes: (axes.axhline(1, label="equally fast"), axes.legend()),
+    "a text": lambda axes: axes.text(0.5, 0.5, "speedup"),
+    "what is no number": lambda axes: axes.plot(X, [float("nan")] * 3),
+    "what nobody sees": lambda axes: axes.plot(X, Y, visible=False),
+}
+
+
+def seen(folder: Path, draw: Callable[[Any], object], **subplot: Any) -> SimpleNamespace:
+    with watch_figures() as drawn:
+        figure = plt.figure()
+        draw(figure.add_subplot(**subplot))
+        figure.suptitle("a title")
+        figure.savefig(folder / "plot.png", dpi=100)
+        plt.close(figure)
+    (folder / "results.json").write_text('{"results": [1, 2]}')
+    return SimpleNamespace(exit_code=0, drawn=drawn, **describe_files(folder))
+
+
+@pytest.mark.parametrize("way", PLOTS)
+def test_every_way_to_draw_data_is_a_plot(way: str, tmp_path: Path) -> None:
+    assert picture_and_json(seen(tmp_path, PLOTS[way]), "it") == [1, 2]
+
+
+def test_other_projections_are_plots(tmp_path: Path) -> None:
+    assert picture_and_json(seen(tmp_path, PLOTS["plot"], projection="polar"), "it") == [1, 2]
+    assert picture_and_json(seen(tmp_path, lambda axes: axes.plot(X, Y, X), projection="3d"), "it") == [1, 2]
+
+
+@pytest.mark.parametrize("way", NO_PLOTS)
+def test_axes_without_results_are_none(way: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match="axes without results"):
+        picture_and_json(seen(tmp_path, NO_PLOTS[way]), "it")
+
+
+def test_noise_is_none(tmp_path: Path) -> None:
+    plt.imsave(tmp_path / "noise.png", np.random.default_rng(0).random((300, 400, 3)))
+    (tmp_path / "results.json").write_text('{"results": [1, 2]}')
+    found = SimpleNamespace(exit_code=0, drawn=[], **describe_files(tmp_path))
+    with pytest.raises(CheckFailed, match="no plot"):
+        picture_and_json(found, "it")
+
+
+def test_matplotlib_is_as_it_was_afterwards() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    before = FigureCanvasAgg.print_png
+    with watch_figures():
+        assert FigureCanvasAgg.print_png is not before
+    assert FigureCanvasAgg.print_png is before
