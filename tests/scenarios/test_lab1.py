@@ -14,8 +14,6 @@ from tests.scenarios.grading import Graded
 Grade = Callable[..., Graded]
 LAB, POINTS = "1", 20
 
-pytestmark = pytest.mark.xdist_group("lab1")  # in one worker, where one asks what others ask as well
-
 
 @pytest.mark.parametrize("bug", scenarios("lab1/bugs"), ids=lambda scenario: scenario.name)
 def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
