@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 from types import ModuleType
 
+import pynvml
+import pytest
+
 from grader.lab1.probes import gpu_basics as lab1
+from grader.lab3.probes import scaling as lab3_scaling
+from grader.lab5.probes import (
+    fake_nvml,
+    nvml_functions,
+)
+from grader.lab5.probes import (
+    jobs as lab5_jobs,
+)
+from grader.lab5.probes import (
+    monitoring as lab5_monitoring,
+)
+from grader.lab5.probes import (
+    profiling as lab5_profiling,
+)
+from grader.lab5.probes import (
+    tuning as lab5_tuning,
+)
+from grader.shared.probes import handed_out, kept
 from grader.shared.probes.handed_out import network
 
 
@@ -20,3 +42,56 @@ def test_the_makers_of_lab_1_lead_to_no_probe() -> None:
 
 def test_what_lab_1_defines_for_submissions_lies_beside_no_truth() -> None:
     assert [name for name in vars(lab1) if "truth" in name] == []
+
+
+@pytest.mark.parametrize(
+    "module", [lab3_scaling, lab5_profiling, lab5_tuning, lab5_monitoring], ids=lambda m: m.__name__
+)
+def test_probes_of_labs_3_and_5_lie_beside_no_truth(module: ModuleType) -> None:
+    ours = [each for each in vars(module).values() if getattr(each, "__module__", "").startswith("grader.")]
+    assert ours
+    assert [each for each in ours if "truth" in f"{each.__module__}.{each.__name__}"] == []
+    assert [name for name in vars(module) if "truth" in name or name == "_parts"] == []
+
+
+@pytest.mark.parametrize("module", [handed_out, kept, lab5_jobs, nvml_functions], ids=lambda m: m.__name__)
+def test_what_is_handed_out_comes_from_modules_that_import_nothing_of_the_grader(module: ModuleType) -> None:
+    reached = [getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in vars(module).values()]
+    assert {name for name in reached if str(name).startswith("grader")} <= {module.__name__}
+
+
+def test_functions_in_the_place_of_pynvml_lead_to_no_made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in list(vars(pynvml).items()):
+        monkeypatch.setattr(pynvml, name, value)  # put back afterwards
+    fake = fake_nvml.FakeNvml([{"celsius": 50}])
+    for name in ("nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetTemperature", "nvmlUnitGetCount"):
+        assert fake not in _reached(getattr(pynvml, name))
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetTemperature(0, 0) == 50
+    with pytest.raises(pynvml.NVMLError):
+        pynvml.nvmlDeviceGetPowerUsage(0)
+    assert (fake.users, len(fake.calls)) == (1, 2)
+
+
+def test_what_was_noted_is_read_by_whoever_holds_the_reader() -> None:
+    note, noted = kept.notes()
+    note(3)
+    note("four")
+    assert noted() == [3, "four"]
+    noted().clear()
+    assert noted() == [3, "four"]
+    assert [each for each in _reached(note) if isinstance(each, list)] == []
+
+
+def _reached(function: object) -> list[object]:
+    """What a function's closure holds, and the closures of what it holds."""
+    found: list[object] = []
+    waiting = [function]
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        if inspect.isfunction(each):
+            waiting += [cell.cell_contents for cell in each.__closure__ or ()]
+        elif inspect.ismethod(each):
+            waiting += [each.__self__, each.__func__]
+    return found

@@ -36,8 +36,6 @@ EXCUSED: dict[str, str] = {
     "lab3.setup.joins_and_leaves": _OBSERVED,
     "lab3.setup.nccl_on_gpus": _OBSERVED,
     "lab3.setup.reshuffled_each_epoch": _OBSERVED,
-    "lab3.setup.started_by_spawn": _FILES,
-    "lab3.setup.started_by_torchrun": _FILES,
     "lab3.setup.debugged_script_ends": "that the ranks meet and end is all it asks for",
     "lab3.scaling.results_and_plot_saved": _FILES,
     "lab3.scaling.report_agrees_with_results": _REPORT,
@@ -61,7 +59,6 @@ EXCUSED: dict[str, str] = {
     "lab5.pipeline.report_agrees_with_results": _REPORT,
     "lab5.profiling.busy_after_tuning": _FILES,
     "lab5.monitoring.sampled_in_background": _OBSERVED,
-    "lab5.monitoring.overhead_measured": _FILES,
 }
 
 

@@ -18,7 +18,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 
 
 class Program:

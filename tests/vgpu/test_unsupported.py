@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -201,7 +202,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "a picture without matplotlib": _no_matplotlib,
     "results that depend on values, with shapes only": _shapes_only(lambda: _x().nonzero()),
     "operations without a rule for shapes": _shapes_only(lambda: torch.ops.aten._cslt_compress(_x(64, 64).half())),
-    "saving GPU tensors with shapes only": _shapes_only(lambda: torch.save(_x(), "/nowhere.pt")),
+    "saving GPU tensors with shapes only": _shapes_only(lambda: torch.save(_x(), io.BytesIO())),
     "loading tensors to the GPU with shapes only": _load_without_values,
 }
 

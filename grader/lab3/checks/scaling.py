@@ -65,7 +65,7 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
     device = submission.device.name if submission.device.simulated else "vgpu:T4"
     return (
         submission.rank_probe("lab3.scaling.measured", ranks, device=device, values=False, **case),
-        submission.rank_probe("lab3.scaling.truth", ranks, device=device, values=False, student=False, **case),
+        submission.rank_probe("lab3.scaling_truth.truth", ranks, device=device, values=False, student=False, **case),
     )
 
 

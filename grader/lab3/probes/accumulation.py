@@ -9,33 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.lab3.probes.training import DDP, group, half_squares
+from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.support import fields
 from labkit.results import AccumulationResult
 
 _kept: list[object] = []
-
-
-class Collectives(TorchDispatchMode):
-    """Counts the bytes of every reduction, those of DistributedDataParallel's C++ reducer included."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.reduced_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)
-        if name.startswith(("c10d.", "_c10d_functional.")) and "reduce" in name:
-            self.reduced_bytes += sum(tensor.nbytes for tensor in _tensors(args[0]))
-        return func(*args, **(kwargs or {}))
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
 
 
 def accumulate(

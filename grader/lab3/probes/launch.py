@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import resource
 import sys
 import tempfile
 import traceback
@@ -27,7 +29,7 @@ _ERROR = re.compile(r"(\[rank\d+\]:\s*)?([\w.]+(Error|Exception)\b|terminate cal
 
 
 def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run a program that starts ranks by itself, and describe what it wrote."""
+    """Run a program that starts ranks by itself; describe what it wrote, and what its processes took of processors."""
     torch.set_num_threads(1)
     _forget_ranks()
     # A spawned child begins by importing its parent's main module, which here is ours.
@@ -42,10 +44,19 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
 
 def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
+        before = _children_seconds()
         try:
-            return run_program(student, module, arguments, Path(folder, "results"))
+            seen = run_program(student, module, arguments, Path(folder, "results"))
+            return {**seen, "children_seconds": _children_seconds() - before}
         finally:
             _end_resource_tracker()
+
+
+def _children_seconds() -> float:
+    """Processor time of all processes that were started here and have ended."""
+    multiprocessing.active_children()  # takes note of those that nobody has joined
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[str]) -> dict[str, Any]:

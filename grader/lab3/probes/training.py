@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
 
@@ -54,23 +56,34 @@ class Indexed(Dataset[tuple[Tensor, Tensor]]):
 class Regression(nn.Module):
     """A linear model with a buffer, in float64. The first number of each input is the sample's; it is only noted.
 
-    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given.
+    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
+    its inputs by `factors`, one for each forward pass, of which no other rank knows.
     """
 
-    def __init__(self, weight: Tensor, shift: Tensor, *, dropout: float = 0.0, unused: bool = False) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        shift: Tensor,
+        *,
+        dropout: float = 0.0,
+        unused: bool = False,
+        factors: Sequence[float] = (),
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
         self.linear.weight.data = weight.double().clone()
         self.register_buffer("shift", shift.double().clone())
         if unused:
             self.spare = nn.Linear(3, 2, dtype=torch.float64)
-        self.dropout = dropout
+        self.dropout, self.factors = dropout, factors
         self.samples: list[list[int]] = []
         self.draws: list[list[float]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         numbers, x = x[:, 0], x[:, 1:]
         if self.training:
+            if len(self.samples) < len(self.factors):
+                x = x * self.factors[len(self.samples)]
             self.samples.append([round(number) for number in numbers.tolist()])
             self.draws.append(functional.dropout(torch.ones(16), 0.5).tolist())
             x = functional.dropout(x, self.dropout)
@@ -168,18 +181,20 @@ def train(
     inputs: Tensor,
     targets: Tensor,
     arguments: dict[str, Any],
+    factors: Sequence[Sequence[float]],
     broken: int | None = None,
     damage: str = "damaged",
     function: str = f"{DDP}.train",
 ) -> dict[str, Any]:
     """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended.
 
-    Sample `broken` cannot be read; the error says that it is `damage`.
+    The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
+    `damage`.
     """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
     debugging = module == DEBUGGING
-    model = Regression(weights[student.rank], shifts[student.rank], unused=debugging)
+    model = Regression(weights[student.rank], shifts[student.rank], unused=debugging, factors=factors[student.rank])
     # The script of Task 3.5 classifies, so the number of the target's largest value is its class.
     labels = targets.argmax(dim=1) if debugging else targets.double()
     dataset = Indexed(numbered(inputs), labels, broken=broken, damage=damage)
@@ -188,18 +203,20 @@ def train(
     occupied = _occupy_usual_ports(student.rank) if debugging else []
     run = getattr(student.module(module), name)
     result = error = None
+    carried = Collectives()
     try:
-        result = run(
-            student.rank,
-            student.ranks,
-            address,
-            device="cpu",
-            model=model,
-            dataset=dataset,
-            timeout_seconds=TIMEOUT_SECONDS,
-            **extra,
-            **arguments,
-        )
+        with carried:
+            result = run(
+                student.rank,
+                student.ranks,
+                address,
+                device="cpu",
+                model=model,
+                dataset=dataset,
+                timeout_seconds=TIMEOUT_SECONDS,
+                **extra,
+                **arguments,
+            )
     except Exception as caught:
         _kept.append(caught)
         if broken is None or isinstance(caught, NotImplementedError):
@@ -211,6 +228,8 @@ def train(
         "error": error,
         "in_group": dist.is_initialized(),
         "samples": model.samples,
+        "carried_bytes": carried.carried_bytes,
+        "gradient_bytes": model.linear.weight.nbytes,
         "draws": model.draws[:3],
         "weight": model.linear.weight.detach(),
         "shift": model.get_buffer("shift"),
@@ -230,31 +249,49 @@ def _occupy_usual_ports(rank: int) -> list[socket.socket]:
 
 
 class _Constant(nn.Module):
-    """A classifier that says what its inputs say; with a buffer, as batch norm has, and dropout."""
+    """A classifier that says what its inputs say; with a buffer, as batch norm has, and dropout.
 
-    def __init__(self, classes: int) -> None:
+    The first number of each input is the sample's. Of the samples that are `turned` on this rank it says the next
+    class, so that nobody but this rank knows how many it gets right here.
+    """
+
+    def __init__(self, classes: int, turned: Tensor) -> None:
         super().__init__()
         self.linear = nn.Linear(classes, classes, bias=False)
         self.linear.weight.data = torch.eye(classes)
         self.dropout = nn.Dropout(0.9)
         self.register_buffer("batches", torch.zeros(1))
+        self.turned = turned  # no buffer: those are made equal
+        self._note, self.samples = notes()
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.linear(self.dropout(x))
-        return output
+        numbers = x[:, 0].round().long()
+        self._note(numbers.tolist())
+        output: Tensor = self.linear(self.dropout(x[:, 1:]))
+        return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
 
 
-def evaluate(student: Any, *, logits: Tensor, targets: Tensor, batch_size: int) -> dict[str, Any]:
-    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone."""
+def evaluate(student: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, batch_size: int) -> dict[str, Any]:
+    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone.
+
+    Each time: what it told, and which samples passed the model on this rank. `turned[rank]` says where the models of
+    the ranks differ.
+    """
     torch.set_num_threads(1)
     module = student.module(DDP)
-    model = _Constant(logits.shape[1])
-    dataset = Indexed(logits, targets)
+    model = _Constant(logits.shape[1], turned[student.rank].bool())
+    numbers = torch.arange(len(logits), dtype=logits.dtype).unsqueeze(1)
+    dataset = Indexed(torch.cat([numbers, logits], dim=1), targets)
+
+    def call(which: nn.Module) -> dict[str, Any]:
+        before = len(model.samples())
+        told = plain(module.evaluate(which, dataset, batch_size=batch_size), "evaluate()")
+        return {"told": told, "samples": [number for batch in model.samples()[before:] for number in batch]}
+
     with group(student):
         replica = DistributedDataParallel(model)
         replica.train()
-        together = [module.evaluate(which, dataset, batch_size=batch_size) for which in (replica, model)]
+        together = [call(which) for which in (replica, model)]
         training = model.training
         del replica
-    alone = module.evaluate(model, dataset, batch_size=batch_size)
-    return {"together": plain(together, "evaluate()"), "alone": plain(alone, "evaluate()"), "training": training}
+    return {"together": together, "alone": call(model), "training": training}

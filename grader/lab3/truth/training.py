@@ -22,6 +22,8 @@ RTOL = 1e-9
 """Relative to the largest weight. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and more."""
 
 
+_FACTORS = 64
+"""Forward passes whose inputs a model multiplies by a number of its own; more than any of these trainings makes."""
 _SAME_WAY = 0.5
 """Cosine between two ways that weights moved. Right ones: 1; with a mistake in steps or means still nearly that."""
 
@@ -38,6 +40,9 @@ class Case:
     inputs: NDArray[np.float32]
     targets: NDArray[np.float32]
     arguments: dict[str, Any]
+    factors: list[list[float]]
+    """[ranks, forward passes]: what a rank's model multiplies its inputs by. No rank knows another's, so that none can
+    compute what another would have told it."""
 
     def train(self, submission: Submission, **options: Any) -> list[Seen]:
         """What the probe saw on each rank."""
@@ -50,22 +55,28 @@ class Case:
             inputs=self.inputs,
             targets=self.targets,
             arguments=self.arguments,
+            factors=self.factors,
             **options,
         )
 
-    def follow(self, steps: Sequence[Sequence[int]], *, classes: bool = False) -> tuple[Array, list[float]]:
-        """Do these steps from rank 0's weights; the final weights, and each step's mean loss before it."""
+    def follow(self, seen: Sequence[Seen], *, classes: bool = False) -> tuple[Array, list[float]]:
+        """Do the ranks' steps from rank 0's weights; the final weights, and each step's mean loss before it."""
         weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (self.weights, self.shifts))
         velocity = np.zeros_like(weight)
         losses = []
-        for numbers in steps:
-            x = np.asarray(self.inputs[list(numbers)], dtype=np.float64)
+        for step, numbers in enumerate(steps_of(seen)):
+            x = np.asarray(self.inputs[list(numbers)], dtype=np.float64) * self._factors(seen, step)
             outputs, wanted = x @ weight.T + shift, np.asarray(self.targets[list(numbers)], dtype=np.float64)
             loss, difference = (cross_entropy if classes else half_squares)(outputs, wanted)
             losses.append(loss)
             velocity = self.arguments.get("momentum", 0.0) * velocity + difference.T @ x / len(x)
             weight = weight - self.arguments["learning_rate"] * velocity
         return weight, losses
+
+    def _factors(self, seen: Sequence[Seen], step: int) -> Array:
+        """[samples of all ranks, 1]: what the inputs of each were multiplied by."""
+        drawn = [own[step] if step < len(own) else 1.0 for own in self.factors]
+        return np.repeat(drawn, [len(rank.samples[step]) for rank in seen])[:, np.newaxis]
 
 
 def half_squares(outputs: Array, wanted: Array) -> tuple[float, Array]:
@@ -99,6 +110,7 @@ def case(fresh: Fresh, *, ranks: int, samples: int, **arguments: Any) -> Case:
         inputs=fresh.normal(samples, features),
         targets=fresh.normal(samples, outputs),
         arguments=arguments,
+        factors=[[fresh.uniform(0.7, 1.3) for _ in range(_FACTORS)] for _ in range(ranks)],
     )
 
 
@@ -162,6 +174,18 @@ def require_trained(seen: Sequence[Seen], expected: Array, *, what: str, hint: s
         scale = float(np.abs(expected).max())
         require_arrays_close(
             each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}, weights of rank {rank}", hint=hint
+        )
+
+
+def require_exchanged(seen: Sequence[Seen], *, what: str) -> None:
+    """Fail unless the ranks' collectives carried as much as the gradients of every step."""
+    for rank, each in enumerate(seen):
+        least = len(each.samples) * each.gradient_bytes
+        require(
+            each.carried_bytes >= least,
+            f"{what}: collectives on rank {rank} carried {each.carried_bytes} bytes, fewer than the {least} of "
+            f"{len(each.samples)} steps' gradients",
+            "the ranks tell each other their gradients in every step, through the process group",
         )
 
 

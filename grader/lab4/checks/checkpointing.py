@@ -180,7 +180,8 @@ class TestCheckpointing:
             )
 
     def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
-        cases = fresh.shuffled([*(_case(fresh) for _ in range(7)), {**_case(fresh), "budget": 10}])
+        drawn = [*(_case(fresh) for _ in range(4)), *(_case(fresh, smallest_may_win=False) for _ in range(3))]
+        cases = fresh.shuffled([*drawn, {**_case(fresh), "budget": 10}])
         seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)
         for case, chosen in zip(cases, seen.chosen, strict=True):
             fitting = [(took, peak, every) for every, took, peak in case["rows"] if peak <= case["budget"]]
@@ -221,12 +222,15 @@ def _trained(submission: Submission, fresh: Fresh) -> list[tuple[int | None, dic
     ]
 
 
-def _case(fresh: Fresh) -> dict[str, Any]:
-    """Measurements whose answer is known: the fastest is too large, two that fit are equally fast."""
+def _case(fresh: Fresh, *, smallest_may_win: bool = True) -> dict[str, Any]:
+    """Measurements whose answer is known: the fastest is too large, two that fit are equally fast.
+
+    The smallest may be one of these two, and then it is the answer, if `smallest_may_win`.
+    """
     peaks = sorted(fresh.integer(1000, 9000) for _ in range(5))
     budget = peaks[2]
     took = [fresh.uniform(2.0, 3.0) for _ in range(3)]
-    one, other = fresh.shuffled(range(3))[:2]
+    one, other = fresh.shuffled(range(3))[:2] if smallest_may_win else (1, 2)
     took[one] = took[other] = min(took)
     *small, large = fresh.shuffled((1, 2, 3, 4, 6, 8))[:4]
     rows: list[Any] = [[every, time, peak] for every, time, peak in zip(small, took, peaks[:3], strict=True)]

@@ -160,7 +160,7 @@ class TestProfiling:
             case: dict[str, Any] = {"job": planted_job(fresh.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
             options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
             seen = submission.probe("lab5.profiling.planted", **options)
-            truth = submission.probe("lab5.profiling.planted_truth", student=False, **options)
+            truth = submission.probe("lab5.profiling_truth.planted_truth", student=False, **options)
             wanted = account({name: truth[name] for name in _TIMELINE} | {"steps": 4})
             about = {"compute": "a healthy job, its first batches apart"}.get(fault, f"a job that suffers from {fault}")
             require_parts(
@@ -180,7 +180,7 @@ class TestProfiling:
         case: dict[str, Any] = {"job": {**job, "slow": slow, "look": True}, "steps": 5, "warmup": 2}
         options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
         told = submission.probe("lab5.profiling.breakdown", **options).parts
-        wanted = submission.probe("lab5.profiling.breakdown_truth", student=False, **options).parts
+        wanted = submission.probe("lab5.profiling_truth.breakdown_truth", student=False, **options).parts
         wanted["communication_seconds"] = 0.0
         hint = "wait for the device before each reading of the clock; medians over the timed steps; after_step is none"
         for name, value in wanted.items():
@@ -200,7 +200,7 @@ class TestProfiling:
         job = {"samples": 64, "width": width, "layers": layers, "load_seconds": load}
         options: dict[str, Any] = {"device": DEVICE, "values": False, "job": job, "steps": 3, "warmup": 2}
         told = submission.rank_probe("lab5.profiling.communication", 2, **options)
-        truth = submission.rank_probe("lab5.profiling.communication_truth", 2, student=False, **options)
+        truth = submission.rank_probe("lab5.profiling_truth.communication_truth", 2, student=False, **options)
         for rank, (seen, real) in enumerate(zip(told, truth, strict=True)):
             require_parts(
                 seen.parts,
@@ -227,7 +227,7 @@ class TestProfiling:
             "drop every name of the job, batches and loss included; an exception's traceback holds them, too",
         )
         options: dict[str, Any] = {"device": DEVICE, "values": False, "student": False, **case, "settings": fits}
-        truths = submission.probe("lab5.tuning.tuned_truth", **options).points
+        truths = submission.probe("lab5.tuning_truth.tuned_truth", **options).points
         for point, truth in zip(seen.points, truths, strict=True):
             about = f"{point['settings']['batch_size']} samples, {point['settings']['num_workers']} workers (simulated)"
             require_close(

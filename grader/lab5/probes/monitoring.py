@@ -13,16 +13,18 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from prometheus_client import generate_latest
+from torch.optim import optimizer as optimizers
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
+from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.support import fields, finite_or_text, instance, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
@@ -134,8 +136,13 @@ def without_nvml(student: Any, *, error: str, logs: Sequence[tuple[int, Mapping[
     }
 
 
-def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int, logs: int) -> dict[str, Any]:
-    """Who asks the GPUs, while metrics are logged, while a question takes long, and after the end."""
+def background(
+    student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int, logs: int, celsius: int
+) -> dict[str, Any]:
+    """Who asks the GPUs, while metrics are logged, while a question takes long, and after the end.
+
+    And whether the history comes to show that GPU 0 has got `celsius` degrees meanwhile.
+    """
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
     before = set(threading.enumerate())
@@ -145,6 +152,8 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
         instance(monitor.history, Sized, "GPUMonitor.history")
         _wait_for(lambda: len(monitor.history) >= samples)
         history = len(monitor.history)
+        nvml.gpus[0]["celsius"] = celsius
+        followed = history >= samples and _wait_for(lambda: _latest_celsius(monitor.history) == celsius)
         elsewhere = sum(thread != here for thread in nvml.calls)
         asked = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
@@ -174,6 +183,7 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
         monitor.close()
     return {
         "history": history,
+        "followed": followed,
         "elsewhere": elsewhere,
         "asked_by_logging": asked_by_logging,
         "reached": reached,
@@ -184,10 +194,19 @@ def background(student: Any, *, gpus: Sequence[Mapping[str, Any]], samples: int,
     }
 
 
-def _wait_for(condition: Any) -> None:
+def _wait_for(condition: Callable[[], bool]) -> bool:
     end = time.monotonic() + _PATIENCE_SECONDS
-    while not condition() and time.monotonic() < end:
+    while not (met := condition()) and time.monotonic() < end:
         time.sleep(0.005)
+    return met
+
+
+def _latest_celsius(history: Any) -> Any:
+    """What the latest snapshot says of GPU 0; None where it says nothing."""
+    try:
+        return plain(history[-1].gpus[0].temperature_celsius, "temperature_celsius in GPUMonitor.history")
+    except (LookupError, TypeError, AttributeError):
+        return None
 
 
 def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, Any]], snapshots: Sequence[Any]) -> dict[str, Any]:
@@ -230,20 +249,20 @@ def raised(
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
-    told: list[Any] = []
+    on_alert, told = notes()
     counts: list[int] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=lambda alert: told.append(alert))
+        monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=on_alert)
         for step, value in enumerate(celsius):
             nvml.gpus[0]["celsius"] = value
             monitor.sample()
             monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
-            counts.append(len(told))
+            counts.append(len(told()))
         snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
         firing = [_alert(alert)["rule"] for alert in sequence(snapshot.alerts, "Snapshot.alerts")]
         monitor.close()
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
-    return {"told": [_alert(alert) for alert in told], "counts": counts, "firing": firing, "jsonl": lines}
+    return {"told": [_alert(alert) for alert in told()], "counts": counts, "firing": firing, "jsonl": lines}
 
 
 def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
@@ -262,8 +281,34 @@ def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
     return {"reading": fields(gpus[0], GpuReading, "Snapshot.gpus[0]"), "total_bytes": torch.cuda.mem_get_info()[1]}
 
 
-def program(student: Any, *, steps: int) -> dict[str, Any]:
-    """The program, with few steps."""
+def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float) -> dict[str, Any]:
+    """The program, with few steps, where every optimizer step and every `log_metrics` takes so much longer.
+
+    `steps` are the moments of the optimizer steps, `logs` those at which `log_metrics` began and ended, by the clock
+    that the program reads.
+    """
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        return run_program(student, PROGRAM, ["--steps", str(steps)], Path(folder, "results"))
+    monitor = student.module(MONITOR).GPUMonitor
+    log_metrics, (step, stepped), (log, logged) = monitor.log_metrics, notes(), notes()
+    wait_for_step, wait_for_log = nap(step_seconds), nap(log_seconds)
+
+    def slow_step(*_: Any) -> None:
+        step(time.perf_counter())
+        wait_for_step()
+
+    def slow_log(*given: Any, **named: Any) -> Any:
+        begin = time.perf_counter()
+        wait_for_log()
+        try:
+            return log_metrics(*given, **named)
+        finally:
+            log([begin, time.perf_counter()])
+
+    monitor.log_metrics = slow_log
+    handle = optimizers.register_optimizer_step_pre_hook(slow_step)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run_program(student, PROGRAM, ["--steps", str(steps)], Path(folder, "results"))
+    finally:
+        handle.remove()
+    return {**seen, "steps": stepped(), "logs": logged()}

@@ -6,11 +6,12 @@ Imports nothing of `grader`: whoever holds a function holds its module.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class _Takes(torch.autograd.Function):
@@ -60,3 +61,16 @@ def network(
         return torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
 
     return create_model, create_batch
+
+
+def square_layers(width: int, layers: int) -> nn.Sequential:
+    """Square linear layers without biases, one after the other."""
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def waiting_batches(samples: int, width: int, load_seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """A batch that takes its time, in the host's seconds, to come."""
+    inputs, targets = torch.zeros(samples, width), torch.zeros(samples, width)
+    while True:
+        time.sleep(load_seconds)
+        yield inputs, targets

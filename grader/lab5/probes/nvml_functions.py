@@ -1,0 +1,130 @@
+"""The functions that stand in `pynvml` while its GPUs are made up (`fake_nvml`): they lead to nothing that knows more.
+
+Imports nothing of `grader`: whoever holds a function holds its module.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+_PREFIXES = (
+    *("nvmlDevice", "nvmlSystem", "nvmlUnit", "nvmlEventSet", "nvmlVgpu", "nvmlGpm", "nvmlGpuInstance"),
+    *("nvmlComputeInstance", "nvmlGet"),
+)
+_PLAIN = {
+    "nvmlDeviceGetPowerUsage": "power_milliwatts",
+    "nvmlDeviceGetEnforcedPowerLimit": "limit_milliwatts",
+    "nvmlDeviceGetPowerManagementLimit": "limit_milliwatts",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy_millijoules",
+    "nvmlDeviceGetTemperature": "celsius",
+    "nvmlDeviceGetTemperatureV": "celsius",
+    "nvmlDeviceGetTotalEccErrors": "ecc",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "reasons",
+    "nvmlDeviceGetCurrentClocksEventReasons": "reasons",
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetName": "name",
+}
+
+
+def asker(answers: Generator[Any, tuple[Any, ...]]) -> Callable[..., Any]:
+    """A function that asks a generator one request at a time, and raises what it answers with."""
+    lock = threading.Lock()
+
+    def ask(*request: Any) -> Any:
+        with lock:  # a generator runs in one thread at a time
+            answer = answers.send(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ask
+
+
+def take_the_place_of_pynvml(ask: Callable[..., Any]) -> None:
+    """Replace the functions of `pynvml`, for good; those that are not written out here are not supported."""
+
+    def not_supported(*_: Any, **__: Any) -> Any:
+        ask("count")
+        raise problem("NOT_SUPPORTED")
+
+    for name in [name for name in vars(pynvml) if name.startswith(_PREFIXES)]:
+        if callable(getattr(pynvml, name)):
+            setattr(pynvml, name, not_supported)
+    for name, function in _functions(ask).items():
+        setattr(pynvml, name, function)
+    for name in ("nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags"):
+        setattr(pynvml, name, lambda *_: ask("start"))
+    pynvml.nvmlShutdown = lambda: ask("stop")
+
+
+def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    def answered(index: Any, *request: str) -> Any:
+        wait = ask("note", index)
+        if wait is not None:
+            wait()  # outside of the lock: others may ask meanwhile
+        name, *rest = request
+        return ask(name, index, *rest)
+
+    def question(index: Any, key: str) -> Any:
+        return answered(index, "know", key)
+
+    def plain(key: str) -> Callable[..., Any]:
+        return lambda handle, *_: question(handle, key)
+
+    def clock(handle: int, kind: int, *_: Any) -> Any:
+        names = {pynvml.NVML_CLOCK_SM: "sm_megahertz", pynvml.NVML_CLOCK_GRAPHICS: "sm_megahertz"}
+        return question(handle, {**names, pynvml.NVML_CLOCK_MEM: "memory_megahertz"}.get(kind, ""))
+
+    def memory(handle: int, *_: Any) -> Any:
+        used, total = question(handle, "used_bytes"), question(handle, "total_bytes")
+        return SimpleNamespace(used=used, total=total, free=total - used, reserved=0)
+
+    def by_index(index: int) -> int:
+        if not 0 <= index < ask("count"):
+            raise problem("INVALID_ARGUMENT")
+        return index
+
+    def register(handle: int, _: int, events: dict[str, Any]) -> None:
+        question(handle, "xids")
+        events.setdefault("gpus", []).append(handle)
+
+    def wait(events: dict[str, Any], *_: Any) -> Any:
+        for handle in events.get("gpus", []):
+            if (xid := answered(handle, "next_error")) is not None:
+                return SimpleNamespace(device=handle, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=xid)
+        raise problem("TIMEOUT")
+
+    functions: dict[str, Callable[..., Any]] = {name: plain(key) for name, key in _PLAIN.items()}
+    functions |= {
+        "nvmlDeviceGetCount": lambda: ask("count"),
+        "nvmlDeviceGetCount_v2": lambda: ask("count"),
+        "nvmlDeviceGetHandleByIndex": by_index,
+        "nvmlDeviceGetHandleByIndex_v2": by_index,
+        "nvmlDeviceGetIndex": by_index,
+        "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(
+            gpu=question(handle, "busy_percent"), memory=question(handle, "memory_busy_percent")
+        ),
+        "nvmlDeviceGetClockInfo": clock,
+        "nvmlDeviceGetClock": clock,
+        "nvmlDeviceGetPcieThroughput": lambda handle, counter: question(
+            handle, "received_kilobytes" if counter else "sent_kilobytes"
+        ),
+        "nvmlEventSetCreate": dict,
+        "nvmlEventSetFree": lambda events: None,
+        "nvmlDeviceRegisterEvents": register,
+        "nvmlEventSetWait": wait,
+        "nvmlEventSetWait_v2": wait,
+    }
+    return functions
+
+
+def problem(name: str) -> Exception:
+    """The error of this name."""
+    error: Exception = pynvml.NVMLError(getattr(pynvml, f"NVML_ERROR_{name}"))
+    return error

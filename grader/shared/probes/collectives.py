@@ -1,0 +1,33 @@
+"""Counts what ranks tell each other while a submission runs: the bytes that its collectives carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the bytes of every collective, those of DistributedDataParallel's C++ reducer included."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reduced_bytes = 0
+        """Of reductions."""
+        self.carried_bytes = 0
+        """Of collectives of any kind, messages from one rank to another included."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if name.startswith(("c10d.", "_c10d_functional.")):
+            self.carried_bytes += sum(tensor.nbytes for tensor in _tensors(args))
+            if "reduce" in name:
+                self.reduced_bytes += sum(tensor.nbytes for tensor in _tensors(args[0]))
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
