@@ -96,7 +96,8 @@ class Asking(Watcher):
                 return kept
         self.asked += 1
         reply = self.sandbox.run(request)
-        if any(rank.kind == "timeout" for rank in reply.ranks) and not hangs:
+        kinds = {rank.kind for rank in reply.ranks} - {"ok"}
+        if kinds == {"timeout"} and not hangs:  # next to a rank that failed, others may wait for it as long as they like
             self.too_long.append(request.probe)
         elif not any(note.kind in _BY_CHANCE for note in reply.notes):
             # Where something went wrong, the reply names files and lines, which reading leaves out.

@@ -219,7 +219,7 @@ def test_what_names_lines_is_shared_only_where_all_lines_are_the_same(kind: str,
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply("timeout", (RankReply("timeout"),), 60.0),
+        Reply("timeout", (RankReply("ok"), RankReply("timeout")), 60.0),
         replace(OK, notes=(Note(DESCENDANTS, "1 process"),)),
         replace(OK, notes=(Note("restart", "it ended"),)),
     ],
