@@ -99,5 +99,5 @@ bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and caches, never your work
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build/replies build/replies-all
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
