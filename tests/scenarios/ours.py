@@ -17,8 +17,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import grader
 from gradebook.run.versions import read_file
+
+import grader
 from gradebox.sandbox import Isolation
 from gradebox.sandbox.student import OWN
 from tests.scenarios.build import ROOT
