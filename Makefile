@@ -18,7 +18,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix pythons constraints clean
+.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -49,14 +49,16 @@ $(TESTS_READY): $(READY)
 	@$(INSTALL) dev,deploy,docs,notebooks && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 
-# Of planted bugs, correct styles and exploits each run takes half, another one each time; `pytest tests/scenarios` all.
+# The same in every run: one seed, all planted bugs, correct styles and exploits. Replies of the sandbox are kept in
+# build/replies, so that what no change can have touched is not asked again.
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
-	@echo "of planted bugs, correct styles and exploits this run takes half, drawn by chance; all: $(BIN)/python -m pytest tests/scenarios"
-	@GPULABS_SCENARIOS=half $(BIN)/python -m pytest -n 2 --dist worksteal -rs
-
-# For a night, or a release: hours. Hidden: the tests pass where nothing is but Python, make and git, and skip the rest.
-test-all: $(READY) $(TESTS_READY) lint ## everything: all scenarios, all Pythons, and once more with the machine's programs hidden
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+
+# For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
+# where nothing is but Python, make and git, and skip the rest.
+test-all: $(READY) $(TESTS_READY) lint ## everything: fresh questions, all Pythons, and once more with the machine's programs hidden
+	@rm -rf build/replies-all
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs --seed random --whole --replies build/replies-all
 	@$(BIN)/python -m tests.bare -m pytest -n 2 --dist worksteal --ignore=tests/scenarios -rs
 	@$(PYTHON) .ci/pythons.py --all
 	@$(PYTHON) .ci/pythons.py --all --tested
@@ -66,6 +68,12 @@ pythons: ## grade the reference and the stubs on the oldest and the newest Pytho
 
 constraints: $(READY) ## constraints.txt anew: the newest of everything, once the tests have passed with it
 	@.ci/constraints
+
+wheels: $(READY) ## three distributions, into dist/: vgpu, gradebox, and this course
+	@rm -rf dist
+	@for name in vgpu gradebox gpu-computing-labs; do \
+		$(BIN)/uv build --quiet --wheel --build-constraints constraints.txt --out-dir dist packaging/$$name || exit 1; done
+	@ls dist/*.whl
 
 lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 	@$(BIN)/ruff check .
@@ -97,5 +105,5 @@ bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and caches, never your work
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build/replies build/replies-all
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,9 +8,7 @@ answer; a round counts only when every grader has given the right scores.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import json
 import os
 import shutil
@@ -23,27 +21,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from benchmarks import three_questions
 from benchmarks.measure import load, save
-from benchmarks.three_questions import assignment
-from gradebox.configuration import own_configuration
+from gradebox import course as courses
+from gradebox import run
+from gradebox.options import Options
 from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
-COURSE = Path(__file__).with_name("three_questions")
 ENVIRONMENTS = ROOT / "build" / "other-graders"
 REQUIREMENTS = {"otter": ["otter-grader>=6,<8", "ipykernel"], "nbgrader": ["nbgrader>=0.9.5,<1", "ipykernel"]}
 SUBMISSIONS = 6
 ROUNDS = 3
-PRELOAD = ("numpy", "safetensors.numpy")
 
 
 def main(rounds: int = ROUNDS, submissions: int = SUBMISSIONS) -> Path:
     """Measure in interleaved rounds and save the figures."""
     environments = {name: _environment(name) for name in REQUIREMENTS}
-    answers = [assignment.QUESTIONS if number % 2 == 0 else assignment.WRONG for number in range(submissions)]
-    expected = [3.0 if given is assignment.QUESTIONS else 2.0 for given in answers]
+    answers = [three_questions.QUESTIONS if number % 2 == 0 else three_questions.WRONG for number in range(submissions)]
+    expected = [3.0 if given is three_questions.QUESTIONS else 2.0 for given in answers]
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         together, alone = (_Ours(Path(folder, name), answers) for name in ("together", "alone"))
@@ -84,62 +80,43 @@ def main(rounds: int = ROUNDS, submissions: int = SUBMISSIONS) -> Path:
     )
 
 
-class Course:
-    """Tells the plugin which course this is, and which sandbox to grade in."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def pytest_grade_course(self) -> tuple[Path, Path]:
-        return COURSE / "rubric.toml", COURSE / "checks"
-
-    def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
-        return self._sandbox
-
-
 class _Ours:
     """This grader."""
 
     def __init__(self, folder: Path, answers: list[dict[str, str]]) -> None:
-        self._folder = folder
+        self._scores: list[float] = []
         self._folders = []
         for number, given in enumerate(answers):
-            lab = folder / f"student{number}" / "lab1_questions"
-            lab.mkdir(parents=True)
-            (lab / "questions.py").write_text(assignment.module(given))
-            self._folders.append(lab.parent)
+            file = folder / f"student{number}" / three_questions.PLACE
+            file.parent.mkdir(parents=True)
+            file.write_text(three_questions.module(given))
+            self._folders.append(folder / f"student{number}")
 
     def all_in_one_sandbox(self) -> None:
         """One after the other in this process, as a worker of `gpulabs class` does it."""
-        with self.sandbox(self._folders[0]) as sandbox:
-            for folder in self._folders:
-                sandbox.turn_to(folder)
-                self.grade(folder, sandbox)
+        with Sandbox(self._folders[0], courses.load(three_questions.COURSE).environment) as sandbox:
+            self._scores = [score(folder, sandbox) for folder in self._folders]
 
     def one_by_one(self) -> None:
-        """Each in an interpreter of its own, as `make grade` does it."""
-        program = "import sys; from benchmarks.other_graders import grade_alone; grade_alone(sys.argv[1])"
+        """Each by a command of its own, as `make grade` does it."""
         for folder in self._folders:
-            subprocess.run([sys.executable, "-c", program, str(folder)], cwd=ROOT, check=True, capture_output=True)
+            command = [sys.executable, "-m", "gradebox", "grade", f"--course={three_questions.COURSE}", str(folder)]
+            done = subprocess.run(
+                [*command, f"--report={_report(folder)}"], cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            if done.returncode not in (0, 1):
+                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        reports = (json.loads((_report(folder) / "grade.json").read_text()) for folder in self._folders)
+        self._scores = [float(report["score"]) for report in reports]
 
     def scores(self) -> list[float]:
-        return [float(json.loads((_report(folder) / "grade.json").read_text())["score"]) for folder in self._folders]
-
-    @staticmethod
-    def sandbox(folder: Path) -> Sandbox:
-        return Sandbox(folder, preload=PRELOAD, probe_paths=[COURSE / "probes"])
-
-    @staticmethod
-    def grade(folder: Path, sandbox: Sandbox) -> None:
-        arguments = [*own_configuration(), "--grade", f"--submission={folder}", "--device=vgpu"]
-        with contextlib.redirect_stdout(io.StringIO()):
-            pytest.main([*arguments, f"--grade-report={_report(folder)}"], plugins=[Course(sandbox)])
+        return self._scores
 
 
-def grade_alone(folder: str) -> None:
-    """Grade one submission with a sandbox of its own."""
-    with _Ours.sandbox(Path(folder)) as sandbox:
-        _Ours.grade(Path(folder), sandbox)
+def score(folder: Path, sandbox: Sandbox) -> float:
+    """The points of one submission, graded in an entered sandbox."""
+    options = Options(course=str(three_questions.COURSE), submission=str(folder))
+    return float(run.run(options.order(), sandbox=sandbox).score)
 
 
 def _report(folder: Path) -> Path:
@@ -152,13 +129,13 @@ class _Otter:
     def __init__(self, folder: Path, python: Path, answers: list[dict[str, str]]) -> None:
         folder.mkdir()
         self._folder, self._python = folder, python
-        (folder / "questions.ipynb").write_text(assignment.otter_master())
+        (folder / "questions.ipynb").write_text(three_questions.otter_master())
         _run([_tool(python, "otter"), "assign", "questions.ipynb", "dist", "--no-run-tests"], folder, python)
         self._autograder = next((folder / "dist" / "autograder").glob("*.zip"))
         self._submissions = []
         for number, given in enumerate(answers):
             path = folder / f"student{number}.ipynb"
-            path.write_text(assignment.otter_submission(given))
+            path.write_text(three_questions.otter_submission(given))
             self._submissions.append(path)
 
     def grade(self) -> None:
@@ -183,12 +160,14 @@ class _Nbgrader:
         source = folder / "source" / "questions"
         source.mkdir(parents=True)
         (folder / "nbgrader_config.py").write_text("c = get_config()\nc.CourseDirectory.course_id = 'course'\n")
-        (source / "questions.ipynb").write_text(assignment.nbgrader_notebook(assignment.QUESTIONS, release=False))
+        (source / "questions.ipynb").write_text(
+            three_questions.nbgrader_notebook(three_questions.QUESTIONS, release=False)
+        )
         _run([_tool(python, "nbgrader"), "generate_assignment", "questions"], folder, python)
         for number, given in enumerate(answers):
             submitted = folder / "submitted" / f"student{number}" / "questions"
             submitted.mkdir(parents=True)
-            (submitted / "questions.ipynb").write_text(assignment.nbgrader_notebook(given, release=True))
+            (submitted / "questions.ipynb").write_text(three_questions.nbgrader_notebook(given, release=True))
 
     def grade(self) -> None:
         _run([_tool(self._python, "nbgrader"), "autograde", "questions", "--force"], self._folder, self._python)

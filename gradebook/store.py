@@ -21,8 +21,8 @@ from typing import Any, Self
 
 from gradebook.intake.collect import Student
 from gradebook.results import GradebookError
-from gradebook.run.tasks import Grading, Task
-from gradebook.run.versions import grader_digest
+from gradebook.tasks import Grading, Task
+from gradebook.versions import grader_digest
 from gradebox.grade import Grade
 from gradebox.report.document import from_document, to_document
 from gradebox.texts import printable

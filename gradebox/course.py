@@ -166,6 +166,16 @@ class Course:
             raise CourseError(f"{where}/checks/ has {unpaid[0]}, but {where}/rubric.toml gives it no points")
         return found
 
+    def titles(self, labs: Iterable[Lab]) -> Mapping[str, str]:
+        """What the checks of these labs ask, in words, by id; of those labs that are written. Raises as `checks`."""
+        self.prepare()
+        written = [lab for lab in labs if any(criterion.available for criterion in lab.criteria)]
+        return {name: check.title for lab in written for name, check in self.checks(lab).items()}
+
+    def title_of(self, check: str) -> str:
+        """What one check asks, in words. Raises as `checks`."""
+        return self.titles(lab for lab in self.all_labs if check.startswith(f"{lab.id}."))[check]
+
     def file(self, lab: Lab, name: str) -> Path:
         """A file of a lab's folder, which need not exist."""
         return self.folder / lab.id / name
@@ -183,9 +193,7 @@ class Course:
             importlib.invalidate_caches()
         elif spec.origin is None or Path(spec.origin).resolve().parent != self.folder:
             where = spec.origin or "another folder"
-            raise CourseError(
-                f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder"
-            )
+            raise CourseError(f"{self.folder}: Python has another {self.package} in {where}; rename the folder")
 
 
 def _whole(course: Course, lab: Lab) -> Lab:

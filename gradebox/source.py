@@ -11,6 +11,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 
+from gradebox import devices
 from gradebox.course import Course
 from gradebox.grade import IntegrityNote
 from gradebox.rubric import Lab
@@ -21,7 +22,8 @@ _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__"
 _HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
 _MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
 _NAMES = frozenset(("exec", "eval", "compile"))
-_PACKAGES = frozenset(("grader", "gradebox", "gradebook", "solutions", "vgpu", "ctypes", "cffi", "builtins", "_ctypes"))
+_PACKAGES = frozenset(("gradebox", "gradebook", "solutions", "ctypes", "cffi", "builtins", "_ctypes"))
+"""And the course's, and that of its simulator."""
 _LOADERS = frozenset(("importlib.machinery", "importlib._bootstrap_external", "zipimport", "runpy",
                       "marshal"))  # fmt: skip
 """Ways to run code that is not a Python file of the submission."""
@@ -37,6 +39,8 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
         files: Python files by their path in our layout (`lab1_gpu_basics/benchmark.py`).
         labs: those that are graded; files of other labs of the `course`, and beside the labs, count as part of each.
     """
+    simulator = devices.load(course.devices).SIMULATOR
+    ours = _PACKAGES | {course.package} | ({simulator.package} if simulator is not None else set())
     packages = {lab.package: lab.id for lab in labs}
     others = frozenset(lab.package for lab in course.labs) - frozenset(packages)
     found: dict[tuple[str, str], IntegrityNote] = {}
@@ -51,13 +55,13 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
             detail = f"{name} was not looked at: it has {len(content)} bytes"
             found[path, ""] = IntegrityNote("source", detail, name, check)
             continue
-        for line, what in _unusual(content):
+        for line, what in _unusual(content, ours):
             note = IntegrityNote("source", f"{name} names {what}", f"{name}:{line}", check)
             found.setdefault((path, what), note)
     return tuple(found.values())[:_MAX_NOTES]
 
 
-def _unusual(content: bytes) -> Iterator[tuple[int, str]]:
+def _unusual(content: bytes, packages: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Line and name of what no lab needs; nothing for a file that is no Python."""
     try:
         with warnings.catch_warnings():
@@ -79,10 +83,10 @@ def _unusual(content: bytes) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{name}()"
             case ast.Import(names=names):
                 for alias in names:
-                    if alias.name.partition(".")[0] in _PACKAGES or alias.name in _LOADERS:
+                    if alias.name.partition(".")[0] in packages or alias.name in _LOADERS:
                         yield node.lineno, f"import {alias.name}"
             case ast.ImportFrom(module=str(module), level=0, names=names):
-                if module.partition(".")[0] in _PACKAGES or module in _LOADERS:
+                if module.partition(".")[0] in packages or module in _LOADERS:
                     yield node.lineno, f"import {module}"
                 for alias in names:
                     if f"{module}.{alias.name}" in _HEAP | _MODULES:

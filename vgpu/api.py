@@ -50,15 +50,6 @@ def current() -> VirtualGPU | None:
     return attached()
 
 
-def prepare() -> None:
-    """Do once what each first attach would do again: for a process that forks children which attach.
-
-    Runs no operation, starts no thread and asks nothing of a real GPU.
-    """
-    with attach(values=False, force=True):
-        pass
-
-
 @contextlib.contextmanager
 def attach(
     spec: str | os.PathLike[str] | Spec = "T4",
@@ -79,16 +70,69 @@ def attach(
     is left; its tensors cannot be used meanwhile. Raises SpecError for a bad spec, and AttachError where real CUDA is
     present and `force` is not given, or where other threads use the outer machine.
     """
-    chosen = get_spec(spec)
     outer = _attachments[-1] if _attachments else None
     if outer is not None:
         outer.require_alone()
+    elif _prepared:
+        raise AttachError("this process, or one above it, has prepared a machine: begin that one")
     elif not force and torch.cuda.is_available():
         raise AttachError("this machine has a real CUDA device; pass force=True to simulate one instead")
-    link = get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
-    machine = Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+    machine = _machine(spec, gpus, interconnect, values, outer)
     with outer.set_aside() if outer is not None else contextlib.nullcontext(), Attachment(machine, outer).entered():
         yield machine.gpus[0]
+
+
+def prepare(
+    spec: str | os.PathLike[str] | Spec = "T4",
+    *,
+    gpus: int = 1,
+    interconnect: str | os.PathLike[str] | Interconnect | None = None,
+    values: bool = True,
+) -> Prepared:
+    """Do now what children that this process forks would do each: `begin` what this returns, in place of `attach`.
+
+    To attach is to look at thousands of modules, and a forked child that does so copies most of its memory. This
+    process goes on in real time, without a GPU, and should do nothing but fork. Raises SpecError for a bad spec, and
+    AttachError where a GPU is attached or prepared already.
+    """
+    if _attachments or _prepared:
+        raise AttachError("a process prepares one machine, before it attaches any")
+    attachment = Attachment(_machine(spec, gpus, interconnect, values, None), None)
+    attachment.install()
+    _prepared.append(attachment)
+    return Prepared(attachment)
+
+
+def _machine(
+    spec: str | os.PathLike[str] | Spec,
+    gpus: int,
+    interconnect: str | os.PathLike[str] | Interconnect | None,
+    values: bool,
+    outer: Attachment | None,
+) -> Machine:
+    chosen = get_spec(spec)
+    link = get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
+    return Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+
+
+class Prepared:
+    """A machine that is attached but for its beginning, which is the children's."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+        self._owner = os.getpid()
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[VirtualGPU]:
+        """`with attach(...)`, in a child that was forked since and that ends soon after the block.
+
+        On exit GPU tensors are ordinary ones, and the patches stay: nobody needs what they replaced any more. Raises
+        AttachError in the process that prepared the machine.
+        """
+        if os.getpid() == self._owner:
+            raise AttachError("a prepared machine begins in a child that was forked since")
+        with self._attachment.begun():
+            yield self._attachment.machine.gpus[0]
 
 
 class Attachment:
@@ -103,24 +147,57 @@ class Attachment:
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Everything in place."""
-        machine, patches = self.machine, self._patches
         before = THREAD.reset()
-        device = torch.utils._device.CURRENT_DEVICE
         _attachments.append(self)
         try:
-            state.push(machine)
-            patches.on_undo(lambda: state.pop(machine))
-            _install(patches, machine, self._modes)
-            patches.on_undo(lambda: _restore_default_device(device))
-            patches.on_undo(self._modes.enter())
-            patches.on_undo(self._modes.stop)
-            patches.on_undo(machine.clock.turns.close)
+            state.push(self.machine)
+            self._patches.on_undo(lambda: state.pop(self.machine))
+            _install(self._patches, self.machine, self._modes)
+            self._start()
             yield
         finally:
             _attachments.remove(self)
-            patches.undo()
+            self._patches.undo()
             THREAD.restore(before)
-            machine.registry.clear()
+            self.machine.registry.clear()
+
+    def install(self) -> None:
+        """The patches in place, and nothing begun: clocks are real and operations are PyTorch's own."""
+        try:
+            state.push(self.machine)
+            _install(self._patches, self.machine, self._modes)
+        except BaseException:
+            self._patches.undo()
+            raise
+        finally:
+            state.pop(self.machine)
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[None]:
+        """What `install` left out, in a child; on exit the patches stay."""
+        THREAD.reset()
+        _prepared.remove(self)
+        _attachments.append(self)
+        state.push(self.machine)
+        self.machine.forked()
+        threads.forked()
+        clocks.begin()
+        try:
+            self._start()
+            yield
+        finally:
+            _attachments.remove(self)
+            self._patches.end()
+            state.pop(self.machine)
+            self.machine.registry.clear()
+
+    def _start(self) -> None:
+        """The modes on, until the patches are undone."""
+        device = torch.utils._device.CURRENT_DEVICE
+        self._patches.on_undo(lambda: _restore_default_device(device))
+        self._patches.on_undo(self._modes.enter())
+        self._patches.on_undo(self._modes.stop)
+        self._patches.on_undo(self.machine.clock.turns.close)
 
     @contextlib.contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -139,6 +216,8 @@ class Attachment:
 
 
 _attachments: list[Attachment] = []
+_prepared: list[Attachment] = []
+"""At most one: what this process, or one above it, prepared and none has begun."""
 
 
 def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:

@@ -101,7 +101,7 @@ class Spec:
 
 def list_specs() -> tuple[str, ...]:
     """Names of the built-in GPUs, in the order of the data file."""
-    return tuple(_load(_BUILT_IN)["gpu"])
+    return tuple(_own_tables()["gpu"])
 
 
 def get_spec(spec: str | os.PathLike[str] | Spec = "T4") -> Spec:
@@ -124,7 +124,7 @@ def get_spec(spec: str | os.PathLike[str] | Spec = "T4") -> Spec:
 
 def list_interconnects() -> tuple[str, ...]:
     """Names of the built-in interconnects, in the order of the data file."""
-    return tuple(_load(_BUILT_IN)["interconnect"])
+    return tuple(_own_tables()["interconnect"])
 
 
 def get_interconnect(link: str | os.PathLike[str] | Interconnect, spec: Spec | None = None) -> Interconnect:
@@ -140,7 +140,7 @@ def get_interconnect(link: str | os.PathLike[str] | Interconnect, spec: Spec | N
         if len(found) != 1:
             raise SpecError(f"{text}: expected exactly one [interconnect.NAME] table, found {len(found)}")
         return next(iter(found.values()))
-    known = {**_links(_BUILT_IN, _load(_BUILT_IN)), **(spec.links if spec is not None else {})}
+    known = {**_links(_BUILT_IN, _own_tables()), **(spec.links if spec is not None else {})}
     names = {name.lower(): name for name in known}
     if text.lower() not in names:
         raise SpecError(f"no interconnect named {text!r}; choose one of {', '.join(known)}, or give a .toml file")
@@ -159,7 +159,7 @@ def _links(path: Path, data: Mapping[str, Any]) -> dict[str, Interconnect]:
 
 @functools.cache
 def _built_in(name: str) -> Spec:
-    data = _load(_BUILT_IN)
+    data = _own_tables()
     return _build(_BUILT_IN, name, _inherit(_BUILT_IN, name, data["gpu"]), data["host"], {})
 
 
@@ -172,8 +172,8 @@ def _from_file(path: Path) -> Spec:
     if not isinstance(table, dict):
         raise SpecError(f"{path}: [gpu.{name}] must be a table")
     if "base" in table:
-        table = _merge(_inherit(_BUILT_IN, str(table["base"]), _load(_BUILT_IN)["gpu"], path), table)
-    host = _merge(_load(_BUILT_IN)["host"], data.get("host", {}))
+        table = _merge(_inherit(_BUILT_IN, str(table["base"]), _own_tables()["gpu"], path), table)
+    host = _merge(_own_tables()["host"], data.get("host", {}))
     return _build(path, name, table, host, _links(path, data))
 
 
@@ -191,6 +191,12 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
             merged[key] = {**below[key], **above[key]}
     merged.pop("base", None)
     return merged
+
+
+@functools.cache
+def _own_tables() -> Mapping[str, Any]:
+    """What the data file of this library says; nobody changes it."""
+    return MappingProxyType(_load(_BUILT_IN))
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -54,8 +54,17 @@ def options(values: Mapping[str, Any]) -> Options:
     return Options(**values)
 
 
-def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any] | Options | None) -> list[Path]:
-    """See `gradebook.exports.write_all`."""
+def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any] | Options | None = None) -> list[Path]:
+    """Write every export of a class into `folder/exports`, each file whole or not at all, and return their paths.
+
+    Args:
+        result: the class.
+        folder: that of the class: it holds the gradebook, and `reviews.toml` if somebody has reviewed.
+        configuration: the table `[exports]` of `class.toml`; `Options` lists what it may hold.
+
+    Raises:
+        ValueError: the table or `reviews.toml` cannot be used; the message is one line.
+    """
     chosen = configuration if isinstance(configuration, Options) else options(configuration or {})
     seen = view.of(result, reviews.load(folder))
     target = folder / FOLDER

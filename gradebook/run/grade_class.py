@@ -16,18 +16,17 @@ from typing import Any
 
 from rich.console import Console
 
-from gradebook import settings, standing
+from gradebook import settings, standing, versions
 from gradebook.exports import FOLDER as EXPORTS
 from gradebook.exports.everything import options as export_options
 from gradebook.intake import mentioned, roster
 from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
 from gradebook.results import ClassResult, GradebookError
-from gradebook.run import versions
 from gradebook.run.progress import ClassProgress
-from gradebook.run.tasks import Engine, Task
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan, Recorded
+from gradebook.tasks import Engine, Task
 from gradebox import devices
 from gradebox.course import Course
 from gradebox.fresh import new_seed
@@ -76,9 +75,9 @@ def grade_class(order: Order, open_engine: OpenEngine, console: Console) -> Clas
         run.prepare()
         run.grade(open_engine)
         result = standing.of(gradebook)
-    from gradebook.exports import write_all
+    from gradebook.exports import everything
 
-    write_all(result, order.out, configuration=run.settings.exports)
+    everything.write(result, order.out, configuration=run.settings.exports)
     return result
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gradebook.run.memory import PeakMemory
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from gradebox import course as courses
 from gradebox import devices
 from gradebox.grade import Grade

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 
 ATTEMPTS = 2
 

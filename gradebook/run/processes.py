@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from gradebook.run.pool import Failed, Pool, Worker
-from gradebook.run.tasks import EngineError, Grading, OpenJudge, Task
+from gradebook.tasks import EngineError, Grading, OpenJudge, Task
 from gradebox.sandbox import linux
 
 _STOP_SECONDS = 30.0

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from gradebox.grade import Outcome
 from gradebox.report.document import points
 

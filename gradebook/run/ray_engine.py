@@ -18,9 +18,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from gradebook.run import versions
+from gradebook import versions
 from gradebook.run.pool import Failed, Pool, Worker
-from gradebook.run.tasks import EngineError, Grading, OpenJudge, Task
+from gradebook.tasks import EngineError, Grading, OpenJudge, Task
 from gradebox import course as courses
 
 _LOOK_SECONDS = 1.0

@@ -1,8 +1,8 @@
 """An audit hook that notes what a submission does beyond computing: files elsewhere, processes, sockets, frame walks.
 
 Set in the child before the submission is imported. Notes prevent nothing and cost no points; only who reads or changes
-what the virtual GPU measures with makes the check void. `docs/threat-model.md` says what the hook cannot see. A noted
-event counts only when the nearest frame that is not of a library belongs to the submission, because torch itself uses
+what a simulator measures with makes the check void. `docs/threat-model.md` says what the hook cannot see. A noted event
+counts only when the nearest frame that is not of a library belongs to the submission, because libraries themselves use
 ctypes, frames and sockets.
 """
 
@@ -24,12 +24,6 @@ MAX_NOTES_OF_A_KIND = 12
 _MAX_DETAIL = 200
 _MAX_PLACE = 120
 
-_TRUTH = "vgpu.record"
-"""Raised by the virtual GPU when somebody reads what it has recorded: who does has not measured by himself."""
-_LAUNCH = "vgpu.launch"
-"""Raised by the virtual GPU when a kernel is launched."""
-_TRACED = "launches, by tracing them"
-"""What the virtual GPU calls it when a launch runs under a trace function, or a profiler's."""
 _ATTRIBUTE = "object.__getattr__"
 _PATHS = frozenset(
     (
@@ -51,8 +45,6 @@ _EVENTS = {
     "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     "import": ("import",),
     "disguise": ("compile", "code.__new__"),
-    "truth": (_TRUTH,),
-    "launch": (_LAUNCH,),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _HANDED_IN = frozenset({"frames", "gc"})
@@ -60,7 +52,8 @@ _HANDED_IN = frozenset({"frames", "gc"})
 _GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
 """Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
-_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "grader", "solutions", "tests"})
+_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
+"""And the course's package."""
 _LOOPBACK = ("127.", "::1", "localhost")
 _SHOWN_TYPES = (int, float, bool, type(None))
 
@@ -79,7 +72,12 @@ def install(
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
-    tell, kinds, paths, innocent, culprit, plain = _detail, dict(_KINDS), frozenset(_PATHS), _innocent, _culprit, _plain
+    about, kinds = ours.about, dict(_KINDS)
+    title, by_tracing = ("", "") if about is None else (about.title, about.traced)
+    if about is not None:
+        # Who reads what a simulator has recorded has not measured by himself.
+        kinds |= {about.record_event: "truth", about.launch_event: "launch"}
+    tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
     traced, by_hand, within_engine = _is_traced, _is_by_hand, _is_within_engine
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     busy: set[int] = set()
@@ -123,10 +121,10 @@ def install(
             busy.add(me)
             try:
                 frame = frame_above(1)
-                what = "the virtual GPU's record of " + _safe(arguments[0] if arguments else None, "something")
+                what = f"{title}'s record of " + _safe(arguments[0] if arguments else None, "something")
                 if traced():
                     make_void(what + ", under a trace function", frame)
-                elif arguments[:1] != (_TRACED,) and not innocent(frame, ours):
+                elif arguments[:1] != (by_tracing,) and not innocent(frame, ours):
                     make_void(what, frame)
             finally:
                 if not within:
@@ -138,7 +136,7 @@ def install(
         try:
             frame = frame_above(1)
             if kind in _HANDED_IN and _reaches_hidden(event, arguments, ours):
-                make_void("the virtual GPU's record, by a way around it", frame)
+                make_void(f"{title}'s record, by a way around it", frame)
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
@@ -146,12 +144,12 @@ def install(
                 if not _is_foreign(frame, ours):
                     return  # every import of a library compiles it
                 if ours.folder and ours.folder in detail:
-                    make_void("the virtual GPU, by code in the name of its files", frame)
+                    make_void(f"{title}, by code in the name of its files", frame)
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None:
                 return
             if kind == "frames" and within_engine(frame, ours):
-                make_void("the virtual GPU at work, by its frames", frame)
+                make_void(f"{title} at work, by its frames", frame)
             if (kind, detail, where) in seen:
                 return
             if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
@@ -176,7 +174,7 @@ def install(
 
 
 def _innocent(frame: FrameType | None, ours: Ours) -> bool:
-    """Whether the virtual GPU was asked by a probe, or by an instrument that a real GPU has as well.
+    """Whether the simulator was asked by a probe, or by an instrument that a real device has as well.
 
     A probe's frame alone says little: what it calls may be a function in C that was built to ask. So the frame must be
     at an instruction that asks, and nothing but our own code may have called it, unless it is a function that a running
@@ -186,7 +184,8 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
         if id(frame.f_code) in ours.instruments:
             return True
         frame = frame.f_back
-    if frame is None or id(frame.f_code) not in ours.probes or not asks(frame):
+    names = ours.about.asked if ours.about is not None else frozenset[str]()
+    if frame is None or id(frame.f_code) not in ours.probes or not asks(frame, names):
         return False
     handed_out = False
     while frame is not None and id(frame.f_code) != ours.top:
@@ -200,7 +199,7 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
 
 
 def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
-    """Whether a kernel was launched by somebody who is not PyTorch, nor a part of the virtual GPU's that may.
+    """Whether work was given to the device by somebody who is not the library, nor a part of the simulator's that may.
 
     Runs at every launch, of which there are many.
     """
@@ -352,7 +351,8 @@ def _detail(
         return f"{event} {path}" if type(first) in (str, bytes) else f"{event} {path}, named by an object of its own"
     if kind == "import":
         name = _safe(first, "")
-        return f"import {name}" if name.partition(".")[0] in _FORBIDDEN_IMPORTS else None
+        top = name.partition(".")[0]
+        return f"import {name}" if top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
     if kind == "socket":
         address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
         host = _safe(address[0] if type(address) is tuple and address else address, "an object")

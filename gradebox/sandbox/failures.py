@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from gradebox.devices import Simulator
+
 MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
 _SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
@@ -24,7 +26,12 @@ _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocat
 
 
 def describe(
-    error: BaseException, *, submission: str, importing: Sequence[str], probe_folders: Sequence[str]
+    error: BaseException,
+    *,
+    submission: str,
+    importing: Sequence[str],
+    probe_folders: Sequence[str],
+    simulator: Simulator | None = None,
 ) -> dict[str, Any]:
     """The fields of a `RankReply` for `error`.
 
@@ -32,6 +39,7 @@ def describe(
         submission: folder of the submission's copy (the parent of `labs`).
         importing: modules of the submission whose import the error interrupted.
         probe_folders: where probes live; an error from there that the submission has no part in is a `probe_error`.
+        simulator: whose limits and mistakes no student has to answer for.
     """
     prefix = submission.rstrip("/") + "/labs/"
     frames = list(_frames(error.__traceback__))
@@ -39,7 +47,7 @@ def describe(
     where, line = _place(error, ours, prefix)
     message = _message(error)
     name = type(error).__name__
-    kind = _kind(error, name, message, _raised_by(error, prefix), importing)
+    kind = _kind(error, name, message, _raised_by(error, prefix), importing, simulator)
     if kind is None:
         blamed = _provoked(error, frames, probe_folders)
         if blamed is not None:
@@ -60,16 +68,24 @@ def describe(
     }
 
 
-def _kind(error: BaseException, name: str, message: str, raised_here: bool, importing: Sequence[str]) -> str | None:
+def _kind(
+    error: BaseException,
+    name: str,
+    message: str,
+    raised_here: bool,
+    importing: Sequence[str],
+    simulator: Simulator | None,
+) -> str | None:
     """The kind where it follows from the error itself, else None."""
     declared = getattr(type(error), "sandbox_kind", None)
     if declared == "wrong_return" and _root(type(error)) in ("gradebox", "probes"):
         return "wrong_return"
-    if name == "Unsupported" and _root(type(error)) == "vgpu" and not raised_here:
+    unable = simulator is not None and name == simulator.unsupported and _root(type(error)) == simulator.package
+    if unable and not raised_here:
         return "unsupported"
     if isinstance(error, NotImplementedError) and raised_here:
         return "stub"
-    if _broke_in_vgpu(error, name, message):
+    if simulator is not None and _broke_in(simulator.package, error, name, message):
         return "unsupported"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(message)):
         return "memory"
@@ -78,13 +94,13 @@ def _kind(error: BaseException, name: str, message: str, raised_here: bool, impo
     return None
 
 
-def _broke_in_vgpu(error: BaseException, name: str, message: str) -> bool:
-    """Whether the virtual GPU itself failed, which no student has to answer for.
+def _broke_in(package: str, error: BaseException, name: str, message: str) -> bool:
+    """Whether the simulator `package` itself failed.
 
-    Its deliberate errors are those of CUDA and carry other types, or are raised by a line that says so.
+    Its deliberate errors are those of the real device and carry other types, or are raised by a line that says so.
     """
     frames = list(_frames(error.__traceback__))
-    if not frames or str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] != "vgpu":
+    if not frames or str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] != package:
         return False
     frame, number = frames[-1]
     if linecache.getline(frame.f_code.co_filename, number).strip().startswith("raise "):

@@ -1,52 +1,56 @@
 """Are the instruments what they were before the submission ran? Fingerprints of functions, taken twice and compared.
 
-The probe shares its process with the submission, so clocks, CUDA calls, the virtual GPU and our own functions could be
-replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or was made
-in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may change.
+The probe shares its process with the submission, so clocks, calls of a device, its simulator and our own functions
+could be replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or
+was made in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may
+change.
 """
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from gradebox.devices import DeviceModule, Simulator
 
 _NAMED = {
     "time": ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
              "process_time_ns", "thread_time", "thread_time_ns", "sleep"),
     "timeit": ("default_timer",),
     "json": ("dumps", "dump", "loads", "load"),
-    "torch": ("allclose", "equal", "isclose"),
-    "torch.testing": ("assert_close",),
-    "torch.cuda": ("synchronize", "is_available", "Event", "Stream", "memory_allocated", "memory_reserved",
-                   "max_memory_allocated", "max_memory_reserved", "memory_stats", "mem_get_info", "empty_cache",
-                   "reset_peak_memory_stats", "reset_accumulated_memory_stats", "get_device_properties",
-                   "get_device_name", "device_count", "current_device"),
-    "torch.cuda.memory": ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
-                          "memory_stats", "reset_peak_memory_stats", "empty_cache"),
-    "torch.distributed": ("all_reduce", "all_gather", "broadcast", "barrier", "reduce", "reduce_scatter",
-                          "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
     "safetensors": ("serialize", "deserialize"),
     "safetensors.numpy": ("save",),
     "numpy": ("asarray",),
 }  # fmt: skip
-"""Functions of others that probes, checks' truths or the result's way home rely on."""
+"""Functions of others that probes, checks' truths or the result's way home rely on; and `INSTRUMENTS` of the course's
+devices. Of our package, the course's and the simulator's every function and method counts."""
 
-_CLASSES = {"torch.cuda": ("Event", "Stream")}
-_OWN = ("vgpu", "gradebox")
-"""Packages of which every function and method counts; and those of the course."""
+_METHODS = (FunctionType, staticmethod, classmethod, property)
+_MISSING: Any = object()
 
-Fingerprint = dict[str, tuple[Any, ...]]
-"""Name of an instrument to the objects it consists of, compared by identity; holding them keeps their ids unique."""
+Fingerprint = tuple[
+    tuple[tuple[str, str, str, Any], ...],
+    tuple[tuple[str, Mapping[str, Any], str, Any], ...],
+    tuple[tuple[str, FunctionType, CodeType, tuple[Any, ...], tuple[Any, ...]], ...],
+    tuple[tuple[str, Any, tuple[Any, ...]], ...],
+    tuple[tuple[str, type, int], ...],
+]
+"""What code consists of, each part with a label: names to look up in `sys.modules`; entries of namespaces; functions
+with their code and defaults; methods of other kinds, with theirs; classes, with the number of their methods. Compared
+by identity; holding the objects keeps their ids unique. Plain tuples, which nobody changes."""
+Parts = dict[str, tuple[Any, ...]]
+"""Label to objects, compared by identity."""
 Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, Any], str, Any], ...]]
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
 
-def own_packages(course: str) -> tuple[ModuleType, ...]:
-    """Our packages and the course's as they are before the submission runs; later `sys.modules` may name others."""
-    return tuple(sys.modules[name] for name in (*_OWN, course) if name in sys.modules)
+def own_packages(course: str, simulator: Simulator | None) -> tuple[ModuleType, ...]:
+    """Our package, the course's and the simulator's, before the submission runs; later there may be others."""
+    names = ("gradebox", course, simulator.package if simulator is not None else "")
+    return tuple(sys.modules[name] for name in names if name in sys.modules)
 
 
 def seal(*modules: ModuleType) -> Seal:
@@ -65,56 +69,116 @@ def seal(*modules: ModuleType) -> Seal:
     return tuple((function, function.__code__) for function in functions), tuple(entries)
 
 
-def snapshot(gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> Fingerprint:
-    """Fingerprint every instrument as it is now.
+def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerprint:
+    """Fingerprint the code of every instrument as it is now, and that of `packages` (`own_packages`).
 
-    Args:
-        gpu: the attached virtual GPU, whose own attributes count too.
-        packages: those of `own_packages`.
+    What else `devices` relies on counts as well. To be taken before a fork: it goes through thousands of objects.
     """
-    prints: Fingerprint = {}
-    for module_name, names in _NAMED.items():
-        module = sys.modules.get(module_name)
-        for name in names:
-            if hasattr(module, name):
-                prints[f"{module_name}.{name}"] = _function(getattr(module, name))
-    for module_name, names in _CLASSES.items():
+    looked_up = [
+        (f"{module}.{name}", module, name, getattr(sys.modules.get(module), name))
+        for module, names in (*_NAMED.items(), *devices.INSTRUMENTS.items())
+        for name in names
+        if hasattr(sys.modules.get(module), name)
+    ]
+    entries: list[tuple[str, Mapping[str, Any], str, Any]] = []
+    classes: list[tuple[str, type, int]] = []
+    for module_name, names in devices.CLASSES.items():
         for name in names:
             if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
-                prints.update(_class(f"{module_name}.{name}", cls))
+                classes.append((f"{module_name}.{name}", cls, 0))
     for package in packages:
-        name = package.__name__
-        prints[f"sys.modules[{name}]"] = (sys.modules.get(name),)
         for module in _modules(package):
-            prints.update(_module(module.__name__, module))
+            space: Mapping[str, Any] = vars(module)
+            for key, value in list(space.items()):
+                own = isinstance(value, type) and value.__module__ == module.__name__
+                if own or isinstance(value, FunctionType) or _is_below(module, key, value):
+                    entries.append((f"{module.__name__}.{key}", space, key, value))
+                if own:
+                    classes.append((f"{module.__name__}.{key}", value, 0))
+    for label, cls, _ in classes:
+        space = vars(cls)
+        entries += [(f"{label}.{key}", space, key, value) for key, value in space.items() if _is_method(value)]
+    held = {id(value): (label, value) for label, *_, value in [*looked_up, *entries]}
+    others = [(label, value, _inner(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])]
+    inner = {id(part): (label, part) for label, _, parts in others for part in parts}
+    functions = [(label, one) for label, one in (inner | held).values() if isinstance(one, FunctionType)]
+    return (
+        tuple(looked_up),
+        tuple(entries),
+        tuple((label, one, one.__code__, one.__defaults__ or (), _keywords(one)) for label, one in functions),
+        tuple(others),
+        tuple((label, cls, _count(cls)) for label, cls, _ in classes),
+    )
+
+
+def parts(
+    gpu: object, packages: tuple[ModuleType, ...], of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]]
+) -> Parts:
+    """What else must stay: the names of `packages` in `sys.modules`, and what an attached `gpu` measures with."""
+    found: Parts = {f"sys.modules[{one.__name__}]": (sys.modules.get(one.__name__),) for one in packages}
     if gpu is not None:
-        prints[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
-        for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
-            prints.update(_device(one))
-    return prints
+        found[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
+        found.update(of_gpu(gpu))
+    return found
 
 
-def changed(before: Fingerprint, gpu: object = None, packages: tuple[ModuleType, ...] = ()) -> list[str]:
-    """Names of the instruments that are not what they were, sorted; empty when all is well."""
-    now = snapshot(gpu, packages)
-    return sorted(name for name, parts in before.items() if not _same(parts, now.get(name)))
+def changed(
+    prints: Fingerprint,
+    before: Parts,
+    gpu: object,
+    packages: tuple[ModuleType, ...],
+    of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
+) -> list[str]:
+    """Labels of the instruments that are not what they were, sorted; empty when all is well."""
+    looked_up, entries, functions, others, classes = prints
+    now = parts(gpu, packages, of_gpu)
+    found = [
+        *(label for label, module, name, value in looked_up if _get(module, name) is not value),
+        *(label for label, space, key, value in entries if space.get(key, _MISSING) is not value),
+        *(
+            label
+            for label, one, code, defaults, keywords in functions
+            if one.__code__ is not code
+            or not _same(defaults, one.__defaults__ or ())
+            or not _same(keywords, _keywords(one))
+        ),
+        *(label for label, one, inner in others if not _same(inner, _inner(one))),
+        # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
+        *(f"{label} (methods)" for label, cls, count in classes if _count(cls) != count),
+        *(label for label, one in before.items() if not _same(one, now.get(label))),
+    ]
+    return sorted(set(found))
+
+
+def _get(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, _MISSING)
 
 
 def _same(before: tuple[Any, ...], now: tuple[Any, ...] | None) -> bool:
+    if before is now:
+        return True
     return now is not None and len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
 
 
-def _function(value: Any) -> tuple[Any, ...]:
-    """The parts of a function whose exchange would change what it does."""
-    if isinstance(value, (staticmethod, classmethod)):
-        return (value, *_function(value.__func__))
-    if isinstance(value, property):
-        return (value, *(part for getter in (value.fget, value.fset) for part in _function(getter)))
-    if isinstance(value, FunctionType):
-        defaults = value.__defaults__ or ()
-        keywords = value.__kwdefaults__ or {}
-        return (value, value.__code__, *defaults, *keywords.values())
-    return (value,)
+def _is_method(value: Any) -> bool:
+    return isinstance(value, _METHODS)
+
+
+def _count(cls: type) -> int:
+    return sum(map(_is_method, list(vars(cls).values())))
+
+
+def _keywords(function: FunctionType) -> tuple[Any, ...]:
+    """Defaults of its keyword-only arguments."""
+    values = function.__kwdefaults__
+    return tuple(values.values()) if values else ()
+
+
+def _inner(method: Any) -> tuple[Any, ...]:
+    """The functions of a static method, a class method or a property."""
+    if isinstance(method, property):
+        return method.fget, method.fset, method.fdel
+    return (method.__func__,)
 
 
 def _modules(module: ModuleType) -> Iterator[ModuleType]:
@@ -124,49 +188,12 @@ def _modules(module: ModuleType) -> Iterator[ModuleType]:
     """
     yield module
     for key, value in list(vars(module).items()):
-        if isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{key}":
+        if _is_below(module, key, value):
             yield from _modules(value)
 
 
-def _module(name: str, module: ModuleType) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    for key, value in list(vars(module).items()):
-        if isinstance(value, FunctionType):
-            yield f"{name}.{key}", _function(value)
-        elif isinstance(value, type) and value.__module__ == name:
-            yield f"{name}.{key}", (value,)
-            yield from _class(f"{name}.{key}", value)
-
-
-def _class(name: str, cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    methods = {
-        key: value
-        for key, value in list(vars(cls).items())
-        if isinstance(value, (FunctionType, staticmethod, classmethod, property))
-    }
-    # The names themselves count: an added __getattribute__ changes a class without touching any method.
-    yield f"{name} (methods)", tuple(sys.intern(key) for key in sorted(methods))
-    for key, value in methods.items():
-        yield f"{name}.{key}", _function(value)
-
-
-def _device(gpu: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The parts that a virtual GPU measures with: the same objects, a clock that only its own functions moved."""
-    clock, record = gpu.clock, gpu.queue.record
-    mine = clock.mine()
-    name = f"the virtual GPU {gpu.index}"
-    parts = (gpu.machine, clock, gpu.registry, gpu.queue, gpu.queue._clock, gpu.memory, gpu.memory._clock, gpu.spec)
-    yield f"{name}'s parts", (*parts, record, gpu.memory.history, clock.turns)
-    yield f"{name}'s data sheet", (sys.intern(repr(gpu.spec)),)
-    yield f"{name}'s clock", (mine, mine.step, _answer(mine.step))
-    yield f"{name}'s record", (record.tell, gpu.memory.history.tell, _answer(record.tell))
-
-
-def _answer(ask: Any) -> object:
-    """What a witness (`vgpu.timing.witness`) says to None: whether all is as it can be."""
-    try:
-        return ask(None)
-    except Exception:  # it has been ended
-        return None
+def _is_below(module: ModuleType, key: str, value: Any) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{key}"
 
 
 def _shadowed(gpu: object) -> list[str]:

@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Collection
 
 AVAILABLE = sys.platform == "linux"
 
@@ -198,6 +199,14 @@ def die_with_parent(signal_number: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends: nothing escapes by a double fork."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def close_all_but(keep: Collection[int]) -> None:
+    """Close every other descriptor of this process."""
+    names = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else [str(number) for number in range(1024)]
+    for number in {int(name) for name in names}.difference(keep):
+        with contextlib.suppress(OSError):  # the one that listed the folder is closed already
+            os.close(number)
 
 
 def skip_pids(count: int) -> None:

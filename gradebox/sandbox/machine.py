@@ -21,6 +21,8 @@ _UID_BASE = 1_900_000_000
 _UIDS = 512
 """How many a server has to itself: one for each request, and then the first again."""
 _NOBODY = 65534
+_OURS = 16
+"""More than the guard, the server, its templates and the supervisor, which live in a worker's user namespace too."""
 _PORT = 29500
 
 
@@ -183,7 +185,7 @@ def task(
     if uid is not None:
         process_limit: int | None = limits.processes
     elif namespaces:
-        process_limit = limits.processes + 8  # the guard, the server and the supervisor live in this user namespace too
+        process_limit = limits.processes + _OURS
     elif os.geteuid() == 0 or not linux.AVAILABLE:
         process_limit = None  # root ignores it; elsewhere we cannot count what the user runs already
     else:

@@ -17,32 +17,7 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-NAMES = frozenset(
-    (
-        *("timeline", "memory_timeline", "category_timeline", "memory_by_category", "peak_by_category", "utilization"),
-        *("now", "summary", "inject_slowdown", "inject_host_slowdown"),
-    )
-)
-"""What a probe reads or calls of the virtual GPU."""
-_INSTRUMENTS = {
-    "vgpu.instruments.nvml": ("Nvml.",),
-    "vgpu.instruments.recorder": ("Recorder.",),
-    "vgpu.gpu": ("VirtualGPU.launch",),
-    "vgpu.memory.categories": ("Ledger.after_step",),
-    "vgpu.memory.snapshot": ("_trace",),
-    "vgpu.patches.loaders": ("install.<locals>.get_data",),
-}
-"""Parts of the virtual GPU that read its record for what a real one tells as well, or for themselves. None of them may
-call what it is handed, or a function in C that was built to ask would be taken for it."""
-
-
-_ENTRIES = {
-    "vgpu.operations.dispatch_mode": "DispatchMode.__torch_dispatch__",
-    "vgpu.operations.function_mode": "FunctionMode.__torch_function__",
-}
-"""Where PyTorch calls the virtual GPU with an operation of a program's."""
-_ENGINE = ("vgpu.gpu", "vgpu.machine", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode")
-"""Parts that launch kernels because another part of the virtual GPU tells them to, and nobody else."""
+from gradebox.devices import Simulator
 
 
 @dataclass(frozen=True)
@@ -51,23 +26,27 @@ class Ours:
 
     libraries: tuple[str, ...]
     """Beginnings of the names of files of the standard library (the first two), installed packages and our own."""
+    course: str = ""
+    """Its package."""
+    about: Simulator | None = None
+    """What the course says of its simulator; None where it has none."""
     simulator: frozenset[int] = frozenset()
-    """The virtual GPU's."""
+    """The simulator's."""
     instruments: frozenset[int] = frozenset()
-    """Those of `_INSTRUMENTS`."""
+    """Those of `about.instruments`."""
     entries: frozenset[int] = frozenset()
-    """Those of `_ENTRIES`."""
+    """Those of `about.entries`."""
     engine: frozenset[int] = frozenset()
-    """Those of `_ENGINE`, but for `entries`."""
+    """Those of `about.engine`, but for `entries`."""
     folder: str = ""
-    """Where the files of the virtual GPU lie."""
+    """Where the files of the simulator lie."""
     probes: frozenset[int] = frozenset()
     between: frozenset[int] = frozenset()
     """What may stand between a probe and another of its functions: `contextlib`."""
     top: int = 0
     """The function that calls the probe: nothing above it is the submission's."""
     hidden: tuple[object, ...] = ()
-    """The generators that hold the virtual GPU's record."""
+    """The generators that hold the simulator's record."""
     hidden_code: frozenset[int] = frozenset()
 
 
@@ -76,41 +55,65 @@ _remembered: list[Ours] = []
 """What `remember` found last."""
 
 
-def remember(course: str) -> None:
-    """Look at what is imported already, of ours and of the package `course`.
+def remember(course: str, about: Simulator | None) -> None:
+    """Look at what is imported already, of ours, of the package `course`, and of the simulator.
 
     In the server, before it forks: to go through all modules and their code in a child would touch, and so copy, most
     of its memory.
     """
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("vgpu", "gradebox", course, "probes") or module is contextlib:
+        if name.partition(".")[0] in ("gradebox", course, "probes", about and about.package) or module is contextlib:
             _known.setdefault(name, tuple(_codes(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
-    witness = _known.get("vgpu.timing.witness", ())
-    entries = _ids(
-        code for name, entry in _ENTRIES.items() for code in _known.get(name, ()) if code.co_qualname == entry
-    )
-    engine = _ids(code for name, codes in _known.items() if any(_in(name, part) for part in _ENGINE) for code in codes)
     found = Ours(
         libraries=tuple(stdlib),
+        course=course,
+        probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
+        between=_ids(_known["contextlib"]),
+    )
+    _remembered[:] = [found if about is None else _with_simulator(found, about)]
+
+
+def _with_simulator(found: Ours, about: Simulator) -> Ours:
+    recorder = _known.get(about.recorder, ())
+    entries = _ids(
+        code for name, entry in about.entries.items() for code in _known.get(name, ()) if code.co_qualname == entry
+    )
+    engine = _ids(
+        code for name, codes in _known.items() if any(_in(name, part) for part in about.engine) for code in codes
+    )
+    return replace(
+        found,
+        about=about,
         entries=entries,
         engine=engine - entries,
-        folder=next((code.co_filename.rpartition("/timing/")[0] + "/" for code in witness), ""),
-        simulator=_ids(code for name, codes in _known.items() if _in(name, "vgpu") for code in codes),
+        folder=next((_folder_of_package(code.co_filename, about.recorder) for code in recorder), ""),
+        simulator=_ids(code for name, codes in _known.items() if _in(name, about.package) for code in codes),
         instruments=_ids(
             code
-            for name, starts in _INSTRUMENTS.items()
+            for name, starts in about.instruments.items()
             for code in _known.get(name, ())
             if code.co_qualname.startswith(starts)
         ),
-        probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
-        between=_ids(_known["contextlib"]),
-        hidden_code=_ids(code for code in witness if code.co_name in ("record", "history", "steps")),
+        hidden_code=_ids(code for code in recorder if code.co_name in about.generators),
     )
-    _remembered[:] = [found]
 
 
-def know(course: str, folders: Iterable[str], probe: str, top: CodeType, gpu: Any = None) -> Ours:
+def _folder_of_package(file: str, module: str) -> str:
+    """The folder of the package that `module`, which lies in `file`, is in."""
+    for _ in range(module.count(".")):
+        file = file.rpartition("/")[0]
+    return file + "/"
+
+
+def know(
+    course: str,
+    folders: Iterable[str],
+    probe: str,
+    top: CodeType,
+    about: Simulator | None = None,
+    hidden: Iterable[object] | None = None,
+) -> Ours:
     """Everything that is there now is ours.
 
     Args:
@@ -118,38 +121,35 @@ def know(course: str, folders: Iterable[str], probe: str, top: CodeType, gpu: An
         folders: of libraries, besides the standard library's.
         probe: the name of the probe's module.
         top: the code that will call the probe.
-        gpu: the attached virtual GPU.
+        about: the course's simulator.
+        hidden: the generators that hold its record; None where it is not attached.
     """
-    if probe not in _known or (gpu is not None and "vgpu.timing.witness" not in _known):
-        remember(course)  # something was not imported in the server
+    if probe not in _known or (hidden is not None and about is not None and about.recorder not in _known):
+        remember(course, about)  # something was not imported in the server
     (found,) = _remembered
-    hidden: list[object] = []
-    if gpu is not None:
-        kept = [keeper for one in gpu.machine.gpus for keeper in (one.queue.record, one.memory.history)]
-        hidden = [*(keeper.tell.__self__ for keeper in kept), gpu.clock.mine().step.__self__]
     return replace(
         found,
         libraries=(*found.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
         top=id(top),
-        hidden=tuple(hidden),
+        hidden=tuple(hidden or ()),
     )
 
 
-def asks(frame: FrameType) -> bool:
-    """Whether a frame is just now reading or calling something of `NAMES`, by its own instructions."""
-    offsets, asking = _instructions(frame.f_code)
+def asks(frame: FrameType, names: frozenset[str]) -> bool:
+    """Whether a frame is just now reading or calling something of these names, by its own instructions."""
+    offsets, asking = _instructions(frame.f_code, names)
     # The frame may point behind the instruction, into its cache.
     return asking[bisect.bisect_right(offsets, frame.f_lasti) - 1]
 
 
 @functools.cache
-def _instructions(code: CodeType) -> tuple[list[int], list[bool]]:
-    """Offsets of the instructions, and whether each reads a name of `NAMES` or calls what was read under it."""
+def _instructions(code: CodeType, names: frozenset[str]) -> tuple[list[int], list[bool]]:
+    """Offsets of the instructions, and whether each reads one of `names` or calls what was read under it."""
     offsets, asking = [], []
     begins: set[tuple[int | None, int | None]] = set()
     for instruction in dis.get_instructions(code):
         place = instruction.positions and (instruction.positions.lineno, instruction.positions.col_offset)
-        reads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in NAMES
+        reads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in names
         if reads and place:
             begins.add(place)
         offsets.append(instruction.offset)

@@ -1,8 +1,9 @@
-"""The preloaded server: imports torch once, then forks a supervisor for every request. Single-threaded throughout.
+"""The preloaded server: imports what the course needs, once; then has a supervisor forked for every request.
 
 Started by the judge as a new interpreter. It is a small *guard*, which stays behind to clean up whatever happens; where
-namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below can outlive it; and the *server*
-proper. None of them runs a tensor operation, initialises CUDA, or executes code of a submission.
+namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below can outlive it; the *server*
+proper; and the *templates* that fork the supervisors (`templates.py`). None of them uses a device, has several threads,
+or executes code of a submission.
 
 Many libraries notice that they were forked by comparing process ids, so no process may have the number of one above
 it, although every pid namespace counts from 1: the supervisor is process 1 of its own, hence the server is not of
@@ -20,10 +21,10 @@ import pkgutil
 import select
 import shutil
 import signal
-import sys
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, linux, machine, ours, processes, supervisor, wire
+from gradebox import devices
+from gradebox.sandbox import codec, linux, machine, ours, processes, ready, templates, wire
 
 MAX_REQUEST_BYTES = 2**30
 _BACKSTOP_SECONDS = 15.0
@@ -55,9 +56,13 @@ def main(channel: int, lifeline: int) -> NoReturn:
         if site.namespaces:
             _init(channel, above=guard)
         try:
-            _Server(config, site, channel, above=guard).serve()
+            _Server(config, site, channel).serve()
         except wire.Closed:
             os._exit(0)
+        except templates.Born as born:
+            kind, way = born.kind, born.channel
+        # Behind that block nothing holds the server's frames, with the request in them, any more.
+        templates.live(kind, way, config, site, skip_pids=_small(guard))
     os.close(channel)
     _guard(below, lifeline)
     if not os.read(lifeline, 1):
@@ -105,14 +110,13 @@ def _guard(below: int, lifeline: int) -> None:
 class _Server:
     """Serves one judge, one request at a time, until it is gone."""
 
-    def __init__(self, config: machine.Config, site: machine.Machine, channel: int, *, above: int) -> None:
-        """`above` is the guard's number, where the guard lives."""
-        self._above = above
+    def __init__(self, config: machine.Config, site: machine.Machine, channel: int) -> None:
         self._config = config
         self._site = site
         self._channel = channel
         self._count = 0
-        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if site.namespaces else -1
+        self._devices = devices.load("")
+        self._templates = templates.Templates(namespaces=site.namespaces)
 
     def serve(self) -> NoReturn:
         if linux.AVAILABLE:
@@ -123,36 +127,32 @@ class _Server:
             greeting = {"error": f"{type(error).__name__}: {error}"}
         wire.send(self._channel, codec.dump_json(greeting))
         while True:
-            request, tensors = self._next()
-            wire.send(self._channel, self._run(request, tensors))
+            request, frame = self._next()
+            wire.send(self._channel, self._run(request, frame))
 
     def _next(self) -> tuple[dict[str, Any], bytes]:
-        """The next request. Its bytes stay here: the frames below those of a worker are a copy of ours."""
-        head, tensors = codec.split(wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES))
-        return codec.load_json(head), tensors
+        """The next request, and the frame it came in, which is passed on."""
+        frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
+        return codec.load_json(codec.split(frame)[0]), frame
 
     def _prepare(self) -> dict[str, Any]:
         """Import everything children will need, and make forking cheap; the greeting for the judge."""
+        self._devices = devices.load(self._config.of_course.devices)
         for name in self._config.preload:
             try:
                 self._import(name)
             except ImportError:
                 if name not in self._config.optional:
                     raise
-        if "vgpu" in sys.modules:
-            sys.modules["vgpu"].prepare()
         if not self._site.namespaces:
             packages = f"{self._config.home}/packages"
             os.makedirs(packages, exist_ok=True)
             for folder in self._site.view.packages:
                 with contextlib.suppress(FileExistsError):
                     os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
-        ours.remember(self._config.of_course.course)
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
-        if linux.AVAILABLE and (threads := len(os.listdir("/proc/self/task"))) > 1:
-            raise RuntimeError(f"the server has {threads} threads after preloading, so forking it is not safe")
+        ours.remember(self._config.of_course.course, self._devices.SIMULATOR)
+        self._devices.require_forkable()
+        ready.require_one_thread()
         # Objects that live as long as the server need not be visited, and so copied, by any child's collector.
         gc.collect()
         gc.freeze()
@@ -177,52 +177,29 @@ class _Server:
                 if not entry.name.endswith("__main__"):
                     importlib.import_module(entry.name)
 
-    def _run(self, request: dict[str, Any], tensors: bytes) -> bytes:
-        """Fork a supervisor, pass on its frame, and return only when every process of the run has ended."""
+    def _run(self, request: dict[str, Any], frame: bytes) -> bytes:
+        """Have a request carried out, and return its supervisor's frame only when every process of it has ended."""
         self._count += 1
-        namespaces = self._site.namespaces
-        work = "/tmp/work" if namespaces else self._make_work()
-        task = machine.task(
-            request,
-            self._config,
-            self._site.view,
-            self._site.uid_of(self._count),
-            namespaces=namespaces,
-            filtered=not self._site.unfiltered,
-            tensors=tensors,
-            work=work,
-        )
+        values, ranks = request.get("values", True), request.get("ranks", 1)
+        kind = ready.kind_of(self._devices, request["device"], values=values, ranks=ranks)
+        limits = request["limits"]
+        seconds = limits["wall_seconds"] + limits["rank_grace_seconds"] + _BACKSTOP_SECONDS
         reader, writer = os.pipe()
-        run = supervisor.Run(
-            task=task,
-            namespaces=namespaces,
-            view=self._site.view,
-            mount_point=f"{self._config.home}/root",
-            submission=request.get("submission"),
-            out=writer,
-            skip_pids=_small(self._above),
-        )
-        if namespaces:
-            linux.unshare(linux.CLONE_NEWPID)  # for our next child only, see below
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            os.close(self._channel)
-            supervisor.main(run)
-        os.close(writer)
-        if namespaces:
-            linux.setns(self._own_pids, linux.CLONE_NEWPID)
-        wall_seconds = task.limits.wall_seconds + task.limits.rank_grace_seconds + _BACKSTOP_SECONDS
         try:
-            return self._await(reader, wall_seconds)
+            template = self._templates.start(kind, self._count, frame, writer)
+        except templates.Gone:
+            self._templates.end_all()
+            return _failed("a process that was to fork the supervisor ended")
         finally:
-            processes.send([pid], signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)  # for process 1 of a namespace, this waits for everything in it
+            os.close(writer)
+        try:
+            return self._await(reader, seconds)
+        finally:
             os.close(reader)
-            if not namespaces:
-                processes.end_descendants()
-                _remove(work)
+            try:
+                template.end()
+            except templates.Gone:
+                self._templates.end_all()
 
     def _await(self, reader: int, seconds: float) -> bytes:
         """The supervisor's frame, or one of our own that says why there is none.
@@ -242,23 +219,8 @@ class _Server:
                 raise TimeoutError
             return wire.receive(reader, max_bytes=2**40, timeout_seconds=60.0)
         except (wire.Closed, TimeoutError):
-            return codec.join(codec.dump_json({"failed": "the supervisor ended without a reply"}))
-
-    def _make_work(self) -> str:
-        work = f"{self._config.home}/work-{self._count}"
-        os.mkdir(work, 0o700)
-        uid = self._site.uid_of(self._count)
-        if uid is not None:
-            os.chown(work, uid, uid)
-        return work
+            return _failed("the supervisor ended without a reply")
 
 
-def _remove(folder: str) -> None:
-    """Delete a run's folder although the submission may have taken permissions away."""
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            path = os.path.join(parent, name)
-            if not os.path.islink(path):
-                with contextlib.suppress(OSError):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+def _failed(why: str) -> bytes:
+    return codec.join(codec.dump_json({"failed": why}))

@@ -34,7 +34,7 @@ class Student:
     device: str
     """`"cuda"` (real or virtual) or `"cpu"`."""
     gpu: Any
-    """The attached `vgpu.VirtualGPU`, or None."""
+    """What the course's devices attached (`gradebox.devices`): here a `vgpu.VirtualGPU`; or None."""
     rank: int
     ranks: int
     rendezvous: str

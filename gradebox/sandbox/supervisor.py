@@ -1,7 +1,7 @@
 """Process 1 of a run: enters the namespaces, starts one worker per rank, enforces the limits, and ends everything.
 
 Trusted and small: runs no code of the submission, and reads of its workers' results only a token and a length. Forked
-from the server for each request; hands one frame back and ends.
+from a template for each request; hands one frame back and ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from gradebox.sandbox import codec, linux, processes, root, seccomp, wire, worker
+from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.types import TEXT_BYTES
 
 _TICK_SECONDS = {True: 0.02, False: 0.1}
@@ -33,10 +34,11 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Run:
-    """One request, as the server hands it to its supervisor."""
+    """One request, as a template hands it to its supervisor."""
 
     task: worker.Task
     """For rank 0; the others differ in `rank`."""
+    ready: Ready
     namespaces: bool
     view: root.View
     mount_point: str
@@ -62,8 +64,8 @@ class _Rank:
         self.pid = os.fork()
         if self.pid == 0:
             pipes = worker.Pipes(**{name: writer for name, (_, writer) in ends.items()}, control=far_control.detach())
-            _close_all_but({0, 1, 2, *vars(pipes).values()})
-            worker.main(task, pipes, self.token, self.closing, self.page)
+            linux.close_all_but({0, 1, 2, *vars(pipes).values()})
+            worker.main(task, run.ready, pipes, self.token, self.closing, self.page)
         for _, writer in ends.values():
             os.close(writer)
         far_control.close()
@@ -155,14 +157,6 @@ class _Rank:
         return side, payload if kind == "result" and payload is not None else b""
 
 
-def _close_all_but(keep: set[int]) -> None:
-    """Close every other descriptor: the judge's channel, and the pipes of the ranks forked before."""
-    names = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else [str(number) for number in range(1024)]
-    for number in {int(name) for name in names} - keep:
-        with contextlib.suppress(OSError):  # the one that listed the folder is closed already
-            os.close(number)
-
-
 def _end(status: int) -> tuple[str, str]:
     """What a worker's exit status means when it sent no result."""
     if os.WIFSIGNALED(status):
@@ -186,6 +180,7 @@ def _signal_name(number: int) -> str:
 def main(run: Run) -> NoReturn:
     """Carry out one run in a process forked for it. Never returns."""
     try:
+        linux.close_all_but({0, 1, 2, run.out})
         os.setsid()
         if linux.AVAILABLE:
             linux.die_with_parent(signal.SIGKILL)

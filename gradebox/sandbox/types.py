@@ -23,7 +23,7 @@ Kind = Literal[
     "timeout",  # the wall-clock or CPU limit
     "memory",  # the memory limit, or an allocation that could not succeed under it
     "output",  # too much printed, written to files, or returned
-    "unsupported",  # vgpu.Unsupported: the virtual GPU cannot tell, so neither can we
+    "unsupported",  # a simulated device cannot tell, so neither can we
     "tampered",  # an instrument changed while the submission ran: the reading is void
     "probe_error",  # our own probe failed without a frame of the submission: needs review, never a failed check
 ]

@@ -12,21 +12,24 @@ import functools
 import gc
 import importlib
 import importlib.util
+import itertools
 import mmap
 import os
-import random
 import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
+from gradebox import devices
+from gradebox.devices import DeviceModule
 from gradebox.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
+from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.student import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
 
@@ -87,21 +90,23 @@ VOIDED, LOST = 0, 1
 """Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
 
 
-def main(task: Task, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
+def main(task: Task, ready: Ready, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
     """Be rank `task.rank` of a request, in a process forked for it. Never returns.
 
-    `token` goes in front of the result, so that bytes written to the pipe by others are not taken for one. `closing` is
-    the last line of the notes, without which no result counts. `page` is shared with the supervisor, and with every
-    process that the submission forks: what is said there needs no descriptor, which could be closed or replaced.
+    `ready` is what was done before the fork. `token` goes in front of the result, so that bytes written to the pipe by
+    others are not taken for one. `closing` is the last line of the notes, without which no result counts. `page` is
+    shared with the supervisor, and with every process that the submission forks: what is said there needs no
+    descriptor, which could be closed or replaced.
     """
     # Bound and made before a submission runs: what it replaces later does not reach these.
     own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
     void = token + codec.join(codec.join(_TAMPERED, b""))
-    functions, entries = instruments.seal(sys.modules[__name__], codec)
+    module: Any = devices.load(task.course.devices)
+    functions, entries = instruments.seal(sys.modules[__name__], codec, module)
     try:
         _enter(task, pipes)
         emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
-        outcome, tensors = _observe(task, emit, page)
+        outcome, tensors = _observe(task, ready, module, emit, page)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
@@ -201,21 +206,26 @@ def _set_environment(task: Task) -> None:
     tempfile.tempdir = None
 
 
-def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tuple[dict[str, Any], dict[str, Any]]:
+def _observe(
+    task: Task, ready: Ready, module: DeviceModule, emit: Callable[[bytes], None], page: mmap.mmap
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
     folders = [*task.probe_folders, *task.probe_paths]
     importing: list[str] = []
     taken: dict[str, tuple[str, Any]] = {}
     tampered: list[str] = []
+    about = module.SIMULATOR
+    # Bound before the submission runs, as is all that is used after it.
+    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, module.from_probe)
     try:
-        _seed(task)
+        module.seed(task.device, task.rank, threads=task.threads)
         probe = _find_probe(task)
         arguments = dict(task.params) | {
-            name: _as_tensor(array) for name, array in codec.load_tensors(task.tensors).items()
+            name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()
         }
-        with _attached(task.device, task.values, task.ranks) as gpu:
+        with module.attach(task.device, values=task.values, ranks=task.ranks, prepared=ready.prepared) as gpu:
             student = Student(
-                device="cpu" if task.device == "cpu" else "cuda",
+                device=module.visible(task.device),
                 gpu=gpu,
                 rank=task.rank,
                 ranks=task.ranks,
@@ -223,13 +233,17 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
                 present=task.present,
                 importing=importing,
             )
-            own = instruments.own_packages(task.course.course)
-            _hide("gradebox", task.course.course)
-            check = functools.partial(instruments.changed, instruments.snapshot(gpu, own), gpu, own)
-            known = ours.know(task.course.course, _libraries(task, own), probe.__module__, _observe.__code__, gpu)
+            own = instruments.own_packages(task.course.course, about)
+            prints = ready.prints if ready.covers(probe.__module__, gpu) else instruments.snapshot(own, module)
+            _hide(ready, "gradebox", task.course.course)
+            before = instruments.parts(gpu, own, of_gpu)
+            check = functools.partial(instruments.changed, prints, before, gpu, own, of_gpu)
+            hidden = module.hidden(gpu) if gpu is not None else None
+            libraries = _libraries(task, own)
+            known = ours.know(task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden)
             void = functools.partial(_void, page, tampered.append)
             finish = audit.install(known, _allowed(task), emit, void)
-            # Out of reach of `gc.get_objects`: the probe's frames, the virtual GPU and its record.
+            # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
             try:
@@ -237,11 +251,15 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
             finally:
                 finish()
                 tampered += check()
-        value = codec.to_json(returned, functools.partial(_put_aside, taken))
+        value = codec.to_json(returned, put_aside)
         outcome: dict[str, Any] = {"kind": "ok", "value": value}
     except BaseException as error:
         outcome = failures.describe(
-            error, submission=task.submission, importing=importing, probe_folders=[f"{f}/" for f in folders]
+            error,
+            submission=task.submission,
+            importing=importing,
+            probe_folders=[f"{f}/" for f in folders],
+            simulator=about,
         )
     if tampered:
         # Nothing more is needed from what may have been changed: no tensors, and names that are our own.
@@ -251,16 +269,6 @@ def _observe(task: Task, emit: Callable[[bytes], None], page: mmap.mmap) -> tupl
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
     return outcome | {"dtypes": dtypes}, arrays
-
-
-def _seed(task: Task) -> None:
-    """Forked ranks would share the server's generator states; give each its own, the same in every run."""
-    random.seed(task.rank)
-    np.random.seed(task.rank)
-    if "torch" in sys.modules:
-        torch = sys.modules["torch"]
-        torch.manual_seed(task.rank)
-        torch.set_num_threads(task.threads)
 
 
 def _find_probe(task: Task) -> Any:
@@ -279,20 +287,6 @@ def _find_probe(task: Task) -> Any:
             return getattr(module, function)
     lab, _, name = module_name.partition(".")
     return getattr(importlib.import_module(f"{task.course.course}.{lab}.probes.{name}"), function)
-
-
-@contextlib.contextmanager
-def _attached(device: str, values: bool, ranks: int) -> Iterator[Any]:
-    """The device the submission will see as `cuda`, one for each rank; yields the virtual GPU or None."""
-    kind, _, model = device.partition(":")
-    if kind != "vgpu":
-        yield None
-        return
-    import vgpu
-
-    # force: on a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
-    with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
-        yield gpu
 
 
 def _allowed(task: Task) -> tuple[str, ...]:
@@ -344,28 +338,25 @@ def _emit(
     page[LOST] = 1
 
 
-def _hide(*packages: str) -> None:
+def _hide(ready: Ready, *packages: str) -> None:
     """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        del sys.modules[name]
+    # The newest stand last. To go through all names would touch, and so copy, a page for every second one.
+    added = itertools.islice(reversed(sys.modules), len(sys.modules) - ready.imported)
+    for name in [*ready.modules, *added]:
+        if name.partition(".")[0] in packages:
+            sys.modules.pop(name, None)
 
 
-def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    import torch
-
-    return torch.from_numpy(array)
-
-
-def _put_aside(taken: dict[str, tuple[str, Any]], path: str, value: Any) -> bool:
+def _put_aside(
+    taken: dict[str, tuple[str, Any]],
+    from_probe: Callable[[Any], tuple[str, Any] | None],
+    path: str,
+    value: Any,
+) -> bool:
     """Take tensors and arrays out of a probe's value; false for anything else."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        # A subclass could answer for itself; its plain data cannot.
-        plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
-        if dtype == "bfloat16" or dtype.startswith("float8"):
-            plain = plain.to(torch.float32)
-        taken[path] = (dtype, plain.contiguous().numpy())
+    tensor = from_probe(value)
+    if tensor is not None:
+        taken[path] = tensor
         return True
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         taken[path] = (str(value.dtype), np.asarray(value))

@@ -17,8 +17,8 @@ from gradebook.results import ClassResult
 from gradebook.run.grade_class import OpenEngine, Order, grade_class
 from gradebook.run.judging import SandboxJudge
 from gradebook.run.processes import local_pool
-from gradebook.run.tasks import EngineError
 from gradebook.settings import parse_moment
+from gradebook.tasks import EngineError
 from gradebox.devices import DeviceError
 from gradebox.grade import ExitCode
 from gradebox.report.console import Console

@@ -174,7 +174,7 @@ def review_class(
     """
     from gradebook.exports import review_list
     from gradebook.exports.book import Book
-    from gradebook.run.tasks import EngineError
+    from gradebook.tasks import EngineError
     from gradebox.devices import DeviceError
     from gradebox.rubric import RubricError
 

@@ -13,6 +13,7 @@ from gradebox.release.folder import MANIFEST, render_all, solve_all
 from gradebox.release.stubs import ReleaseError
 
 _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")
+_LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md")
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -75,6 +76,8 @@ def _below(course: Path, folder: str, known: frozenset[str] | None) -> list[str]
     found = []
     for path in sorted((course / folder).rglob("*")):
         name = path.relative_to(course).as_posix()
+        if any(path.is_relative_to(course / one) for one in _LEFT_OUT):
+            continue
         if path.is_file() and not _BY_PRODUCTS.intersection(path.parts) and (known is None or name in known):
             found.append(name)
     return found

@@ -1,13 +1,26 @@
-"""What a grade runs on: parses `--device` and finds out whether there is an NVIDIA GPU.
+"""What submissions run on here: an NVIDIA GPU, a virtual one, or the CPU (see `gradebox.devices.DeviceModule`).
 
-Runs in the judge, so it asks NVML and not torch; the sandbox child attaches what is named here.
+`parse` runs in the judge, so it asks NVML and not torch. The rest runs in the sandbox's processes, where torch and vgpu
+are imported already; what is looked up in `sys.modules` there is not worth a second of importing in the judge.
 """
 
 from __future__ import annotations
 
-from gradebox.devices import Device, DeviceError
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradebox.devices import CPU, Device, DeviceError, Simulator
 
 DEFAULT_MODEL = "T4"
+_VIRTUAL = "vgpu"
+
+# --- in the judge -----------------------------------------------------------------------------------------------------
 
 
 def parse(option: str) -> Device:
@@ -27,7 +40,7 @@ def parse(option: str) -> Device:
             )
         return _virtual(DEFAULT_MODEL)
     kind, _, model = option.partition(":")
-    if kind == "vgpu":
+    if kind == _VIRTUAL:
         return _virtual(model or DEFAULT_MODEL)
     raise DeviceError(f"--device {option}: expected auto, cuda, vgpu or vgpu:MODEL")
 
@@ -57,3 +70,163 @@ def _nvidia_gpu() -> str | None:
         return name.decode() if isinstance(name, bytes) else str(name)
     finally:
         pynvml.nvmlShutdown()
+
+
+# --- in the sandbox ---------------------------------------------------------------------------------------------------
+
+SIMULATOR: Simulator | None = Simulator(
+    package=_VIRTUAL,
+    title="the virtual GPU",
+    unsupported="Unsupported",
+    record_event="vgpu.record",
+    launch_event="vgpu.launch",
+    traced="launches, by tracing them",
+    asked=frozenset(
+        (
+            *("timeline", "memory_timeline", "category_timeline", "memory_by_category", "peak_by_category"),
+            *("utilization", "now", "summary", "inject_slowdown", "inject_host_slowdown"),
+        )
+    ),
+    instruments={
+        "vgpu.instruments.nvml": ("Nvml.",),
+        "vgpu.instruments.recorder": ("Recorder.",),
+        "vgpu.gpu": ("VirtualGPU.launch",),
+        "vgpu.memory.categories": ("Ledger.after_step",),
+        "vgpu.memory.snapshot": ("_trace",),
+        "vgpu.patches.loaders": ("install.<locals>.get_data",),
+    },
+    entries={
+        "vgpu.operations.dispatch_mode": "DispatchMode.__torch_dispatch__",
+        "vgpu.operations.function_mode": "FunctionMode.__torch_function__",
+    },
+    engine=("vgpu.gpu", "vgpu.machine", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode"),
+    recorder="vgpu.timing.witness",
+    generators=("record", "history", "steps"),
+)
+INSTRUMENTS = {
+    "torch": ("allclose", "equal", "isclose"),
+    "torch.testing": ("assert_close",),
+    "torch.cuda": ("synchronize", "is_available", "Event", "Stream", "memory_allocated", "memory_reserved",
+                   "max_memory_allocated", "max_memory_reserved", "memory_stats", "mem_get_info", "empty_cache",
+                   "reset_peak_memory_stats", "reset_accumulated_memory_stats", "get_device_properties",
+                   "get_device_name", "device_count", "current_device"),
+    "torch.cuda.memory": ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
+                          "memory_stats", "reset_peak_memory_stats", "empty_cache"),
+    "torch.distributed": ("all_reduce", "all_gather", "broadcast", "barrier", "reduce", "reduce_scatter",
+                          "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
+}  # fmt: skip
+CLASSES = {"torch.cuda": ("Event", "Stream")}
+
+
+def require_forkable() -> None:
+    """CUDA that is initialised does not work in forked children.
+
+    Raises:
+        RuntimeError: it is.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
+
+
+def prepares(device: str) -> bool:
+    """To attach a virtual GPU is to look at thousands of modules."""
+    return device.partition(":")[0] == _VIRTUAL
+
+
+def prepare(device: str, *, values: bool, ranks: int) -> Any:
+    """A `vgpu.Prepared`: one virtual GPU for each rank."""
+    import vgpu
+
+    # On a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
+    return vgpu.prepare(device.partition(":")[2], gpus=ranks, values=values)
+
+
+def seed(device: str, number: int, *, threads: int) -> None:
+    """Forked ranks would share the server's generator states; give each its own, the same in every run."""
+    random.seed(number)
+    np.random.seed(number)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # `torch.manual_seed` would seed the virtual GPU, which is there already, as well.
+        (torch.manual_seed if device == "cuda" else torch.default_generator.manual_seed)(number)
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[Any]:
+    """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
+    kind, _, model = device.partition(":")
+    if kind != _VIRTUAL:
+        yield None
+    elif prepared is not None:
+        with prepared.begin() as gpu:
+            yield gpu
+    else:
+        import vgpu
+
+        with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
+            yield gpu
+
+
+def visible(device: str) -> str:
+    """Real or virtual, it is `cuda` to a submission."""
+    return CPU if device == CPU else "cuda"
+
+
+def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
+    """What each virtual GPU measures with: the same objects, and a clock that only its own functions moved."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
+        clock, record, history = one.clock, one.queue.record, one.memory.history
+        mine = clock.mine()
+        name = f"the virtual GPU {one.index}"
+        pieces = (
+            one.machine,
+            clock,
+            one.registry,
+            one.queue,
+            one.queue._clock,
+            one.memory,
+            one.memory._clock,
+            one.spec,
+        )
+        found[f"{name}'s parts"] = (*pieces, record, history, clock.turns)
+        found[f"{name}'s data sheet"] = (sys.intern(repr(one.spec)),)
+        found[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
+        found[f"{name}'s record"] = (record.tell, history.tell, _answer(record.tell))
+    return found
+
+
+def _answer(ask: Any) -> object:
+    """What a witness (`vgpu.timing.witness`) says to None: whether all is as it can be."""
+    try:
+        return ask(None)
+    except Exception:  # it has been ended
+        return None
+
+
+def hidden(gpu: Any) -> tuple[object, ...]:
+    """The generators that hold the record of each virtual GPU, and the clock's."""
+    kept = [keeper for one in gpu.machine.gpus for keeper in (one.queue.record, one.memory.history)]
+    return (*(keeper.tell.__self__ for keeper in kept), gpu.clock.mine().step.__self__)
+
+
+def to_probe(array: NDArray[Any]) -> Any:
+    """A tensor on the CPU."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def from_probe(value: Any) -> tuple[str, NDArray[Any]] | None:
+    """A tensor's plain data; bfloat16 and float8, which NumPy lacks, as float32."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    dtype = str(value.dtype).removeprefix("torch.")
+    # A subclass could answer for itself; its plain data cannot.
+    plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
+    if dtype == "bfloat16" or dtype.startswith("float8"):
+        plain = plain.to(torch.float32)
+    return dtype, plain.contiguous().numpy()

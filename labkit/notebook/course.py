@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from labkit.device import Device, open_device
-from labkit.notebook import errors, kernel
+from labkit.notebook import errors, grading, kernel
 from labkit.notebook.modules import Modules, find_folder
 
 _LABS = {
@@ -72,9 +72,7 @@ class Course:
 
     def grade(self) -> None:
         """Grade this lab as `make grade LAB=n` does, and show criteria, points and what to do next."""
-        from labkit.notebook.grading import grade_and_show
-
-        grade_and_show(self)
+        grading.grade_and_show(self.lab, self.labs, root=self.root, folder=self.folder)
 
 
 _opened: Course | None = None

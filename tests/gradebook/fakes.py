@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import grader
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 from gradebox.submission import MACHINE_WAS_BUSY
 

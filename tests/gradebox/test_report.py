@@ -70,13 +70,31 @@ def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reas
     for name in ("lab1.benchmark.warmed_up", "lab1.memory.peak_equals_truth"):
         reports[name] = CheckReport(Outcome.BLOCKED, f"blocked by {cause}: Task 1.2 is open", blocked_by=cause)
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
-    page = html.render(grade(course, course.select((1,)), reports, here))
+    titles = grader.course().titles(course.labs)
+    page = html.render(grade(course, course.select((1,)), reports, here, titles))
     assert page.count("Task 1.2 is open") == 1
-    assert page.count(f"waits for {cause}") == 2
+    assert page.count(f"waits for “{titles[cause]}”") == 2
+    assert page.count(f'waits for “{titles[cause]}” <code class="id">{cause}</code>') == 1  # from another criterion
     assert "make next" in page
     apart = html.render(grade(course, course.select_criteria(("lab1.memory",)), reports, here), student="Ada")
     assert f"blocked by {cause}: Task 1.2 is open" in apart  # whose reason stands nowhere else
     assert "make next" not in apart
+
+
+def test_a_check_is_called_by_its_title_and_without_one_by_its_id(
+    result: Grade, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.show(result, [], [])
+    assert "✗ lab1.benchmark.warmed_up\n" in capsys.readouterr().out
+    assert "<span>lab1.benchmark.warmed_up</span>" in html.render(result)
+    document = to_document(result)
+    for check in document["labs"][0]["criteria"][0]["checks"]:
+        check["title"] = "Warms up & measures" if check["id"] == "lab1.benchmark.warmed_up" else ""
+    titled = from_document(document)
+    report.show(titled, [], [])
+    assert "✗ Warms up & measures  lab1.benchmark.warmed_up\n" in capsys.readouterr().out
+    page = html.render(titled)
+    assert '<span>Warms up &amp; measures <code class="id">lab1.benchmark.warmed_up</code></span>' in page
 
 
 def test_the_page_needs_nothing_from_outside(result: Grade) -> None:

@@ -96,7 +96,7 @@ def test_what_builds_on_a_failed_check_names_it_and_the_rest_is_graded(tmp_path:
     }
     failed, blocked = grade.labs[0].criteria[0].checks
     assert blocked.blocked_by == failed.id
-    assert blocked.message == f"blocked by {failed.id}: {failed.message}"
+    assert blocked.message == f"blocked by '{failed.title}' ({failed.id}): {failed.message}"
     assert grade.score == 6
 
 

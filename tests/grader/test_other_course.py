@@ -1,29 +1,94 @@
-"""Another course than this one can be graded: a rubric, checks and probes of its own, given by a plugin."""
+"""Another course than this one can be graded: a folder with a rubric, checks and probes of its own."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.other_graders import COURSE, PRELOAD, Course
-from benchmarks.three_questions import assignment
-from gradebox.configuration import own_configuration
+from benchmarks import three_questions
+from benchmarks.other_graders import score
+from gradebox import course as courses
+from gradebox import hints
+from gradebox.course import CourseError
+from gradebox.reading import ReadingError
 from gradebox.sandbox import Sandbox
 
+ROOT = Path(__file__).parents[2]
 
-@pytest.mark.parametrize(
-    ("answers", "points"), [(assignment.QUESTIONS, 3), (assignment.WRONG, 2)], ids=["right", "wrong"]
-)
-def test_a_course_of_a_plugin_is_graded_with_its_own_rubric_and_checks(
-    answers: dict[str, str], points: int, tmp_path: Path, pytester: pytest.Pytester
-) -> None:
-    lab = tmp_path / "ada" / "lab1_questions"
-    lab.mkdir(parents=True)
-    (lab / "questions.py").write_text(assignment.module(answers))
-    arguments = [*own_configuration(), "--grade", f"--submission={lab.parent}", "--device=vgpu"]
-    with Sandbox(lab.parent, preload=PRELOAD, probe_paths=[COURSE / "probes"]) as sandbox:
-        pytester.inline_run(*arguments, f"--grade-report={tmp_path / 'report'}", plugins=[Course(sandbox)])
-    grade = json.loads((tmp_path / "report" / "grade.json").read_text())
-    assert (grade["score"], grade["max_score"], grade["rubric_version"]) == (points, 3, "three-questions")
+
+def _submission(folder: Path, answers: dict[str, str]) -> Path:
+    file = folder / three_questions.PLACE
+    file.parent.mkdir(parents=True)
+    file.write_text(three_questions.module(answers))
+    return folder
+
+
+def _gradebox(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "gradebox", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _copy(folder: Path, name: str = "own_course") -> Path:
+    """A small course that loads."""
+    course = folder / name
+    (course / "lab1" / "checks").mkdir(parents=True)
+    for place in (course, course / "lab1", course / "lab1" / "checks"):
+        (place / "__init__.py").touch()
+    (course / "course.toml").write_text('title = "T"\nversion = "1"\npoints = 1\npass_percent = 50\nlabs = ["lab1"]\n')
+    (course / "lab1" / "rubric.toml").write_text(
+        'title = "L"\npackage = "lab1_own"\npoints = 1\n[one]\ntitle = "O"\npoints = 1\n[one.checks]\nright = 1\n'
+    )
+    return course
+
+
+def test_answers_get_their_points_in_one_sandbox_after_the_other(tmp_path: Path) -> None:
+    right, wrong = three_questions.QUESTIONS, three_questions.WRONG
+    folders = [_submission(tmp_path / f"s{number}", answers) for number, answers in enumerate((right, wrong, right))]
+    with Sandbox(folders[0], courses.load(three_questions.COURSE).environment) as sandbox:
+        assert [score(folder, sandbox) for folder in folders] == [3, 2, 3]
+
+
+def test_every_check_has_a_hint() -> None:
+    course = courses.load(three_questions.COURSE)
+    assert hints.problems(course.rubric, hints.load(course)) == []
+
+
+def test_a_course_in_a_submission_is_refused(tmp_path: Path) -> None:
+    course = _copy(tmp_path / "ada")
+    mark = tmp_path / "mark"
+    (course / "lab1" / "checks" / "one.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    (tmp_path / "ada" / "lab1_own").mkdir()
+    done = _gradebox("grade", f"--course={course}", tmp_path / "ada", folder=tmp_path)
+    assert done.returncode == 2
+    assert "lies in the submission" in done.stderr
+    assert not mark.exists()
+
+
+def test_without_a_course_nothing_is_graded_by_guess(tmp_path: Path) -> None:
+    """Not even in a course's own folder: that may be what a student has written."""
+    done = _gradebox("grade", tmp_path, folder=_copy(tmp_path))
+    assert done.returncode == 2
+    assert "--course" in done.stderr
+
+
+def test_a_course_that_cannot_be_graded_says_why_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ada" / "lab1_own").mkdir(parents=True)
+    done = _gradebox("grade", f"--course={_copy(tmp_path)}", "ada", folder=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "own_course/lab1/rubric.toml pays for lab1.one.right, but own_course/lab1/checks/ has no such" in line
+
+
+def test_folders_that_python_cannot_import_are_named(tmp_path: Path) -> None:
+    course = _copy(tmp_path)
+    (course / "lab1" / "checks" / "__init__.py").unlink()
+    with pytest.raises(ReadingError, match=r"lab1/checks lacks an __init__\.py"):
+        courses.load(course)
+
+
+def test_the_name_of_another_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match="Python has another json in"):
+        courses.load(_copy(tmp_path, "json")).prepare()

@@ -12,7 +12,17 @@ from multiprocessing.resource_tracker import _resource_tracker
 import pytest
 
 from gradebox.sandbox import Sandbox, SandboxError
-from tests.sandbox.sandbox_runs import LIMITS, PRELOAD, PROBES, SUBMISSION, Runner, UserSandbox, children_of, command_of
+from tests.sandbox.sandbox_runs import (
+    ENVIRONMENT,
+    LIMITS,
+    PRELOAD,
+    PROBES,
+    SUBMISSION,
+    Runner,
+    UserSandbox,
+    children_of,
+    command_of,
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,7 +39,9 @@ def nothing_is_left_behind() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def namespaces() -> Iterator[Sandbox]:
     """The fake submission with full isolation, as whoever runs the tests."""
-    with Sandbox(SUBMISSION, isolation="namespaces", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS) as sandbox:
+    with Sandbox(
+        SUBMISSION, ENVIRONMENT, isolation="namespaces", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS
+    ) as sandbox:
         try:
             assert sandbox.isolation.mode == "namespaces"
         except SandboxError as error:
@@ -40,7 +52,9 @@ def namespaces() -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def process_limits() -> Iterator[Sandbox]:
     """The fake submission with process limits only."""
-    with Sandbox(SUBMISSION, isolation="limits", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS) as sandbox:
+    with Sandbox(
+        SUBMISSION, ENVIRONMENT, isolation="limits", preload=PRELOAD, probe_paths=[PROBES], limits=LIMITS
+    ) as sandbox:
         yield sandbox
 
 

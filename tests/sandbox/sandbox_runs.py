@@ -14,13 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, SandboxError
+import grader
+from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, Sandbox, SandboxError
 from tests.sandbox.as_user import become_nobody
 
 HERE = Path(__file__).parent
 SUBMISSION = HERE / "fake_submission"
 PROBES = HERE / "probes"
 sys.path.append(str(HERE / "libraries"))  # a sandbox looks there for what it preloads
+ENVIRONMENT = grader.course().environment
+"""Of this course: its devices are what the tests watch."""
 PRELOAD = ("numpy", "torch", "torch.distributed", "safetensors.numpy", "fork_guards")
 LIMITS = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)
 
@@ -93,6 +96,19 @@ def children_of(pid: int) -> set[int]:
     while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
         found |= more
     return found
+
+
+def templates_of(sandbox: Sandbox) -> set[int]:
+    """The templates of a sandbox between two requests, when nothing is below them."""
+    assert sandbox._process is not None
+    return {pid for pid in children_of(sandbox._process.pid) if not children_of(pid)}
+
+
+def server_of(sandbox: Sandbox) -> int:
+    """The server of a sandbox that has answered: the innermost process that has templates."""
+    assert sandbox._process is not None
+    below = {pid: len(children_of(pid)) for pid in children_of(sandbox._process.pid)}
+    return min((pid for pid, number in below.items() if number), key=lambda pid: below[pid])
 
 
 def command_of(pid: int) -> str:

@@ -19,14 +19,14 @@ def anywhere(request: pytest.FixtureRequest) -> Runner:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_library_that_compares_process_ids_notices_every_fork(anywhere: Runner, ranks: int) -> None:
-    """The server, its supervisor, the rank, and what the rank forks; an audit hook forbids what it takes for unsafe."""
+    """The server, its template, the supervisor, the rank, and what it forks; an audit hook forbids unsafe forks."""
     reply = anywhere.run(Request("drive.forks", ranks=ranks))
     assert reply.kind == "ok", reply.first.traceback or reply.message
     for rank in reply.ranks:
         numbers = rank.value["numbers"]
-        assert len(numbers) == 4, "the server, its supervisor, the rank, and what it forked"
-        assert numbers[2] == rank.value["own"]
-        assert len(set(numbers)) == 4, numbers
+        assert len(numbers) == 5, "the server, its template, the supervisor, the rank, and what it forked"
+        assert numbers[3] == rank.value["own"]
+        assert len(set(numbers)) == 5, numbers
 
 
 @pytest.mark.skipif(not linux.AVAILABLE, reason="process ids are skipped on Linux only")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import Limits, Request, Sandbox, SandboxError
-from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive
+from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive, server_of
 
 REPOSITORY = Path(__file__).parents[2]
 JUDGE = f"""
@@ -63,8 +63,8 @@ def test_a_judge_that_is_killed_takes_everything_along(isolation: str, number: s
     judge = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert judge.stdout is not None
     home, mode = judge.stdout.readline().split()
-    # The guard, in namespaces its init, the server, its supervisor and the worker.
-    wanted = 5 if mode == "namespaces" else 4
+    # The guard, in namespaces its init, the server, its template, the supervisor and the worker.
+    wanted = 6 if mode == "namespaces" else 5
     assert wait_until(lambda: len(children_of(judge.pid)) >= wanted)
     below = children_of(judge.pid)
     judge.send_signal(number)
@@ -94,9 +94,7 @@ def test_an_interrupted_request_ends_its_processes_and_the_next_one_works() -> N
 def test_a_server_that_dies_is_restarted_once_and_the_reply_says_so(isolation: str) -> None:
     with light(isolation) as sandbox:
         assert call(sandbox, "honest", "double", x=1).notes == ()
-        assert sandbox._process is not None
-        (server,) = {pid for pid in children_of(sandbox._process.pid) if not children_of(pid)}
-        os.kill(server, signal.SIGKILL)
+        os.kill(server_of(sandbox), signal.SIGKILL)
         reply = call(sandbox, "honest", "double", x=1)
         assert reply.value == {"returned": 2}
         assert [note.kind for note in reply.notes] == ["restart"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +23,8 @@ from torch.utils.data import DataLoader
 import vgpu
 from vgpu.patches import PatchSet
 from vgpu.timing import turns
+
+ROOT = Path(__file__).parents[2]
 
 
 class _Recorder:
@@ -411,21 +414,65 @@ def test_threads_that_were_there_before_stay_in_real_time() -> None:
     assert len(seen) > 2
 
 
-def _child(connection: Any) -> None:
-    with vgpu.attach("T4"):
-        connection.send((torch.ones(2, device="cuda") * 2).tolist())
+BEGINNING = """
+import json, os, sys, threading, time
+import torch, vgpu
+
+def look(gpu):
+    found = [gpu.now(), time.perf_counter(), torch.cuda.device_count(), torch.cuda.initial_seed(), gpu.values]
+    found += [torch.rand(2, device="cuda").tolist(), (torch.ones(4, 4, device="cuda") @ torch.ones(4, 4).cuda()).shape]
+    thread = threading.Thread(target=time.sleep, args=(3.0,))
+    thread.start()
+    thread.join()
+    wall = time.time() - float(int(real_time()))
+    found += [torch.cuda.memory_stats()["allocated_bytes.all.peak"], gpu.now(), len(gpu.timeline), -2.0 < wall < 5.0]
+    tensor = torch.ones(2, device="cuda")
+    return found, tensor
+
+arguments = dict(spec="A100-80GB", gpus=2, values=sys.argv[2] == "values")
+from vgpu.patches import clocks
+real_time = clocks._real.time
+
+if sys.argv[1] == "attach":
+    with vgpu.attach(force=True, **arguments) as gpu:
+        found, tensor = look(gpu)
+    print(json.dumps(found), tensor.device)
+    sys.exit()
+
+prepared = vgpu.prepare(**arguments)
+clocks._wall_start[0] -= 1000.0  # as if that had been long ago
+assert time.time() - real_time() < 1 and vgpu.current() is None and torch.ones(2).device.type == "cpu"
+for wrong in (vgpu.prepare, vgpu.attach("T4", force=True).__enter__, prepared.begin().__enter__):
+    try:
+        wrong()
+    except vgpu.AttachError:
+        continue
+    sys.exit("no AttachError")
+for _ in range(2):
+    if os.fork() == 0:
+        if os.fork() == 0:  # as a worker is forked from a supervisor
+            with prepared.begin() as gpu:
+                found, tensor = look(gpu)
+            print(json.dumps(found), tensor.device, flush=True)
+            os._exit(0)
+        os.wait()
+        os._exit(0)
+    os.wait()
+"""
 
 
-def test_a_prepared_process_forks_children_that_attach() -> None:
-    vgpu.prepare()
-    context = multiprocessing.get_context("fork")
-    for _ in range(2):
-        ours, theirs = context.Pipe()
-        child = context.Process(target=_child, args=(theirs,))
-        child.start()
-        assert ours.recv() == [2.0, 2.0]
-        child.join()
-        assert child.exitcode == 0
+@pytest.mark.parametrize("values", ["values", "shapes"])
+def test_children_of_a_prepared_process_begin_as_if_they_had_attached(tmp_path: Path, values: str) -> None:
+    program = tmp_path / "beginning.py"
+    program.write_text(BEGINNING)
+
+    def lines(way: str) -> list[str]:
+        command = [sys.executable, str(program), way, values]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    assert lines("prepare") == lines("attach") * 2
 
 
 def test_a_data_loader_that_was_left_open_does_not_hang() -> None:

@@ -17,6 +17,8 @@ class PatchSet:
     def __init__(self, below: PatchSet | None = None) -> None:
         """`below`: patches that were made before and stay when these are undone."""
         self._undo: list[Callable[[], None]] = []
+        # Those that do more than to put back what was bound before.
+        self._actions: list[Callable[[], None]] = []
         self._rebound: list[tuple[Any, Any]] = []
         self._below = below
 
@@ -66,17 +68,26 @@ class PatchSet:
     def on_undo(self, action: Callable[[], None]) -> None:
         """Run `action` when the patches are undone."""
         self._undo.append(action)
+        self._actions.append(action)
 
     def undo(self) -> None:
         """Put everything back; goes on past an error and raises the first one at the end."""
-        first: BaseException | None = None
-        while self._undo:
-            try:
-                self._undo.pop()()
-            except BaseException as error:
-                first = first or error
-        if first is not None:
-            raise first
+        _do(self._undo)
+
+    def end(self) -> None:
+        """Only do what `on_undo` was given, for a process that is about to end: who replaced what is no matter then."""
+        _do(self._actions)
+
+
+def _do(actions: list[Callable[[], None]]) -> None:
+    first: BaseException | None = None
+    while actions:
+        try:
+            actions.pop()()
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 # PyTorch has two thousand modules, which rarely bind anything new once they are imported, so what was found in one is

@@ -79,9 +79,14 @@ def sleep(seconds: float) -> None:
 _functions["sleep"] = sleep
 
 
+def begin() -> None:
+    """Virtual wall-clock time begins now."""
+    _wall_start[0] = float(int(_real.time()))
+
+
 def install(patches: PatchSet) -> None:
     """Put the program on virtual time."""
-    _wall_start[0] = float(int(_real.time()))
+    begin()
     replacements = {id(getattr(_real, name)): function for name, function in _functions.items()}
     for name, function in _functions.items():
         patches.set(time, name, function)

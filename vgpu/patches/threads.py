@@ -33,6 +33,7 @@ _OUTSIDE = (
 # What a glance at an event or a queue costs: modelled. A loop that only looks comes to an end by it.
 _GLANCE_SECONDS = 1e-7
 _real_monotonic = time.monotonic
+_real_rlock = threading.RLock
 _real_wait, _real_notify = threading.Condition.wait, threading.Condition.notify
 # Which thread waits behind a lock in `Condition._waiters`.
 _asleep: dict[int, ThreadClock] = {}
@@ -239,6 +240,11 @@ def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) ->
     for name, kind in (("Lock", Lock), ("RLock", RLock)):
         patches.rebind(getattr(threading, name), kind)
         patches.set(threading, name, kind)
+
+
+def forked() -> None:
+    """In a child that was forked while `threading` was patched: Python made a lock of its own anew, of our class."""
+    threading._active_limbo_lock = _real_rlock()  # type: ignore[attr-defined]
 
 
 _joining: dict[int, list[ThreadClock]] = {}

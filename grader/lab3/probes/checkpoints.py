@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grader.lab3.probes.training import DDP, TIMEOUT_SECONDS, Indexed, Regression, flat, group, half_squares, numbered
+from grader.lab3.probes.training import DDP, Regression, flat
+from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered
 from grader.shared.probes.support import plain
 
 FILE = "checkpoint.pt"
@@ -132,17 +131,6 @@ def load(
     else:
         seen["refused"] = ""
     return seen
-
-
-@contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grader.lab3.probes.scaling import slow_down
-from grader.lab3.probes.training import group
 from grader.shared.probes.handed_out import square_layers, waiting_batches
+from grader.shared.probes.ranks import group
 
 _WARMUP = 2
 """Steps that are not timed: DistributedDataParallel forms its buckets anew after the first."""

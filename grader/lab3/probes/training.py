@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,39 +17,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
+from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
 
 DDP = "lab3_distributed.ddp_training"
 DEBUGGING = "lab3_distributed.ddp_debugging"
-TIMEOUT_SECONDS = 10.0
-"""How long a rank waits for one that does not come; a right solution never waits longer than a slow machine needs."""
-
 _MESSAGE = 8000
 """A loader's worker processes tell their whole traceback, and what it was about at its end."""
 
 _kept: list[object] = []
 """A DistributedDataParallel that dies after its process group hangs now and then: what may hold one lives on here."""
-
-
-class Indexed(Dataset[tuple[Tensor, Tensor]]):
-    """Samples by number, which fail where they are told to."""
-
-    def __init__(self, inputs: Tensor, targets: Tensor, *, broken: int | None = None, damage: str = "damaged") -> None:
-        self.inputs, self.targets, self.broken, self.damage = inputs, targets, broken, damage
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index == self.broken:
-            raise LookupError(f"sample {index} is {self.damage}")
-        return self.inputs[index], self.targets[index]
 
 
 class Regression(nn.Module):
@@ -92,33 +73,9 @@ class Regression(nn.Module):
         return output
 
 
-def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Half the squared distance, mean over samples."""
-    return 0.5 * (outputs - targets).square().sum(dim=1).mean()
-
-
-def numbered(inputs: Tensor) -> Tensor:
-    """Each sample's number before its values, in float64."""
-    return torch.cat([torch.arange(len(inputs), dtype=torch.float64).unsqueeze(1), inputs.double()], dim=1)
-
-
 def flat(module: nn.Module) -> Tensor:
     """All parameters in one float64 tensor."""
     return torch.cat([parameter.detach().cpu().double().flatten() for parameter in module.parameters()])
-
-
-@contextlib.contextmanager
-def group(student: Any, name: str = "ours", *, backend: str = "gloo") -> Iterator[None]:
-    """A process group that the probe makes, for what is judged without the student's `setup`."""
-    dist.init_process_group(
-        backend,
-        init_method=f"{student.rendezvous}-{name}",
-        rank=student.rank,
-        world_size=student.ranks,
-        timeout=timedelta(seconds=TIMEOUT_SECONDS),
-    )
-    yield
-    dist.destroy_process_group()
 
 
 def setup(student: Any, *, kind: str, ways: Sequence[str]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
-from grader.lab3.probes.training import Indexed, group, half_squares, numbered
 from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.ranks import Indexed, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.loader import ResumableLoader
 from labkit.results import EpochResult, TrainerRun, ValidationResult

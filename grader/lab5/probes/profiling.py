@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grader.lab3.probes.training import group
 from grader.lab5.probes.jobs import job_of
 from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.ranks import group
 from grader.shared.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
 from labkit.results import DeviceTime, StepBreakdown

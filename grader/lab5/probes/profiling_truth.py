@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from grader.lab3.probes.training import group
 from grader.lab5.probes.jobs import job_of
 from grader.lab5.probes.profiling import replicated
+from grader.shared.probes.ranks import group
 from labkit.profiling import REGIONS, TrainingJob
 
 _UNRECORDED = 3

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grader.lab3.probes.checkpoints import disk_full_after
 from grader.lab5.probes.pipeline import KEPT, Case, base_of, ranks_of
+from grader.shared.probes.ranks import disk_full_after
 from grader.shared.probes.support import fields, plain
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import grader
 from gradebook import standing
-from gradebook.exports import write_all
 from gradebook.exports.everything import ExportError, options
+from gradebook.exports.everything import write as write_all
 from gradebook.results import StudentResult
 from gradebook.run.grade_class import Order, grade_class
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.report.document import to_json
 from grader.cli import app

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import grader
 from gradebook.run.grade_class import Order, grade_class
-from gradebook.run.tasks import Grading, Task
+from gradebook.tasks import Grading, Task
 from tests.gradebook.fakes import FakeJudge, fake_engine
 
 STATEMENTS = {

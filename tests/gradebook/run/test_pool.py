@@ -13,7 +13,7 @@ import pytest
 
 from gradebook.run.pool import Pool
 from gradebook.run.processes import local_pool
-from gradebook.run.tasks import EngineError, Judge
+from gradebook.tasks import EngineError, Judge
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.fakes import FakeJudge
 

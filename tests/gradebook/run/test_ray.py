@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from gradebook import standing  # noqa: E402
 from gradebook.run.ray_engine import RayEngine  # noqa: E402
-from gradebook.run.tasks import Grading, Task  # noqa: E402
+from gradebook.tasks import Grading, Task  # noqa: E402
 from tests.gradebook.conftest import SmallClass  # noqa: E402
 from tests.gradebook.fakes import FakeJudge  # noqa: E402
 

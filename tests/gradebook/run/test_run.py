@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook import results, standing
-from gradebook.run import versions
+from gradebook import results, standing, versions
 from gradebook.store import Gradebook
 from gradebox import course as courses
 from gradebox.configuration import ROOT

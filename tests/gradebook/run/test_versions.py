@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook.run import versions
+from gradebook import versions
 from gradebox import course as courses
 from gradebox.configuration import ROOT
 

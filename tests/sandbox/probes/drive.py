@@ -125,3 +125,53 @@ def forks(student: Any) -> dict[str, Any]:
     os.close(writer)
     with os.fdopen(reader) as file:
         return {"numbers": [int(number) for number in file.read().strip("[]").split(",")], "own": os.getpid()}
+
+
+def machine(student: Any) -> dict[str, Any]:
+    """All that a program sees of its machine at the beginning; then the probe leaves nothing as it was."""
+    import random
+    import time
+
+    import numpy
+    import torch
+
+    def drawn() -> list[Any]:
+        return [random.random(), numpy.random.rand(), torch.rand(2).tolist(), torch.rand(2, device="cuda").tolist()]
+
+    seen = {
+        "virtual seconds": student.gpu.now(),
+        "readings": [time.perf_counter(), time.monotonic(), time.process_time()],
+        "model": torch.cuda.get_device_name(),
+        "gpus": torch.cuda.device_count(),
+        "values": (torch.ones(2, device="cuda") + 1).tolist(),
+        "seeds": [torch.initial_seed(), torch.cuda.initial_seed()],
+        "drawn": drawn() if student.gpu.values else [],
+        "kernels": len(student.gpu.timeline),
+        "memory": {key: int(value) for key, value in torch.cuda.memory_stats().items()},
+        "changes of memory": len(student.gpu.memory_timeline),
+        "end": student.gpu.now(),
+        "wall": time.time(),
+    }
+    torch.manual_seed(123)
+    student.gpu.inject_slowdown(50.0, count=1000)
+    student.gpu.machine.kept = torch.ones(1 << 20, device="cuda")
+    torch.set_default_dtype(torch.float64)
+    time.sleep(1000.0)
+    torch.cuda.set_per_process_memory_fraction(0.1)
+    return seen
+
+
+def secret(student: Any, *, word: str) -> dict[str, Any]:
+    """A request that carries a word along."""
+    return {"length": len(word)}
+
+
+def above(student: Any, *, halves: list[str]) -> dict[str, Any]:
+    """Whether a word stands in a local variable of any function that is running."""
+    import sys
+
+    frame, depth, found = sys._getframe(1), 0, False
+    while frame is not None:
+        found = found or any("".join(halves) in repr(value) for value in frame.f_locals.values())
+        frame, depth = frame.f_back, depth + 1
+    return {"found": found, "depth": depth}

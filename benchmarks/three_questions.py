@@ -1,21 +1,28 @@
-"""The assignment's text: solutions and wrong answers, and the tests in the words of otter-grader and nbgrader."""
+"""The three questions in the forms that three graders want: what `other_graders.py` measures with.
+
+Questions, solutions and checks are those of the course `examples/courses/three_questions`; here are wrong answers, and
+the tests in the words of otter-grader and nbgrader.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 from typing import Any
 
-_NORMALISE = """def normalise_rows(values):
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
-"""
-_AVERAGE = """def moving_average(values, window):
-    return np.convolve(values, np.ones(window) / window, mode="valid")
-"""
-_DISTANCES = """def distances(points):
-    return np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=-1))
-"""
-QUESTIONS = {"normalise_rows": _NORMALISE, "moving_average": _AVERAGE, "distances": _DISTANCES}
-WRONG = {**QUESTIONS, "distances": _DISTANCES.replace("np.sqrt", "")}
+COURSE = Path(__file__).parents[1] / "examples" / "courses" / "three_questions"
+PLACE = "lab1_questions/questions.py"
+
+
+def _answers(source: str) -> dict[str, str]:
+    """The functions of a module by name, as text."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {node.name: f"{ast.get_source_segment(source, node)}\n" for node in functions}
+
+
+QUESTIONS = _answers((COURSE / "solutions" / PLACE).read_text(encoding="utf-8"))
+WRONG = {**QUESTIONS, "distances": QUESTIONS["distances"].replace("np.sqrt", "")}
 TESTS = {
     "normalise_rows": (
         "rng = np.random.default_rng(1)\nvalues = rng.standard_normal((5, 7))\n"

@@ -1,7 +1,4 @@
-"""Judges the three questions: the same behaviour that the other graders' tests ask for.
-
-Inputs travel as lists: as arrays they would reach the probe as tensors, and each child would import PyTorch for that.
-"""
+"""The three questions. What is expected is computed here, in float64, from inputs that are new in every grading."""
 
 from __future__ import annotations
 
@@ -14,23 +11,26 @@ from gradebox.submission import Submission
 
 
 @criterion("lab1.questions")
-class TestQuestions:
+class Questions:
     def test_rows_normalised(self, submission: Submission, fresh: Fresh) -> None:
+        """every row has the length 1 and its old direction"""
         values = fresh.normal(5, 7)
-        seen = submission.probe("questions.normalise_rows", device="cpu", array=values.tolist()).result
+        seen = submission.probe("lab1.questions.normalise_rows", array=values).result
         exact = values.astype(np.float64)
         expected = exact / np.linalg.norm(exact, axis=1, keepdims=True)
         require_arrays_close(seen, expected, rtol=1e-5, what="normalise_rows()")
 
     def test_moving_average(self, submission: Submission, fresh: Fresh) -> None:
-        values = fresh.normal(40)
-        seen = submission.probe("questions.moving_average", device="cpu", array=values.tolist(), window=4).result
-        expected = np.convolve(values.astype(np.float64), np.ones(4) / 4, mode="valid")
-        require_arrays_close(seen, expected, rtol=1e-4, atol=1e-5, what="moving_average()")
+        """there is a mean for each place where the window fits"""
+        values, window = fresh.normal(40), fresh.integer(2, 6)
+        seen = submission.probe("lab1.questions.moving_average", array=values, window=window).result
+        expected = np.convolve(values.astype(np.float64), np.ones(window) / window, mode="valid")
+        require_arrays_close(seen, expected, rtol=1e-4, atol=1e-5, what=f"moving_average(window={window})")
 
     def test_distances(self, submission: Submission, fresh: Fresh) -> None:
+        """every pair of points has its Euclidean distance"""
         points = fresh.normal(6, 3)
-        seen = submission.probe("questions.distances", device="cpu", array=points.tolist()).result
+        seen = submission.probe("lab1.questions.distances", array=points).result
         exact = points.astype(np.float64)
         expected = np.sqrt(((exact[:, None] - exact[None]) ** 2).sum(axis=-1))
         require_arrays_close(seen, expected, rtol=1e-3, atol=1e-4, what="distances()")

@@ -1,0 +1,70 @@
+"""What the probes of several labs that run in ranks have in common: meeting, samples by number, a full disk.
+
+Imports nothing of `grader`: samples and losses of this module are handed to submissions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import Dataset
+
+TIMEOUT_SECONDS = 10.0
+"""How long a rank waits for one that does not come; a right solution never waits longer than a slow machine needs."""
+
+
+class Indexed(Dataset[tuple[Tensor, Tensor]]):
+    """Samples by number, which fail where they are told to."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, *, broken: int | None = None, damage: str = "damaged") -> None:
+        self.inputs, self.targets, self.broken, self.damage = inputs, targets, broken, damage
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.broken:
+            raise LookupError(f"sample {index} is {self.damage}")
+        return self.inputs[index], self.targets[index]
+
+
+def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared distance, mean over samples."""
+    return 0.5 * (outputs - targets).square().sum(dim=1).mean()
+
+
+def numbered(inputs: Tensor) -> Tensor:
+    """Each sample's number before its values, in float64."""
+    return torch.cat([torch.arange(len(inputs), dtype=torch.float64).unsqueeze(1), inputs.double()], dim=1)
+
+
+@contextlib.contextmanager
+def group(student: Any, name: str = "ours", *, backend: str = "gloo") -> Iterator[None]:
+    """A process group that the probe makes, for what is judged without the student's `setup`."""
+    dist.init_process_group(
+        backend,
+        init_method=f"{student.rendezvous}-{name}",
+        rank=student.rank,
+        world_size=student.ranks,
+        timeout=timedelta(seconds=TIMEOUT_SECONDS),
+    )
+    yield
+    dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def disk_full_after(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,77 @@
+"""Who follows docs/write-your-own-course.md has a course that grades: its files are taken from the page as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gradebox import course as courses
+from gradebox import run
+from gradebox.grade import Grade
+from gradebox.options import Options
+from gradebox.sandbox import Sandbox
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "write-your-own-course.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+COURSE = "temperatures"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """The folder after every step of the page."""
+    for name in re.findall(r"\S+/__init__\.py", PAGE):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def _graded(folder: Path, names: list[str], monkeypatch: pytest.MonkeyPatch) -> list[Grade]:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    environment = courses.load(folder / COURSE).environment
+    with Sandbox(folder / names[0], environment) as sandbox:
+        options = [Options(course=COURSE, submission=name, origin=str(folder)) for name in names]
+        return [run.run(each.order(), sandbox=sandbox) for each in options]
+
+
+def _unmet(grade: Grade) -> dict[str, str]:
+    rows = [check for lab in grade.labs for criterion in lab.criteria for check in criterion.checks]
+    return {check.id: check.message for check in rows if check.outcome.value != "passed"}
+
+
+def test_the_page_names_its_files() -> None:
+    assert sorted(FILES) == [
+        "labs/lab1_temperatures/conversion.py",
+        "solution/lab1_temperatures/conversion.py",
+        "temperatures/course.toml",
+        "temperatures/lab1/checks/conversion.py",
+        "temperatures/lab1/hints.toml",
+        "temperatures/lab1/probes/conversion.py",
+        "temperatures/lab1/rubric.toml",
+    ]
+
+
+def test_solution_stubs_and_a_mistake_get_what_the_page_says(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = FILES["solution/lab1_temperatures/conversion.py"]
+    search = "best, name = 0, None\n    for day, degrees in days.items():\n        if degrees > best:\n"
+    search += "            best, name = degrees, day\n    return name"
+    mistaken = written / "mistaken" / "lab1_temperatures" / "conversion.py"
+    mistaken.parent.mkdir(parents=True)
+    assert source.count("return max(days, key=days.get)") == 1
+    mistaken.write_text(source.replace("return max(days, key=days.get)", search))
+    right, open_, wrong = _graded(written, ["solution", "labs", "mistaken"], monkeypatch)
+    assert (right.score, right.max_score, _unmet(right)) == (4, 4, {})
+    assert (open_.score, len(_unmet(open_))) == (0, 3)
+    assert (wrong.score, list(_unmet(wrong))) == (2, ["lab1.records.hottest"])
+    assert re.sub(r"'\w+'", "'Wed'", _unmet(wrong)["lab1.records.hottest"]) in PAGE
+
+
+def test_the_page_is_linked() -> None:
+    assert "docs/write-your-own-course.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(write-your-own-course.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")

@@ -1,0 +1,138 @@
+"""What is ready before the fork: every request finds the same fresh machine, and one that was lost is made anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradebox.sandbox import Request, Sandbox, SandboxError, templates
+from tests.sandbox.sandbox_runs import Runner, call, children_of, is_alive, server_of, templates_of
+
+
+@pytest.fixture(params=["namespaces", "ordinary_user", "process_limits"])
+def anywhere(request: pytest.FixtureRequest) -> Runner:
+    """Every way to isolate."""
+    runner: Runner = request.getfixturevalue(request.param)
+    return runner
+
+
+def machine(runner: Runner, device: str = "vgpu:T4", *, values: bool = True, ranks: int = 1) -> Any:
+    """What a request sees of its machine, which it then spoils."""
+    reply = runner.run(Request("drive.machine", device=device, values=values, ranks=ranks))
+    assert reply.kind == "ok", reply.first.traceback or reply.message
+    return reply.value
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether `condition` became true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
+
+
+def test_every_request_begins_with_the_same_fresh_machine(anywhere: Runner) -> None:
+    seen = [machine(anywhere) for _ in range(3)]
+    for one in seen:
+        del one["wall"]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0]["virtual seconds"] == 0.0
+    assert seen[0]["readings"][0] < 1001.0, "1000 s and a little: no request's time is added to another's"
+    assert seen[0]["seeds"] == [0, 67280421310721]
+    assert seen[0]["memory"]["allocation.all.allocated"] == 3, "its own: ones, their sum, and random numbers"
+    assert seen[0]["changes of memory"] == 6
+
+
+def test_the_wall_clock_of_a_request_starts_when_it_does(namespaces: Sandbox) -> None:
+    machine(namespaces)
+    first = int(time.time())
+    while int(time.time()) == first:  # a clock that started with the template would be a second late
+        call(namespaces, "honest", "double", x=1)
+    before = int(time.time())
+    assert before <= machine(namespaces)["wall"] <= time.time() + 2.0
+
+
+def test_a_model_its_values_and_its_ranks_each_have_their_own(anywhere: Runner) -> None:
+    for _ in range(2):
+        assert machine(anywhere)["model"] == "Tesla T4"
+        assert machine(anywhere, "vgpu:H100")["model"] != "Tesla T4"
+        assert machine(anywhere)["values"] == [2.0, 2.0]
+        assert machine(anywhere, values=False)["values"] == [0.0, 0.0]
+        assert machine(anywhere)["gpus"] == 1
+        assert machine(anywhere, ranks=2)["gpus"] == 2
+        about = anywhere.run(Request("drive.about")).value
+        assert (about["device"], about["gpu"]) == ("cpu", False)
+
+
+def test_a_few_are_kept_and_the_least_used_ends(sandbox: Sandbox) -> None:
+    machine(sandbox)
+    machine(sandbox)
+    kinds = [(model, values) for model in ("A100-40GB", "A100-80GB", "H100", "H200") for values in (True, False)]
+    assert len(kinds) > templates.KEPT
+    for model, values in kinds:
+        assert sandbox.run(Request("drive.about", device=f"vgpu:{model}", values=values)).value["gpu"]
+        assert len(templates_of(sandbox)) <= templates.KEPT
+    kept = templates_of(sandbox)
+    assert len(kept) == templates.KEPT
+    assert machine(sandbox)["values"] == [2.0, 2.0]
+    assert templates_of(sandbox) == kept, "the one that was used twice is among them"
+
+
+def test_one_that_was_killed_is_made_anew(sandbox: Sandbox) -> None:
+    before = machine(sandbox)
+    killed = templates_of(sandbox)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(is_alive(pid) for pid in killed))
+    server = server_of(sandbox)
+    reply = sandbox.run(Request("drive.machine", device="vgpu:T4"))
+    assert reply.value | {"wall": 0} == before | {"wall": 0}
+    assert reply.notes == ()
+    assert server_of(sandbox) == server
+    assert templates_of(sandbox).isdisjoint(killed)
+
+
+def test_one_that_is_killed_takes_its_run_along_and_the_next_request_works(sandbox: Sandbox) -> None:
+    assert call(sandbox, "honest", "double", x=1).kind == "ok"
+    server, resting = server_of(sandbox), templates_of(sandbox)
+    below: set[int] = set()
+
+    def kill_the_busy_one() -> None:
+        if wait_until(lambda: any(len(children_of(pid)) >= 2 for pid in resting)):
+            (busy,) = (pid for pid in resting if children_of(pid))
+            below.update(children_of(busy))
+            os.kill(busy, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_busy_one)
+    killer.start()
+    with pytest.raises(SandboxError, match="the supervisor ended without a reply"):
+        call(sandbox, "endings", "swallow_everything")
+    killer.join()
+    assert below
+    assert not any(is_alive(pid) for pid in below)
+    assert call(sandbox, "honest", "double", x=1).value == {"returned": 2}
+    assert server_of(sandbox) == server
+
+
+def test_no_frame_holds_an_earlier_request(anywhere: Runner) -> None:
+    word = "shibboleth"
+    for _ in range(2):
+        assert anywhere.run(Request("drive.secret", params={"word": word}, device="vgpu:A100-80GB")).kind == "ok"
+        reply = anywhere.run(Request("drive.above", params={"halves": ["shibbo", "leth"]}, device="vgpu:A100-80GB"))
+        assert reply.kind == "ok", reply.first.traceback
+        assert reply.value["depth"] > 8, "down to the server's first function"
+        assert not reply.value["found"]
+
+
+def test_a_gpu_that_does_not_exist_is_named_and_harms_nobody(sandbox: Sandbox) -> None:
+    for _ in range(2):
+        reply = sandbox.run(Request("drive.about", device="vgpu:GTX-1"))
+        assert reply.kind == "probe_error"
+        assert "no GPU named 'GTX-1'" in reply.message
+    assert machine(sandbox)["model"] == "Tesla T4"

@@ -1,0 +1,95 @@
+"""The three distributions: each is whole, and works alone in an environment that holds nothing but what it names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wheels.conftest import NAMES, ROOT, Installer, run, succeed
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    with (folder / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def _requirements(project: dict[str, Any]) -> set[str]:
+    return {re.sub(r"\s", "", line) for line in project["dependencies"]}
+
+
+def test_the_parts_need_together_what_the_checkout_needs() -> None:
+    whole = _project(ROOT)
+    parts = [_project(ROOT / "packaging" / name) for name in NAMES]
+    extras = {line for part in parts for lines in part.get("optional-dependencies", {}).values() for line in lines}
+    own = {line for part in parts for line in _requirements(part) if not line.startswith(("vgpu", "gradebox"))}
+    assert own <= _requirements(whole) <= own | extras
+
+
+def test_the_course_wants_the_parts_of_its_own_version() -> None:
+    version = _project(ROOT)["version"]
+    course = _requirements(_project(ROOT / "packaging" / "gpu-computing-labs"))
+    assert {line for line in course if line.startswith(("vgpu", "gradebox"))} == {
+        f"vgpu[nvml,pictures]=={version}", f"gradebox[pytest]=={version}",
+    }  # fmt: skip
+
+
+def test_every_file_of_the_packages_is_in_exactly_one_wheel(installer: Installer) -> None:
+    found: list[str] = []
+    for wheel in sorted(installer.wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            found += [name for name in archive.namelist() if ".dist-info/" not in name]
+    expected = sorted(
+        path.relative_to(ROOT).as_posix()
+        for package in ("vgpu", "gradebox", "gradebook", "grader", "labkit")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name != ".DS_Store"
+    )
+    assert sorted(found) == expected
+    assert len(list(installer.wheels.glob("*.whl"))) == len(NAMES)
+
+
+def test_vgpu_alone_runs_an_example(installer: Installer, tmp_path: Path) -> None:
+    python = installer.environment("vgpu") / "python"
+    for absent in ("gradebox", "grader", "labkit", "matplotlib", "rich"):
+        assert run([python, "-P", "-c", f"import {absent}"]).returncode
+    example = [ROOT / "examples" / "benchmark_timer.py", "--sizes", "128", "512", "--repeats", "5"]
+    printed = succeed([python, "-P", "-m", "vgpu", *example, "--min-run-time", "0.001"], cwd=tmp_path)
+    small, large = (float(value) for value in re.findall(r"float32 +\d+: +([\d.]+) TFLOPS", printed))
+    assert 0 < small < large
+
+
+def test_gradebox_alone_has_all_its_modules_and_no_torch(gradebox: Path) -> None:
+    program = (
+        "import importlib, pkgutil, sys, gradebox, gradebook\n"
+        "for package in (gradebox, gradebook):\n"
+        "    for entry in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not entry.name.startswith('gradebox.pytest_') and entry.name != 'gradebox.__main__':\n"
+        "            importlib.import_module(entry.name)\n"
+        "            print(entry.name)\n"
+        "assert not {'torch', 'vgpu', 'labkit', 'grader'} & set(sys.modules)\n"
+    )
+    names = succeed([gradebox / "python", "-P", "-c", program]).split()
+    assert {"gradebox.run", "gradebox.sandbox.worker", "gradebook.store"} <= set(names)
+    assert run([gradebox / "python", "-P", "-c", "import torch"]).returncode
+
+
+def test_the_course_grades_with_what_its_wheel_names(installer: Installer, tmp_path: Path) -> None:
+    bin_ = installer.environment("gpu-computing-labs")
+    grade = [bin_ / "gpulabs", "grade", ROOT / "solutions", "--device=vgpu", "--jobs=1"]
+    printed = succeed([*grade, "--criterion=lab1.analysis"], cwd=tmp_path)
+    assert "passed" in printed
+    where = succeed([bin_ / "python", "-P", "-c", "import grader; print(grader.__file__)"], cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(bin_.parent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_distribution_says_what_it_is(name: str) -> None:
+    project = _project(ROOT / "packaging" / name)
+    assert project["name"] == name
+    assert (ROOT / "packaging" / name / project["readme"]).read_text().startswith(f"# {name}:")
+    assert (ROOT / "packaging" / name / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
