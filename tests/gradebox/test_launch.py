@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.gradebox.test_pytest_plugin import junit
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradebox import launch
+from tests.gradebox.test_pytest_plugin import junit
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
