@@ -146,7 +146,8 @@ class Submission:
 
         Arrays among `inputs` reach the probe as arrays, or as the tensors that the course's devices make of them;
         everything else must be JSON. The same question asked twice in one grading is answered from memory. `device`
-        overrides the grading device; `values=False` asks a simulated one for shapes only; `student=False` keeps the submission out of the child, for a reference run.
+        overrides the grading device; `values=False` asks a simulated one for shapes only; `student=False` keeps the
+        submission out of the child, for a reference run.
 
         Raises:
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
