@@ -28,7 +28,7 @@ from benchmarks.measure import load, save
 from gradebook import standing
 from gradebook.run.memory import PeakMemory
 from gradebook.store import FILE
-from tests.classroom.synthetic import make_class
+from tests.gradebook.synthetic import make_class
 
 ROOT = Path(__file__).parents[1]
 GPULABS = [sys.executable, "-c", "from grader.cli import app; app()"]

@@ -203,6 +203,7 @@ def assemble(
                 reports[check.id] = CheckReport(
                     check.outcome, check.message, check.hint, check.seconds, check.blocked_by
                 )
+    titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
     latest = grades[max(grades)]
     circumstances = Circumstances(
         submission=name,
@@ -215,7 +216,7 @@ def assemble(
         integrity=_notes(gradings, grades, points),
         overrides=tuple(given),
     )
-    return grade(points, labs, reports, circumstances)
+    return grade(points, labs, reports, circumstances, titles)
 
 
 def _notes(gradings: Mapping[str, Recorded], grades: Mapping[int, Grade], points: Rubric) -> tuple[IntegrityNote, ...]:

@@ -25,13 +25,15 @@ _EVERYWHERE = ("gradebox/run.py", "gradebox/sandbox")
 """What every grading runs; the rest follows from what these import, and from what submissions may import."""
 _DECIDES_NOTHING = (
     *("gradebox.report", "gradebox.hints", "gradebox.overrides", "gradebox.reading", "gradebox.course", "gradebook"),
-    "vgpu.calibrate",
+    *("gradebox.titles", "vgpu.calibrate"),
 )
 """What is imported although no outcome depends on it: how grades are shown and counted, how files are read, a tool."""
 _ENGINE = "gradebox"
 _MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
+_TOLD = ("course.toml", "rubric.toml", "hints.toml")
+"""Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
 _PROSE = 100
 """Characters from which on a text is no name of a probe."""
 _READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "getcomments"))
@@ -85,7 +87,7 @@ class Tree:
         self._homes = {criterion: path for path in checks for criterion in _read(path).criteria}
         self.shared = self._all_from(
             path
-            for name in (*_EVERYWHERE, *course.environment.importable)
+            for name in (*_EVERYWHERE, *course.environment.importable, *_file_of(course.devices))
             for path in _below(root / name)
             if ".".join(path.relative_to(root).parts[:2]) not in _DECIDES_NOTHING
         )
@@ -93,7 +95,9 @@ class Tree:
     def own_files(self, criterion: str) -> frozenset[Path]:
         """Every other file that takes part in a criterion's outcomes."""
         home = self._homes.get(criterion)
-        return self._all_from([home] if home else self._homes.values())
+        homes = [home] if home else list(self._homes.values())
+        around = {package for one in homes for package in self._module(_module_of(one.relative_to(self._root)))}
+        return self._all_from([*homes, *around])
 
     def _all_from(self, files: Iterable[Path]) -> frozenset[Path]:
         """These files and all that they name, however far away, without the shared ones."""
@@ -122,7 +126,7 @@ class Tree:
         """The files that this one imports or names, and the data beside it."""
         read = _read(path)
         if path.suffix == ".py" and path.parent.parent != self._root:
-            yield from (one for one in path.parent.iterdir() if one.suffix in _DATA)
+            yield from (one for one in path.parent.iterdir() if one.suffix in _DATA and one.name not in _TOLD)
         package = path.relative_to(self._root).parts
         for level, name in read.imports:
             above = ".".join(package[: len(package) - level]) if level else ""
@@ -232,6 +236,11 @@ def _dump(node: object, into: list[str]) -> None:
 
 def _module_of(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _file_of(module: str) -> list[str]:
+    """The place of a module that a course names; none for an empty name."""
+    return [f"{module.replace('.', '/')}.py"] if module else []
 
 
 def _below(place: Path) -> list[Path]:

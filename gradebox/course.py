@@ -69,9 +69,10 @@ class Guide:
 class _CourseTable:
     title: str
     version: str
-    points: Decimal
     pass_percent: Decimal
     labs: tuple[str, ...]
+    points: Decimal | None = None
+    """The sum of the labs' points, and the number of their criteria, for who wants them refused when they differ."""
     criteria: int | None = None
     exercises: tuple[str, ...] = ()
     command: str = "gradebox"
@@ -165,6 +166,16 @@ class Course:
             raise CourseError(f"{where}/checks/ has {unpaid[0]}, but {where}/rubric.toml gives it no points")
         return found
 
+    def titles(self, labs: Iterable[Lab]) -> Mapping[str, str]:
+        """What the checks of these labs ask, in words, by id; of those labs that are written. Raises as `checks`."""
+        self.prepare()
+        written = [lab for lab in labs if any(criterion.available for criterion in lab.criteria)]
+        return {name: check.title for lab in written for name, check in self.checks(lab).items()}
+
+    def title_of(self, check: str) -> str:
+        """What one check asks, in words. Raises as `checks`."""
+        return self.titles(lab for lab in self.all_labs if check.startswith(f"{lab.id}."))[check]
+
     def file(self, lab: Lab, name: str) -> Path:
         """A file of a lab's folder, which need not exist."""
         return self.folder / lab.id / name
@@ -182,7 +193,9 @@ class Course:
             importlib.invalidate_caches()
         elif spec.origin is None or Path(spec.origin).resolve().parent != self.folder:
             where = spec.origin or "another folder"
-            raise CourseError(f"{self.folder}: Python has another {self.package} in {where}; rename the folder")
+            raise CourseError(
+                f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder"
+            )
 
 
 def _whole(course: Course, lab: Lab) -> Lab:
@@ -192,6 +205,8 @@ def _whole(course: Course, lab: Lab) -> Lab:
 
 @functools.cache
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
+    if not (folder / lab / "checks").is_dir():
+        raise CourseError(f"{folder / lab} has no folder checks")
     package = importlib.import_module(f"{folder.name}.{lab}.checks")
     found: dict[str, CheckFunction] = {}
     for module in _modules(package.__name__, package.__path__):
@@ -220,19 +235,22 @@ def load(folder: Path) -> Course:
 def _load(folder: Path) -> Course:
     document = reading.toml(folder / FILE)
     table = reading.into(_CourseTable, document)
+    _require_names(document, table)
     labs = tuple(_lab(document, folder, name, number) for number, name in enumerate(table.labs, start=1))
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
         raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
     _require_packages(document, folder, [SHARED, *table.labs, *table.exercises])
-    rubric.require_sum(document, (), "the labs", table.points, [lab.points for lab in labs])
+    points = sum((lab.points for lab in labs), Decimal(0))
+    if table.points is not None:
+        rubric.require_sum(document, (), "the labs", table.points, [points])
     count = sum(len(lab.criteria) for lab in labs)
     if table.criteria not in (None, count):
         raise document.error(("criteria",), f"criteria = {table.criteria}, but {count} criteria follow")
     return Course(
         folder=folder,
         title=table.title,
-        rubric=Rubric(table.version, table.points, table.pass_percent, labs),
+        rubric=Rubric(table.version, points, table.pass_percent, labs),
         exercises=tuple(Rubric(table.version, lab.points, table.pass_percent, (lab,)) for lab in exercises),
         begin_broken=frozenset(table.submission.begin_broken),
         command=table.command,
@@ -257,6 +275,22 @@ def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
     if not file.is_file():
         raise document.error(("labs" if number else "exercises",), f"there is no {file}")
     return rubric.load_lab(file, name, number)
+
+
+def _require_names(document: Document, table: _CourseTable) -> None:
+    """Raise unless the labs have names that folders and checks can have, each its own."""
+    if not table.labs:
+        raise document.error(("labs",), "there are no labs")
+    seen: set[str] = set()
+    for key, names in (("labs", table.labs), ("exercises", table.exercises)):
+        for name in names:
+            if not rubric.NAME.fullmatch(name):
+                raise document.error((key,), f"a lab's name is lower_case_with_underscores, not {name!r}")
+            if name == SHARED:
+                raise document.error((key,), f"{SHARED}/ is for what several labs have in common")
+            if name in seen:
+                raise document.error((key,), f"{name} is named twice")
+            seen.add(name)
 
 
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
+from gradebox import titles
+
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PREFIX = "test_"
@@ -83,15 +85,9 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
             names: tuple[str, ...] = getattr(function, "__requires__", ())
             yield CheckFunction(
                 id=f"{bound}.{name.removeprefix(_PREFIX)}",
-                title=_title(function, name),
+                title=titles.of(function, name.removeprefix(_PREFIX)),
                 requires=tuple(one if "." in one else f"{bound}.{one}" for one in names),
                 cls=cls,
                 name=name,
                 takes=tuple(inspect.signature(function).parameters)[1:],
             )
-
-
-def _title(function: Callable[..., object], name: str) -> str:
-    """The first line of its docstring, else its name as words."""
-    text = inspect.getdoc(function)
-    return text.splitlines()[0].rstrip(".") if text else name.removeprefix(_PREFIX).replace("_", " ")

@@ -147,7 +147,10 @@ def parse(option: str, module: str = "") -> Device:
         DeviceError: there is no such device.
     """
     if module:
-        return load(module).parse(option)
+        try:
+            return load(module).parse(option)
+        except ModuleNotFoundError as error:
+            raise DeviceError(f"the course's module of devices, {module}, cannot be imported: {error}") from None
     if option not in ("auto", CPU):
         raise DeviceError(f"--device {option}: this course runs on the CPU; expected auto or cpu")
     return Device(CPU, "CPU")

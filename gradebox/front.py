@@ -30,6 +30,7 @@ class Front(Watcher):
         self._options = options
         self.order = options.order()
         self.grading = Grading(self.order, self)
+        self._titles = {check.id: check.title for check in self.grading.plan}
         self._bar = Progress()
         self._saved = time.monotonic()
         self._earlier: progress.Earlier | None = None
@@ -43,7 +44,7 @@ class Front(Watcher):
         self._bar.open(total)
 
     def starting(self, check: str) -> None:
-        self._bar.starting(check)
+        self._bar.starting(self._titles[check])
 
     def finished(self, check: str, report_: CheckReport) -> None:
         self._bar.finished(report_)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Literal
 
 from gradebox.overrides import Override
@@ -74,6 +75,13 @@ class CheckResult:
     """Real time."""
     blocked_by: str = ""
     """Of a blocked check, the one that failed; new in 1.3."""
+    title: str = ""
+    """What it asks, in words; new in 1.3."""
+
+    @property
+    def name(self) -> str:
+        """What people call it: its title, or its id in an older grade, which has no titles."""
+        return self.title or self.id
 
 
 @dataclass(frozen=True)
@@ -206,17 +214,24 @@ DID_NOT_RUN = CheckReport(
 )
 
 
+_NO_TITLES: Mapping[str, str] = MappingProxyType({})
+
+
 def grade(
-    rubric: Rubric, labs: Sequence[Lab], reports: Mapping[str, CheckReport], circumstances: Circumstances
+    rubric: Rubric,
+    labs: Sequence[Lab],
+    reports: Mapping[str, CheckReport],
+    circumstances: Circumstances,
+    titles: Mapping[str, str] = _NO_TITLES,
 ) -> Grade:
-    """Score `reports` (by check id) over the selected labs of the rubric.
+    """Score `reports` over the selected labs of the rubric; they and the `titles` of checks are by check id.
 
     A check without a report earns nothing and needs review. Passing takes `rubric.pass_percent` of the points that can
     be earned in the selected labs; a lab that is not written yet offers none. An override replaces the points of its
     criterion.
     """
     overrides = {override.criterion: override for override in circumstances.overrides}
-    results = tuple(_lab(lab, reports, overrides) for lab in labs)
+    results = tuple(_lab(lab, reports, overrides, titles) for lab in labs)
     score = sum((lab.points for lab in results), Decimal(0))
     max_score = sum((row.max_points for lab in results for row in lab.criteria if row.available), Decimal(0))
     pass_score = max_score * rubric.pass_percent / 100
@@ -248,14 +263,18 @@ def _in_order(rubric: Rubric, notes: Sequence[IntegrityNote]) -> tuple[Integrity
     )
 
 
-def _lab(lab: Lab, reports: Mapping[str, CheckReport], overrides: Mapping[str, Override]) -> LabResult:
-    criteria = tuple(_criterion(criterion, reports, overrides.get(criterion.id)) for criterion in lab.criteria)
+def _lab(
+    lab: Lab, reports: Mapping[str, CheckReport], overrides: Mapping[str, Override], titles: Mapping[str, str]
+) -> LabResult:
+    criteria = tuple(_criterion(criterion, reports, overrides.get(criterion.id), titles) for criterion in lab.criteria)
     available = any(criterion.available for criterion in criteria)
     points = sum((criterion.points for criterion in criteria), Decimal(0))
     return LabResult(lab.id, lab.title, points, lab.points, available, criteria)
 
 
-def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None) -> CriterionResult:
+def _criterion(
+    criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None, titles: Mapping[str, str]
+) -> CriterionResult:
     checks = []
     for check in criterion.checks:
         report = reports.get(check.id, DID_NOT_RUN)
@@ -270,6 +289,7 @@ def _criterion(criterion: Criterion, reports: Mapping[str, CheckReport], overrid
                 report.hint,
                 round(report.seconds, 3),
                 report.blocked_by,
+                titles.get(check.id, ""),
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "gpulabs-judge-"
+PREFIX = "gpulabs-room-"
 _FRESH_SECONDS = 60.0
 """A folder that is younger may not have been locked yet."""
 

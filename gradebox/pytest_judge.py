@@ -41,7 +41,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             raise GradingError("grading needs no -n: it uses the cores that are there; leave it out")
         judging = _Judging(Front(options))
         config.add_cleanup(judging.close)
-        judging.front.grading.__enter__()
+        if not config.option.collectonly:
+            judging.front.grading.__enter__()
     except (GradingError, DeviceError, ValueError) as error:
         return _end(refuse(str(error)))
     for name in ("xmlpath", "log_file", "basetemp"):  # what pytest itself writes is meant to be where the caller is
@@ -49,7 +50,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             setattr(config.option, name, str(Path(options.origin) / value))
     config.option.tbstyle = "no"
     config.option.no_header = config.option.no_summary = True
-    if config.option.verbose < 1:  # else pytest shows each check, and how it ended
+    if config.option.verbose < 1 and not config.option.collectonly:  # else pytest shows each check, and how it ended
         config.option.verbose = -2
     config.pluginmanager.register(judging, "grading")
     return None
@@ -101,12 +102,15 @@ class _Judging:
         config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
         self.front.grading.keep({item.name for item in session.items})
         session.testscollected = len(session.items)
+        found = pytest.CollectReport(session.nodeid, "passed", None, session.items)
+        config.hook.pytest_collectreport(report=found)  # for who counts them
         config.hook.pytest_collection_finish(session=session)
         return True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[None]:
-        self.front.grading.begin()
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        if not session.config.option.collectonly:
+            self.front.grading.begin()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -124,6 +128,8 @@ class _Judging:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if session.config.option.collectonly:
+            _end(ExitCode.PASSED)
         if ended_with is not None:
             session.exitstatus = ended_with
             return
@@ -134,4 +140,5 @@ class _Judging:
             with contextlib.suppress(AttributeError):
                 session.config.get_terminal_writer()._file = io.StringIO()
         good = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        session.exitstatus = _end(self.front.finish() if good else ExitCode.COULD_NOT_GRADE)
+        early = str(session.shouldfail or session.shouldstop or "")  # for -x: what else was asked by then is chance
+        session.exitstatus = _end(self.front.finish(early) if good else ExitCode.COULD_NOT_GRADE)

@@ -55,6 +55,8 @@ class Document:
         """The line of a key, else of the innermost table around it with a header, else 1; 0 where nothing has lines."""
         if self.path.suffix == ".json":
             return 0
+        if place and isinstance(place[-1], int) and not isinstance(self._at(place), Mapping):
+            place = place[:-1]  # one of a list stands where the list does
         names = [part for part in place if isinstance(part, str)]
         count = next((part for part in place if isinstance(part, int)), 0)
         found, current, seen = 1, "", 0
@@ -68,6 +70,16 @@ class Document:
             elif names and (current, seen) == (".".join(names[:-1]), count) and _states(stripped, names[-1]):
                 return number
         return found
+
+    def _at(self, place: tuple[str | int, ...]) -> Any:
+        """The value at `place`, or None."""
+        data: Any = self.data
+        for part in place:
+            try:
+                data = data[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return data
 
 
 def _states(line: str, key: str) -> bool:
@@ -145,11 +157,9 @@ def _is_table(value: Any) -> bool:
 def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
     if kind is Any:
         return data
-    number = isinstance(data, (int, float, Decimal)) and not isinstance(data, bool)
-    if kind is Decimal and number:
-        return Decimal(str(data))
-    if kind is float and number:
-        return float(data)
+    number = isinstance(data, (int, float, Decimal)) and not isinstance(data, bool) and Decimal(str(data)).is_finite()
+    if kind in (Decimal, float) and number:
+        return kind(str(data))
     if kind is Path and isinstance(data, str):
         return Path(data)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -158,9 +168,16 @@ def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
         raise document.error(
             place, f"{_name(place)} = {data!r}: expected one of {', '.join(one.value for one in kind)}"
         )
-    if isinstance(data, kind) and (kind is bool or not isinstance(data, bool)):
+    if isinstance(data, kind) and kind not in (Decimal, float) and (kind is bool or not isinstance(data, bool)):
         return data
-    raise document.error(place, f"{_name(place)} = {data!r} is not {_NAMES.get(kind, kind.__name__)}")
+    raise document.error(place, f"{_name(place)} = {_written(data)} is not {_NAMES.get(kind, kind.__name__)}")
+
+
+def _written(data: Any) -> str:
+    """A value as a file has it, or nearly so."""
+    if isinstance(data, (bool, Decimal)):
+        return str(data).lower()
+    return repr(data)
 
 
 def _table(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:

@@ -16,7 +16,8 @@ from typing import Any
 from gradebox import reading
 from gradebox.reading import Document, ReadingError
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What labs, criteria and checks are called."""
 
 RubricError = ReadingError
 """A rubric contradicts itself; the message names file, line and cause."""
@@ -189,7 +190,13 @@ def load_lab(path: Path, lab_id: str, number: int) -> Lab:
         RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
             are not identifiers. The message begins with `FILE:LINE:`.
     """
-    return lab_of(reading.toml(path), lab_id, number)
+    document = reading.toml(path)
+    if "number" in document.data:
+        raise document.error(("number",), "unknown key 'number': the order of labs in course.toml numbers them")
+    lab = lab_of(document, lab_id, number)
+    if not lab.package.startswith(f"{lab_id}_"):  # a folder belongs to a lab by how its name begins
+        raise document.error(("package",), f"package = {lab.package!r}: expected a name that begins with {lab_id}_")
+    return lab
 
 
 def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
@@ -206,13 +213,13 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
 
 
 def _criterion(document: Document, place: tuple[str, ...], name: str, table: _CriterionTable) -> Criterion:
-    if not _NAME.fullmatch(place[-1]):
+    if not NAME.fullmatch(place[-1]):
         raise document.error(place, "a criterion's name is lower_case_with_underscores")
     points = _positive(document, (*place, "points"), table.points)
     checks = []
     for check, worth in (table.checks or {}).items():
         where = (*place, "checks", check)
-        if not _NAME.fullmatch(check):
+        if not NAME.fullmatch(check):
             raise document.error(where, f"a check's name is lower_case_with_underscores, not {check!r}")
         checks.append(Check(f"{name}.{check}", _positive(document, where, worth)))
     if table.checks is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -113,6 +113,7 @@ class Grading:
         self.order = order
         self._watcher = watcher or Watcher()
         self._plan = _plan(order)
+        self._titles = _titles(order, self._plan)
         self._require_submission()
         self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()])
         self._reports: dict[str, CheckReport] = {}
@@ -304,7 +305,7 @@ class Grading:
                 cause = report.message if report else "it did not run"
                 if report is not None and report.outcome is Outcome.BLOCKED:
                     raise Blocked(report.blocked_by, cause)
-                raise Blocked(needed, f"blocked by {needed}: {cause}")
+                raise Blocked(needed, f"blocked by '{self._titles[needed]}' ({needed}): {cause}")
 
     def _report_of(self, error: Exception, box: Sandbox) -> CheckReport:
         """What a check's exception means.
@@ -362,7 +363,7 @@ class Grading:
             overrides=order.overrides,
             incomplete=incomplete,
         )
-        return grade(order.rubric, order.labs, in_doubt(dict(self._reports), integrity), circumstances)
+        return grade(order.rubric, order.labs, in_doubt(dict(self._reports), integrity), circumstances, self._titles)
 
     def _notes_of_source(self) -> tuple[IntegrityNote, ...]:
         """Read once: the copy does not change, and parsing takes long where somebody wants it to."""
@@ -413,6 +414,18 @@ def _plan(order: Order) -> tuple[CheckFunction, ...]:
                 raise GradingError(f"{name} requires {needed}, which does not come before it in the rubric")
             wanted = wanted | {needed}
     return tuple(found[name] for name in known if name in wanted)
+
+
+def _titles(order: Order, plan: Sequence[CheckFunction]) -> Mapping[str, str]:
+    """What people call the checks that are graded, asked or not, and those that they build on.
+
+    Raises:
+        GradingError: rubric and checks disagree.
+    """
+    try:
+        return {**order.course.titles(order.labs), **{check.id: check.title for check in plan}}
+    except CourseError as error:
+        raise GradingError(str(error)) from None
 
 
 def _lanes(plan: Sequence[CheckFunction]) -> list[_Lane]:

@@ -181,7 +181,8 @@ def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator
 
 def _problem(check: CheckResult, *, accepted: bool) -> str:
     state = check.outcome.value.replace("_", " ")
-    lines = [f"- `{check.id}`: **{state}**, {points(check.points)} of {points(check.max_points)}"]
+    told = f"{escaped(check.title)} (`{check.id}`)" if check.title else f"`{check.id}`"
+    lines = [f"- {told}: **{state}**, {points(check.points)} of {points(check.max_points)}"]
     if accepted:
         lines.append("  An instructor has looked at this; the points stand.")
     if check.message:
@@ -202,4 +203,4 @@ def _one_line(criterion: CriterionResult) -> str:
     if criterion.override is not None:
         return f"{text}. By the instructor: {criterion.override.reason}"
     problem = criterion.first_problem
-    return text if problem is None else f"{text}. {problem.id.rpartition('.')[2]}: {' '.join(problem.message.split())}"
+    return text if problem is None else f"{text}. {problem.name}: {' '.join(problem.message.split())}"

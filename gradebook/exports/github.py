@@ -62,7 +62,7 @@ def reporter_result(grade: Grade) -> str:
                     "name": f"Lab {lab.id.removeprefix('lab')}: {criterion.title}",
                     "status": "pass" if criterion.points == criterion.max_points else "fail",
                     "score": float(criterion.points),
-                    "message": "" if problem is None else f"{problem.id}: {problem.message}",
+                    "message": "" if problem is None else f"{problem.name}: {problem.message}",
                 }
                 tests.append(test)
     document = {

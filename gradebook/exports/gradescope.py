@@ -108,7 +108,7 @@ def _test(lab: LabResult, criterion: CriterionResult, check: CheckResult, number
     texts = [] if check.outcome is Outcome.PASSED else [check.outcome.value.replace("_", " ").capitalize()]
     texts += [text for text in (check.message, check.hint and f"Where to look: {check.hint}") if text]
     return {
-        "name": f"{criterion.title}: {check.id.rpartition('.')[2].replace('_', ' ')}",
+        "name": f"{criterion.title}: {check.name}",
         "number": number,
         "score": float(check.points),
         "max_score": float(check.max_points),
@@ -124,7 +124,7 @@ def _overridden(lab: LabResult, number: int, criterion: CriterionResult) -> dict
     """A criterion whose points an instructor gave: one test, because its checks no longer add up to them."""
     assert criterion.override is not None
     checks = [
-        f"{check.outcome.value.replace('_', ' ')}: {check.id} {check.message}".rstrip() for check in criterion.checks
+        f"{check.outcome.value.replace('_', ' ')}: {check.name}. {check.message}".rstrip() for check in criterion.checks
     ]
     automatic = points(criterion.override.automatic_points)
     return {

@@ -47,8 +47,10 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     yield printable(f"{line.student}{name}  {group.criterion}")
     for item in group.items:
         where = f" at {item.where}" if item.where else ""
-        about = f"{item.check}: " if item.kind == "check" else ""
-        during = f" [during {item.check}]" if item.kind == "note" and item.check else ""
+        about = f"{item.title}: " if item.kind == "check" else ""
+        during = (
+            f" [{'during ' if item.kind == 'note' else ''}{item.check}]" if item.check not in ("", item.title) else ""
+        )
         detail = " ".join(printable(item.detail).split())
         detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}..."
         yield textwrap.fill(

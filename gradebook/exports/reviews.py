@@ -92,7 +92,7 @@ def items(student: str, grade: Grade) -> Iterator[Item]:
             criterion=check.id.rpartition(".")[0],
             kind="check",
             key=check.id,
-            title=check.id,
+            title=check.name,
             detail=check.message,
             check=check.id,
         )

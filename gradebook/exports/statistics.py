@@ -44,6 +44,8 @@ class CheckStatistics:
     """One check over the class."""
 
     check: str
+    title: str
+    """What people call it."""
     criterion: str
     points: Decimal
     submissions: int
@@ -90,6 +92,7 @@ def _check(check_id: str, results: dict[str, CheckResult], totals: dict[str, flo
     flag, advice = _judged(outcomes, left_open, correlation, len(results))
     return CheckStatistics(
         check=check_id,
+        title=first.name,
         criterion=check_id.rpartition(".")[0],
         points=first.max_points,
         submissions=len(results),

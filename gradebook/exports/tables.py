@@ -45,7 +45,7 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
 def checks(statistics: Sequence[CheckStatistics]) -> str:
     """How every check behaved, as CSV; an empty number means that it is not defined for this class."""
     header = (
-        *("check", "criterion", "points", "submissions", "passed", "failed", "blocked", "needs_review"),
+        *("check", "title", "criterion", "points", "submissions", "passed", "failed", "blocked", "needs_review"),
         *("share_passed", "item_rest_correlation", "upper_lower_27_percent", "flag", "most_frequent_message"),
     )
     return to_csv(header, map(_check, statistics))
@@ -54,7 +54,7 @@ def checks(statistics: Sequence[CheckStatistics]) -> str:
 def _check(row: CheckStatistics) -> list[str]:
     counts = (row.submissions, row.passed, row.failed, row.blocked, row.needs_review)
     return [
-        *(row.check, row.criterion, points(row.points)),
+        *(row.check, row.title, row.criterion, points(row.points)),
         *map(str, counts),
         *(f"{row.share_passed:.3f}", _number(row.item_rest), _number(row.upper_lower)),
         row.flag,

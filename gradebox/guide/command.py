@@ -75,7 +75,7 @@ def _asked(course: Course, name: str, steps: int, command: str) -> Iterator[str]
         raise ValueError(f"there is no check or criterion {name}{also}")
     begun = False
     for check in chosen:
-        for row in text.hint_lines(check, known, steps=steps, command=command):
+        for row in text.hint_lines(check, known, course, steps=steps, command=command):
             if row or begun:
                 begun = True
                 yield row

@@ -55,12 +55,12 @@ def lines(
             yield f"  test    python -m py_compile {shown(broken.path)}"
             return
         case Kind.MEND:
-            yield f"Next: {step.check}, a check that fails although its code is written."
+            yield f"Next: {_named(step.check, course)}, a check that fails although its code is written."
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
     yield from _body(step, hints, course, command, options)
-    yield from hint_lines(step.check, hints, steps=steps, command=command)
-    yield from _instead(advice)
+    yield from hint_lines(step.check, hints, course, steps=steps, command=command)
+    yield from _instead(advice, course)
 
 
 def _body(step: Step, hints: Mapping[str, Hint], course: Course, command: str, options: str) -> Iterator[str]:
@@ -89,6 +89,10 @@ def _title(step: Step) -> str:
     return f"Task {step.task.number}, {step.task.title}"
 
 
+def _named(check: str, course: Course) -> str:
+    return f"'{course.title_of(check)}' ({check})"
+
+
 def _why(step: Step) -> str:
     worth = _in_words(step.points)
     if step.kind is Kind.MEND:
@@ -108,21 +112,21 @@ def _seen(known: Known) -> Iterator[str]:
         yield from _folded("          → ", known.hint)
 
 
-def hint_lines(check: str, hints: Mapping[str, Hint], *, steps: int, command: str) -> Iterator[str]:
+def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: int, command: str) -> Iterator[str]:
     """The first `steps` steps of a check's hint, and how to see one more."""
     hint = hints.get(check)
     if hint is None:
         return
     if steps:
         yield ""
-        yield f"Hints for {check}:"
+        yield f"Hints for {_named(check, course)}:"
         for number, text in enumerate(hint.steps[:steps]):
             yield from _folded(f"  {number + 1}. ", f"{_STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
         yield f"  {'hint' if not steps else 'more'}    {command} next --check {check} --hints {steps + 1}"
 
 
-def _instead(advice: Advice) -> Iterator[str]:
+def _instead(advice: Advice, course: Course) -> Iterator[str]:
     rows = []
     if advice.quick is not None:
         function, worth = advice.quick
@@ -131,7 +135,7 @@ def _instead(advice: Advice) -> Iterator[str]:
             f"{function.lines} line{'' if function.lines == 1 else 's'}"
         )
     for step in advice.instead:
-        name = step.check if step.kind is Kind.MEND else _title(step)
+        name = _named(step.check, course) if step.kind is Kind.MEND else _title(step)
         rows.append(f"{name}: {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}")
     if rows:
         yield ""

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from gradebox.grade import Grade, LatePenalty, Outcome
+from gradebox.grade import CheckResult, Grade, LatePenalty, Outcome
 from gradebox.report.document import duration, points
 from gradebox.report.progress import Progress
 from gradebox.texts import printable
@@ -67,12 +67,10 @@ def render(
     )
 
 
-def _waiting(grade: Grade) -> dict[str, str]:
+def _waiting(grade: Grade) -> dict[str, CheckResult]:
     """The check that a blocked one waits for, where it stands on the page with its reason."""
-    shown = {check.id: check for lab in grade.labs for criterion in lab.criteria for check in criterion.checks}
-    causes = {name: check.message.removeprefix("blocked by ").partition(":")[0] for name, check in shown.items()
-              if check.outcome is Outcome.BLOCKED}  # fmt: skip
-    return {name: cause for name, cause in causes.items() if cause in shown}
+    shown = {check.id: check for check in grade.checks}
+    return {name: shown[check.blocked_by] for name, check in shown.items() if check.blocked_by in shown}
 
 
 def _finalized(value: Any) -> Any:

@@ -56,8 +56,8 @@ class Progress:
     """What changed since the last run, of those criteria that both know."""
 
     changes: tuple[Change, ...]
-    newly_passed: tuple[str, ...]
-    newly_failing: tuple[str, ...]
+    newly_passed: tuple[CheckResult, ...]
+    newly_failing: tuple[CheckResult, ...]
     """Checks that passed last time and did not now."""
 
     @property
@@ -87,8 +87,8 @@ def read(folder: Path, grade: Grade) -> Earlier:
 def since(earlier: Earlier, grade: Grade) -> Progress | None:
     """What `grade` changed; None where nothing of it was graded before."""
     changes: list[Change] = []
-    passed: list[str] = []
-    failing: list[str] = []
+    passed: list[CheckResult] = []
+    failing: list[CheckResult] = []
     compared = False
     for lab in grade.labs:
         for criterion in lab.criteria:
@@ -101,7 +101,7 @@ def since(earlier: Earlier, grade: Grade) -> Progress | None:
             for check in criterion.checks:
                 was = earlier.checks.get(check.id)
                 if was is not None and (was is Outcome.PASSED) != _passed(check):
-                    (passed if _passed(check) else failing).append(check.id)
+                    (passed if _passed(check) else failing).append(check)
     return Progress(tuple(changes), tuple(passed), tuple(failing)) if compared else None
 
 
@@ -142,7 +142,7 @@ def line(progress: Progress | None) -> str:
     if count := len(progress.newly_failing):
         first = progress.newly_failing[0]
         more = f" and {count - 1} more" if count > 1 else ""
-        parts.append(f"no longer passing: {first}{more}")
+        parts.append(f"no longer passing: {first.name} ({first.id}){more}")
     return "since the last run: " + ", ".join(parts)
 
 

@@ -143,7 +143,8 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
         return
     mark, style = _MARK[problem.outcome]
     review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
-    console.print(Text(f"{' ' * 10}{mark} {problem.id}{review}", style), soft_wrap=True)
+    told = (f"  {problem.id}", "dim") if problem.title else ""
+    console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), told), soft_wrap=True)
     console.print(_indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
         console.print(_indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)

@@ -15,7 +15,9 @@ def grade_submission(
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or container.")] = None,
     criterion: Annotated[str | None, typer.Option(help="Only these criteria, for example lab3.accumulation.")] = None,
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
-    seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")
+    ] = None,
     report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),
     overrides: Annotated[
         Path | None, typer.Option(help="Points given by hand (default: overrides.toml of the course's checkout).")

@@ -16,10 +16,8 @@ from typing import Any, cast
 import jsonschema
 import numpy as np
 import pytest
-from grader.extensions import rubric_file
 
 import grader
-from gradebox import rubric
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.report.document import SCHEMA_FILE
 from gradebox.submission import Submission
@@ -184,7 +182,9 @@ def test_a_report_must_agree_with_the_checklist() -> None:
 def test_the_exercise_lies_outside_the_100_points() -> None:
     assert grader.course().rubric.points == 100
     assert "container" not in {lab.id for lab in grader.course().rubric.labs}
-    assert rubric.load(rubric_file("container")).points == 20
+    (exercise,) = grader.course().exercises
+    assert [lab.id for lab in exercise.labs] == ["container"]
+    assert exercise.points == 20
 
 
 @pytest.fixture

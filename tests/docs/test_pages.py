@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from gradebox.rubric import Lab, load
+import grader
+from gradebox.rubric import Lab
 from grader.release.contents import for_students
 from grader.rubric_table import out_of_date
 from tests.docs.markdown import ROOT, Link, anchors, links
@@ -52,7 +53,7 @@ def test_points_on_pages_are_those_of_the_rubric() -> None:
     assert stale == [], "python -m grader.rubric_table docs/labs/*.md README.md"
 
 
-@pytest.mark.parametrize("lab", load().labs, ids=lambda lab: lab.id)
+@pytest.mark.parametrize("lab", grader.course().labs, ids=lambda lab: lab.id)
 def test_a_hand_out_says_how_many_points_its_lab_has(lab: Lab) -> None:
     hand_out = (ROOT / "labs" / lab.package / "README.md").read_text()
     assert f" {lab.points} points." in hand_out.partition("##")[0]

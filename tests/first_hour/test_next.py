@@ -102,11 +102,12 @@ def test_every_open_task_belongs_to_a_heading_and_every_heading_is_found(room: P
 def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: Ask) -> None:
     _write(room / "labs/lab1_gpu_basics/benchmark.py", "benchmark_matmul")
     stub = CheckReport(Outcome.FAILED, "Task 1.1 is open: write check_environment in labs/x.py")
-    blocked = CheckReport(Outcome.BLOCKED, "blocked by lab1.benchmark.warmed_up: saw 60 ms")
+    blocked = CheckReport(Outcome.BLOCKED, "saw 60 ms", blocked_by="lab1.benchmark.warmed_up")
     problems = {"lab1.benchmark.warmed_up": FAILED, "lab1.benchmark.environment_described": stub}
     report_on(room, {**problems, "lab1.measurements.seconds_equal_truth": blocked}, (1,))
     said = ask("--lab", "1")
-    assert said.startswith("Next: lab1.benchmark.warmed_up, a check that fails although its code is written.")
+    named = "'Warms up before it measures' (lab1.benchmark.warmed_up)"
+    assert said.startswith(f"Next: {named}, a check that fails although its code is written.")
     assert "2.5 points for one mistake" in said  # what waits for it counts as well
     assert "seen    saw 60 ms, expected about 71 µs" in said
     assert "→ run `warmup` products first" in said
@@ -141,7 +142,7 @@ def test_all_written_and_nothing_graded_asks_for_a_grade(solved: Path, ask: Ask)
 def test_labs_that_were_graded_earlier_still_count(solved: Path, ask: Ask) -> None:
     report_on(solved, {"lab2.amp.loss_in_float32": FAILED}, (1, 2))
     report_on(solved, {}, (3, 4, 5))
-    assert ask().startswith("Next: lab2.amp.loss_in_float32,")
+    assert ask().startswith("Next: 'Computes the loss in float32' (lab2.amp.loss_in_float32),")
 
 
 def test_a_task_that_was_open_when_its_lab_was_graded_is_no_mistake(solved: Path, ask: Ask) -> None:
@@ -190,7 +191,7 @@ def test_hints_come_in_steps(ask: Ask, steps: int) -> None:
 
 
 def test_hints_of_a_criterion_are_those_of_its_checks(ask: Ask) -> None:
-    assert ask("--check", "lab3.accumulation").count("Hints for lab3.accumulation.") == 6
+    assert ask("--check", "lab3.accumulation").count("' (lab3.accumulation.") == 6
 
 
 def test_an_unknown_check_is_refused_with_one_that_was_meant(ask: Ask) -> None:

@@ -26,7 +26,7 @@ def graded(failing: Collection[str] = (), labs: tuple[int, ...] = (1,), submissi
         for check in course.checks()
     }
     here = Circumstances(submission, "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
-    return grade(course, course.select(labs), reports, here)
+    return grade(course, course.select(labs), reports, here, grader.course().titles(course.labs))
 
 
 def run(folder: Path, result: Grade) -> progress.Progress | None:
@@ -49,15 +49,16 @@ def test_points_gained_and_lost_are_told_by_criterion(tmp_path: Path) -> None:
         ("lab1.benchmark", Decimal(1)),
         ("lab1.analysis", Decimal(-1)),
     ]
-    assert changed.newly_passed == ("lab1.benchmark.warmed_up",)
-    assert changed.newly_failing == ("lab1.analysis.bound_named",)
-    line = "since the last run: 0 points, 1 check newly passed, no longer passing: lab1.analysis.bound_named"
-    assert progress.line(changed) == line
+    assert [check.id for check in changed.newly_passed] == ["lab1.benchmark.warmed_up"]
+    assert [check.id for check in changed.newly_failing] == ["lab1.analysis.bound_named"]
+    title = grader.course().title_of("lab1.analysis.bound_named")
+    line = f"0 points, 1 check newly passed, no longer passing: {title} (lab1.analysis.bound_named)"
+    assert progress.line(changed) == f"since the last run: {line}"
     page = (tmp_path / "grade.html").read_text()
     assert "Since the last run: no points more or fewer" in page
     assert '<b class="more">+1</b>' in page
     assert '<b class="fewer">-1</b>' in page
-    assert "no longer passing:</span> <code>lab1.analysis.bound_named</code>" in page
+    assert f'no longer passing:</span> <span title="lab1.analysis.bound_named">{title}</span>' in page
 
 
 def test_no_change_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,5 +121,5 @@ def test_a_page_for_others_shows_no_progress() -> None:
 def test_what_is_kept_is_small_and_plain(tmp_path: Path) -> None:
     run(tmp_path, graded(labs=(1, 2, 3, 4, 5)))
     kept = json.loads((tmp_path / progress.FILE).read_text())
-    assert set(kept) == {"version", "submission", "rubric_version", "checks", "criteria", "messages"}
+    assert set(kept) == {"version", "submission", "rubric_version", "checks", "criteria", "messages", "blocked_by"}
     assert len(kept["checks"]) == 150

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from gradebox.session import Blocked, check_id_of, requirements_of
 
 from gradebox.configuration import own_configuration
 from gradebox.sandbox import Limits, Reply, Request, Sandbox
-from gradebox.session import Blocked, check_id_of, requirements_of
 from gradebox.submission import key_of
 from tests.scenarios import reuse
 from tests.scenarios.build import SCENARIOS, Scenario, load

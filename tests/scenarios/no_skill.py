@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gradebox.session import GradingSession, check_id_of
 
 from gradebox.configuration import own_configuration
 from gradebox.sandbox import RankReply, Reply, Request
-from gradebox.session import GradingSession, check_id_of
 from tests.scenarios.grading import Bench, Graded, Keeper
 
 Asked = tuple[str, int, str, bool]

@@ -43,45 +43,56 @@ def read(submission: Submission) -> Dockerfile:
 @criterion("container.dockerfile")
 class TestDockerfile:
     def test_gpu_base_image(self, submission: Submission) -> None:
+        """Builds on an image for GPUs."""
         recipe.require_gpu_base(read(submission))
 
     @requires("gpu_base_image")
     def test_python_installed(self, submission: Submission) -> None:
+        """Brings Python into the image."""
         recipe.require_python(read(submission))
 
     @requires("gpu_base_image")
     def test_pytorch_pinned_for_its_cuda(self, submission: Submission) -> None:
+        """Pins PyTorch for the image's CUDA."""
         text = (submission.read_text(f"{LAB}/requirements.txt") or "")[:MOST_CHARACTERS]
         recipe.require_pytorch(read(submission), {"requirements.txt": text})
 
     def test_packages_below_the_program(self, submission: Submission) -> None:
+        """Installs packages before the program."""
         recipe.require_order(read(submission))
 
     def test_directories_made(self, submission: Submission) -> None:
+        """Makes the directories that train.py needs."""
         recipe.require_directories(read(submission))
 
     def test_environment_set(self, submission: Submission) -> None:
+        """Sets the environment of a training."""
         recipe.require_environment(read(submission))
 
     def test_command_trains(self, submission: Submission) -> None:
+        """Starts the training as its command."""
         recipe.require_command(read(submission))
 
     def test_ordinary_user(self, submission: Submission) -> None:
+        """Runs as an ordinary user."""
         recipe.require_user(read(submission))
 
 
 @criterion("container.hygiene")
 class TestHygiene:
     def test_no_secrets(self, submission: Submission) -> None:
+        """Holds no secrets."""
         ignored = submission.read_text(f"{LAB}/.dockerignore")
         recipe.require_no_secrets(read(submission), context_is_limited=bool((ignored or "").strip()))
 
     def test_nothing_left_over(self, submission: Submission) -> None:
+        """Leaves nothing behind that only the build needs."""
         found = read(submission)
         require(bool(recipe.installs(found)), "nothing installs the packages")
         recipe.require_nothing_left_over(found)
 
     def test_hadolint_is_silent(self, submission: Submission) -> None:
+        """Passes hadolint without a warning."""
         read(submission)
         beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
         if (program := beside or shutil.which("hadolint")) is None:
@@ -110,17 +121,20 @@ class TestHygiene:
 @criterion("container.run")
 class TestRun:
     def test_cuda_seen(self, submission: Submission) -> None:
+        """Sees the GPU."""
         run = Run(submission)
         require(run["cuda_available"] is True, "the container saw no GPU", "docker run --gpus all ...")
         run.require_real()
 
     @requires("cuda_seen")
     def test_trained_on_the_gpu(self, submission: Submission) -> None:
+        """Trains on the GPU."""
         devices = Run(submission)["parameter_devices"]
         require(devices == ["cuda:0"], f"the parameters were on {devices}, expected cuda:0")
 
     @requires("cuda_seen")
     def test_utilization_above_70_percent(self, submission: Submission) -> None:
+        """Keeps the GPU busy for more than 70 %."""
         run = Run(submission)
         samples = run.number("utilization_samples")
         require(
@@ -137,10 +151,12 @@ class TestRun:
 
     @requires("cuda_seen")
     def test_under_two_minutes(self, submission: Submission) -> None:
+        """Trains in less than two minutes."""
         seconds = Run(submission).number("seconds")
         require(0 < seconds < MOST_SECONDS, f"training took {seconds:.0f} s, expected less than {MOST_SECONDS:.0f} s")
 
     def test_model_on_the_volume(self, submission: Submission) -> None:
+        """Leaves the model on the volume."""
         run = Run(submission)
         require(
             run["model_on_volume"] is True and run.number("model_bytes") > 0,
@@ -149,11 +165,13 @@ class TestRun:
         )
 
     def test_no_errors_or_warnings(self, submission: Submission) -> None:
+        """Tells of no errors or warnings."""
         run = Run(submission)
         told = [*run["errors"], *run["warnings"]]
         require(not told, f"the run told of {len(told)} errors or warnings, first: {str(told[:1])[:200]}")
 
     def test_image_within_budget(self, submission: Submission) -> None:
+        """Keeps the image within its budget."""
         compressed = Run(submission).number("compressed_bytes") / 1e9
         require(
             0 < compressed <= BUDGET_GB,
@@ -165,4 +183,5 @@ class TestRun:
 @criterion("container.report")
 class TestReport:
     def test_report_agrees_with_checklist(self, submission: Submission) -> None:
+        """Writes a report that fits the checklist."""
         judge_report(submission)

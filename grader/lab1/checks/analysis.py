@@ -13,6 +13,7 @@ from labkit.results import STAGES
 @criterion("lab1.analysis")
 class TestAnalysis:
     def test_crossover_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the size from which on the GPU is faster."""
         cases, answers = [], []
         for wins in _outcomes(fresh):
             sizes = sorted(fresh.odd(10 + 400 * i, 380 + 400 * i) for i in range(len(wins)))
@@ -35,6 +36,7 @@ class TestAnalysis:
             )
 
     def test_bound_named(self, submission: Submission, fresh: Fresh) -> None:
+        """Names what bounds a product: launch, memory or compute."""
         cases, answers = [], []
         for answer in fresh.shuffled(("launch", "memory", "compute") * 3):
             size, element = fresh.integer(64, 8192), 2 ** fresh.integer(1, 3)
@@ -63,6 +65,7 @@ class TestAnalysis:
             )
 
     def test_peak_share_computed(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes the share of the peak that was reached."""
         cases, answers = [], []
         for _ in range(4):
             size, share, peak = fresh.odd(101, 4097), fresh.uniform(0.05, 0.95), fresh.uniform(5, 900)
@@ -75,6 +78,7 @@ class TestAnalysis:
             )
 
     def test_bottleneck_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the stage that needs the most memory."""
         count = len(STAGES)
         winners = fresh.shuffled(list(range(count)))[:4]
         peaks = [[fresh.integer(10**6, 5 * 10**8) for _ in STAGES] for _ in winners]
@@ -99,6 +103,7 @@ class TestAnalysis:
             require_equal(told, wanted, what=f"stage_increases() for allocated bytes {held}")
 
     def test_slowest_operation_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the slowest operation of a training step."""
         steps = fresh.integer(3, 7)
         # One long kernel beside many launches, and many short kernels beside one product.
         cases: list[tuple[str, int, dict[str, int]]] = [
@@ -160,6 +165,7 @@ class TestAnalysis:
                 )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
+        """Writes a report that agrees with the results."""
         lab1_report.judge(submission)
 
 

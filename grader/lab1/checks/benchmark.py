@@ -29,6 +29,7 @@ DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
 @criterion("lab1.benchmark")
 class TestBenchmark:
     def test_environment_described(self, submission: Submission) -> None:
+        """Describes the machine that it runs on."""
         seen = submission.probe("lab1.gpu_basics.environment")
         told = seen.told
         require_equal(told["python"], seen.python, what="Environment.python")
@@ -49,6 +50,7 @@ class TestBenchmark:
             )
 
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
+        """Returns a complete result."""
         size = fresh.odd(101, 199)
         (seen,) = measure(submission, fresh, submission.device.name, [{"size": size, "iterations": 7}])
         result = seen["result"]
@@ -60,6 +62,7 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_right_device_and_dtype(self, submission: Submission, fresh: Fresh) -> None:
+        """Runs on the device and in the dtype asked for."""
         device = submission.device.name
         calls: list[Call] = [
             {"size": fresh.odd(201, 299), "iterations": 6, "dtype": "float16"},
@@ -90,6 +93,7 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_warmed_up(self, submission: Submission, fresh: Fresh) -> None:
+        """Warms up before it measures."""
         device = submission.device.name
         call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": 5}
         (seen,) = measure(submission, fresh, device, [call])
@@ -105,6 +109,7 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_only_the_product_timed(self, submission: Submission, fresh: Fresh) -> None:
+        """Times the product and nothing else."""
         # An older GPU shows best what does not belong: its memory is slow beside its tensor cores.
         device = "vgpu:T4" if submission.device.simulated else "cuda"
         call = {"size": long_size(device, fresh, "float16", 100), "iterations": 10, "dtype": "float16"}
@@ -129,6 +134,7 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_seconds_per_product(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells the seconds of one product."""
         device = submission.device.name
         counts = fresh.shuffled([4, 8, 16, 32])
         calls = [
@@ -149,6 +155,7 @@ class TestBenchmark:
 
     @requires("returns_result")
     def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
+        """Compares the CPU with the GPU at every size."""
         simulated = submission.device.simulated
         sizes = [fresh.odd(33, 1023) for _ in range(fresh.integer(4, 6))]
         calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(5, 15)}]
@@ -176,6 +183,7 @@ class TestBenchmark:
 
     @requires("returns_result", "all_sizes_compared")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+        """Saves the results and a plot."""
         sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
         chosen = ",".join(map(str, sizes))
         arguments = ["--sizes", chosen, "--iterations", "5"]

@@ -32,6 +32,7 @@ SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until i
 class TestMeasurements:
     @requires("lab1.benchmark.returns_result")
     def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the seconds that the GPU really takes."""
         for device in devices(submission.device):
             calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
             calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
@@ -44,6 +45,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures very small products right."""
         device = submission.device.name
         calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
@@ -55,6 +57,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
+        """Counts TFLOPS from the size and the seconds."""
         device = submission.device.name
         calls = [{"size": fresh.odd(101, 999), "iterations": 5} for _ in range(3)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
@@ -71,6 +74,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
+        """Starts the clock when the GPU is idle."""
         device = submission.device.name
         calls = [{"size": size, "iterations": 1} for size in long_sizes(device, fresh, 3)]
         for call, seen in zip(
@@ -95,6 +99,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
+        """Stops the clock when the GPU has finished."""
         device = submission.device.name
         calls = [{"size": size, "iterations": 12} for size in long_sizes(device, fresh, 5)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
@@ -112,6 +117,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
+        """Is not misled by outliers."""
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         hiccups = _hiccups(fresh)
         # The largest first: a hiccup that is left over, whoever has run fewer products, hits no smaller one.
@@ -130,6 +136,7 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells no more TFLOPS than the GPU can reach."""
         for device in devices(submission.device):
             calls: list[Call] = [
                 {"size": size, "iterations": 8, "dtype": dtype}

@@ -17,6 +17,7 @@ from labkit.results import STAGES
 @criterion("lab1.memory")
 class TestMemory:
     def test_every_stage_present(self, submission: Submission, fresh: Fresh) -> None:
+        """Profiles every stage of a training step."""
         seen = submission.probe("lab1.gpu_basics.memory", values=False, **network(fresh))
         names = [stage["stage"] for stage in seen.profile["stages"]]
         require_equal(names, list(STAGES), what="stages of profile_training_memory()")
@@ -24,6 +25,7 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_allocated_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells the bytes allocated after each stage."""
         case = network(fresh)
         seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
         real = truth(submission, case)
@@ -38,6 +40,7 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_reserved_told_apart(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells reserved bytes apart from allocated ones."""
         case = network(fresh)
         seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
         truth(submission, case).compare(
@@ -46,6 +49,7 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells the peak of each stage."""
         case = network(fresh)
         seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
         truth(submission, case).compare(
@@ -54,6 +58,7 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
+        """Begins each stage with a new peak."""
         case = network(fresh)
         seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
@@ -67,6 +72,7 @@ class TestMemory:
 
     @requires("every_stage_present")
     def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
+        """Compares the memory of float32 and float16."""
         cases = networks(fresh)
         seen = submission.probe("lab1.gpu_basics.memory_precisions", values=False, networks=cases)
         for case, profiles in zip(cases, seen.profiles, strict=True):
@@ -85,6 +91,7 @@ class TestMemory:
 
     @requires("every_stage_present", "precisions_compared")
     def test_memory_timeline_saved(self, submission: Submission) -> None:
+        """Saves the results and the memory timeline."""
         seen = submission.probe(
             "shared.programs.run", values=False, module="lab1_gpu_basics.memory_profiling", arguments=[]
         )

@@ -37,6 +37,7 @@ def trained(submission: Submission, fresh: Fresh, steps: dict[str, int]) -> tupl
 @criterion("lab2.amp")
 class TestAmp:
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains for all epochs and returns a result."""
         epochs = fresh.integer(3, 12)
         runs, case, _ = trained(submission, fresh, {"float32": epochs})
         seen = runs["float32"]
@@ -47,6 +48,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_loss_time_and_memory_reported(self, submission: Submission, fresh: Fresh) -> None:
+        """Reports loss, time and memory of the training."""
         runs, case, found = trained(submission, fresh, STEPS)
         idle = found.idle_bytes
         for dtype in PRECISIONS:
@@ -80,6 +82,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_products_in_low_precision(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes products in the precision asked for."""
         runs, case, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             what = f"matrix products of train_with_amp(..., dtype=torch.{dtype})"
@@ -89,6 +92,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_loss_in_float32(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes the loss in float32."""
         runs, _, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             require_equal(
@@ -100,6 +104,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_parameters_and_state_stay_float32(self, submission: Submission, fresh: Fresh) -> None:
+        """Keeps parameters and Adam's state in float32."""
         runs, _, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             seen = runs[dtype]
@@ -118,6 +123,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_backward_outside_autocast(self, submission: Submission, fresh: Fresh) -> None:
+        """Runs backward outside autocast."""
         runs, _, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             inside = sum(note["autocast"] for note in runs[dtype]["backwards"])
@@ -129,6 +135,7 @@ class TestAmp:
             )
 
     def test_evaluates_every_sample(self, submission: Submission, fresh: Fresh) -> None:
+        """Counts every sample alike when it evaluates."""
         classes, sizes = fresh.odd(5, 9), [fresh.odd(31, 41), fresh.odd(5, 9), fresh.odd(15, 21)]
         samples = sum(sizes)
         logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
@@ -160,6 +167,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_bfloat16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
+        """Is as accurate in bfloat16 as in float32."""
         require_accurate(submission, fresh, "bfloat16")
 
 

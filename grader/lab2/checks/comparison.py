@@ -94,6 +94,7 @@ def truths(submission: Submission, device: str, case: Case) -> dict[str, dict[st
 @criterion("lab2.comparison")
 class TestComparison:
     def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the true seconds of a training step."""
         case = network(fresh)
         for device in devices(submission.device):
             real = truths(submission, device, case)
@@ -112,6 +113,7 @@ class TestComparison:
                 )
 
     def test_peaks_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the true peak of memory."""
         case = network(fresh)
         device = submission.device.name
         real = truths(submission, device, case)
@@ -126,6 +128,7 @@ class TestComparison:
             )
 
     def test_throughput_from_the_median_step(self, submission: Submission, fresh: Fresh) -> None:
+        """Takes throughput from the median step."""
         case = network(fresh)
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         flops = min(2.0 * case["batch"] * a * b for a, b in zip(case["widths"][:3], case["widths"][1:4], strict=True))
@@ -154,6 +157,7 @@ class TestComparison:
 
     @requires("lab2.amp.returns_result")
     def test_accuracies_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the true accuracy on the test images."""
         hidden, share = fresh.odd(61, 83), fresh.uniform(0.25, 0.5)
         precisions = ["bfloat16", "float32"]
         case: Case = {
@@ -178,6 +182,7 @@ class TestComparison:
             )
 
     def test_conclusions_follow(self, submission: Submission, fresh: Fresh) -> None:
+        """Draws the conclusions that the figures allow."""
         cases: list[Case] = []
         answers = []
         for answer, fastest, times, losses, options in fresh.shuffled(_profiles(fresh)):
@@ -200,6 +205,7 @@ class TestComparison:
 
     @requires("step_seconds_equal_truth", "accuracies_equal_truth")
     def test_results_and_plots_saved(self, submission: Submission) -> None:
+        """Saves the results and plots."""
         chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere
         small = ["--layers=1", "--width=64", "--batch=1", "--steps=1"]
         for name, arguments in (("precision_comparison", [*chosen, *small]), ("amp_training", chosen)):
@@ -212,6 +218,7 @@ class TestComparison:
             )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
+        """Writes a report that agrees with the results."""
         lab2_report.judge(submission)
 
 

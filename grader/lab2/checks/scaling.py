@@ -26,6 +26,7 @@ ORDER_HINT = "per window: backward of the scaled loss, unscale_, clip, step, upd
 class TestScaling:
     @requires(TRAINS)
     def test_clipping_sees_unscaled_gradients(self, submission: Submission, fresh: Fresh) -> None:
+        """Clips gradients without the loss scale."""
         case = regression(fresh)
         run: Run = {"sizes": [fresh.odd(15, 31)], "rate": 0.5, "scaler": {"init_scale": 2.0 ** fresh.integer(5, 7)}}
         norm = float(np.linalg.norm(case.gradient(case.start, slice(0, run["sizes"][0]))))
@@ -49,6 +50,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
+        """Skips the step of a batch that overflows."""
         seen, scale, spoiled = _overflow(submission, fresh)
         batches = len(spoiled)
         # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
@@ -76,6 +78,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
+        """Moves the schedule with taken steps only."""
         seen, _, spoiled = _overflow(submission, fresh)
         require_equal(
             seen["scheduler_steps"],
@@ -98,6 +101,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
+        """Lets the loss scale follow its settings."""
         case = regression(fresh)
         runs: list[Run] = []
         overflows = []
@@ -134,6 +138,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_accumulation_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
+        """Accumulates as if in one large batch."""
         case = regression(fresh)
         sizes = [
             fresh.integer(2, 4),
@@ -190,6 +195,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
+        """Loses no small gradients in float16."""
         case, factor = regression(fresh), 2.0**-26
         run: Run = {"sizes": [fresh.odd(15, 31)], "rate": 0.1 / factor, "factor": factor}
         wanted = -0.1 * case.gradient(case.start, slice(0, run["sizes"][0])).ravel()
@@ -206,6 +212,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_only_float16_is_scaled(self, submission: Submission, fresh: Fresh) -> None:
+        """Scales the loss in float16 only."""
         case, scale = regression(fresh), 2.0 ** fresh.integer(9, 10)
         run: Run = {"sizes": [fresh.odd(9, 15)], "rate": 0.01, "scaler": {"init_scale": scale}}
         samples = run["sizes"][0]
@@ -230,6 +237,7 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_float16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
+        """Is as accurate in float16 as in float32."""
         require_accurate(submission, fresh, "float16")
 
 

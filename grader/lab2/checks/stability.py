@@ -25,6 +25,7 @@ SCALING_GAINS = 0.8
 @criterion("lab2.stability")
 class TestStability:
     def test_formats_described(self, submission: Submission) -> None:
+        """Describes range and precision of each format."""
         told = submission.numeric_probe("lab2.stability.formats").formats
         truths: list[tuple[str, int, int, int]] = [  # dtype, bits, exponent of 2's largest power, fraction bits
             ("float16", 16, 15, 10),
@@ -52,6 +53,7 @@ class TestStability:
                 )
 
     def test_softmax_stable(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes softmax right for extreme numbers, too."""
         ordinary = fresh.normal(fresh.odd(3, 7), fresh.odd(5, 9), fresh.odd(3, 5))
         masked = ordinary * np.float32(2)
         masked[:, 0] = -np.inf
@@ -92,6 +94,7 @@ class TestStability:
             )
 
     def test_nonfinite_gradients_named(self, submission: Submission, fresh: Fresh) -> None:
+        """Names the gradients that are not finite."""
         blocks = _blocks(fresh)
         names = _layers(blocks)
         cases: list[dict[str, str]] = []
@@ -114,6 +117,7 @@ class TestStability:
             )
 
     def test_first_bad_layer_traced(self, submission: Submission, fresh: Fresh) -> None:
+        """Traces the first layer whose output is not finite."""
         blocks = _blocks(fresh)
         names = _layers(blocks)
         cases: list[dict[str, Any]] = []
@@ -153,6 +157,7 @@ class TestStability:
         )
 
     def test_overflow_told_from_underflow(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells overflow from underflow."""
         tensors: dict[str, Any] = {}
         cases: list[dict[str, Any]] = []
         answers: list[str] = []
@@ -204,6 +209,7 @@ class TestStability:
             )
 
     def test_loss_scale_adapts(self, submission: Submission, fresh: Fresh) -> None:
+        """Adapts the loss scale to overflows."""
         cases: list[dict[str, Any]] = [
             {
                 "settings": {
@@ -239,6 +245,7 @@ class TestStability:
 
     @requires("loss_scale_adapts")
     def test_unstable_model_trained(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains the unstable model."""
         sizes = [96] * 6 + [fresh.odd(21, 61)]
         interval, epochs = 1000, 4
         scale = {"initial_scale": 2.0**16, "growth_interval": interval}

@@ -143,6 +143,7 @@ def short_tail(fresh: Fresh) -> Pass:
 @criterion("lab3.accumulation")
 class TestAccumulation:
     def test_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains as one large batch would."""
         alone = regression(fresh, [[8] * 8], 4)
         hint = "each batch weighs as much as its share of the window; zero_grad() and step() once per window"
         alone.require_right(alone.run(submission), "4 batches of 8 against one of 32, one process", hint)
@@ -152,12 +153,14 @@ class TestAccumulation:
 
     @requires("equals_one_large_batch")
     def test_short_last_window(self, submission: Submission, fresh: Fresh) -> None:
+        """Makes a step on a shorter last window, too."""
         given = short_tail(fresh)
         hint = "a shorter window is a window: it makes a step, with the mean over its own samples"
         given.require_right(given.run(submission), "10 batches in windows of 4 on 2 ranks", hint)
 
     @requires("equals_one_large_batch")
     def test_uneven_counts(self, submission: Submission, fresh: Fresh) -> None:
+        """Weighs batches of different sizes right."""
         fresh_sizes = [[fresh.integer(1, 9) for _ in range(6)] for _ in range(2)]
         given = regression(fresh, fresh_sizes, 3)
         hint = "a mean of means weighs a small batch too much: weigh by the counts of the whole window, on all ranks"
@@ -166,6 +169,7 @@ class TestAccumulation:
         words.require_right(words.run(submission), "texts of different length on 2 ranks", hint + " (count_targets)")
 
     def test_gradients_reduced_once_per_step(self, submission: Submission, fresh: Fresh) -> None:
+        """Reduces gradients once per step."""
         given = whole_windows(fresh)
         steps = len(given.windows())
         for rank, each in enumerate(given.run(submission)):
@@ -181,6 +185,7 @@ class TestAccumulation:
             )
 
     def test_replicas_identical(self, submission: Submission, fresh: Fresh) -> None:
+        """Keeps the replicas identical."""
         hint = "the batch that exchanges gradients goes through the wrapper, in forward and backward, outside no_sync()"
         for given in (whole_windows(fresh), short_tail(fresh)):
             seen, what = given.run(submission), "after train_with_accumulation() on 2 ranks"
@@ -189,6 +194,7 @@ class TestAccumulation:
             require_moved_alike(seen, given.weight, expected, what=what)
 
     def test_effective_batch_size_reported(self, submission: Submission, fresh: Fresh) -> None:
+        """Reports the effective batch sizes."""
         for given, unit in (
             (whole_windows(fresh), "samples"),
             (short_tail(fresh), "samples"),

@@ -41,6 +41,7 @@ def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[li
 @criterion("lab3.checkpointing")
 class TestCheckpointing:
     def test_rank_zero_alone_writes(self, submission: Submission, fresh: Fresh) -> None:
+        """Writes the checkpoint on rank 0 alone."""
         (first, second), _ = saved(submission, fresh, replicated=True)
         require(
             "checkpoint.pt" in first.files,
@@ -61,6 +62,7 @@ class TestCheckpointing:
 
     @requires("rank_zero_alone_writes")
     def test_every_rank_waits_for_the_file(self, submission: Submission, fresh: Fresh) -> None:
+        """Waits on every rank for the file."""
         seen, _ = saved(submission, fresh, replicated=True)
         for rank, each in enumerate(seen):
             require(
@@ -70,6 +72,7 @@ class TestCheckpointing:
             )
 
     def test_saved_atomically(self, submission: Submission, fresh: Fresh) -> None:
+        """Saves a checkpoint as a whole or not at all."""
         seen = submission.probe("lab3.checkpoints.interrupted", device="cpu", **network(fresh, "lab3.interrupted"))
         require(seen.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
         if seen.loaded:
@@ -87,6 +90,7 @@ class TestCheckpointing:
 
     @requires("rank_zero_alone_writes")
     def test_loads_with_and_without_ddp(self, submission: Submission, fresh: Fresh) -> None:
+        """Loads into models with and without DDP."""
         for replicated in (True, False):
             (source, _), epoch = saved(submission, fresh, replicated=replicated)
             for ranks, wrapped in ((1, False), (3, True)):
@@ -127,6 +131,7 @@ class TestCheckpointing:
             )
 
     def test_continues_as_if_never_stopped(self, submission: Submission, fresh: Fresh) -> None:
+        """Goes on as if it had never stopped."""
         features, outputs, samples = fresh.odd(5, 9), fresh.integer(3, 4), 2 * fresh.odd(13, 17)
         arguments = {
             "batch_size": 4,

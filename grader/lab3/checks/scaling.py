@@ -72,10 +72,12 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
 @criterion("lab3.scaling")
 class TestScaling:
     def test_speedup_and_efficiency_strong(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes strong speedup and efficiency."""
         hint = "strong: the same work, so T(1) / T(n); the efficiency is that per process"
         self._require_ratios(submission, fresh, "strong", hint)
 
     def test_speedup_and_efficiency_weak(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes weak speedup and efficiency."""
         hint = "weak: a step on n processes does n times the work, so the speedup is n T(1) / T(n)"
         self._require_ratios(submission, fresh, "weak", hint)
 
@@ -95,6 +97,7 @@ class TestScaling:
             require(refused, f"{name}() of measurements on 2 to 8 processes, none on one, raised no ValueError")
 
     def test_communication_share_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the share of communication in a step."""
         profiles, wanted = [], []
         for imbalance in (0.0, 0.0, 0.3):
             share, ranks = fresh.uniform(0.05, 0.5), fresh.integer(2, 6)
@@ -110,6 +113,7 @@ class TestScaling:
             require_close(told, share, relative=1e-6, what=f"communication_share() of a step {about}", hint=hint)
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
+        """Names the bottleneck of a step."""
         names = ["communication", "data", "imbalance", "compute"]
         profiles, wanted, thresholds = [], [], []
         for name in fresh.shuffled([*names, *names]):
@@ -134,6 +138,7 @@ class TestScaling:
             require_equal(told, name, what=f"name_bottleneck() of a step with {shown}, at {at}")
 
     def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the true seconds of a step."""
         for ranks, kind in ((2, "strong"), (4, "weak")):
             measured, truth = steps(submission, fresh, ranks, kind, uneven=False)
             for rank, (seen, real) in enumerate(zip(measured, truth, strict=True)):
@@ -161,6 +166,7 @@ class TestScaling:
 
     @requires("step_seconds_equal_truth")
     def test_profile_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Splits a step into its true parts."""
         measured, truth = steps(submission, fresh, 2, "weak", uneven=True)
         for seen in measured:
             told = seen.point["profile"]
@@ -185,6 +191,7 @@ class TestScaling:
 
     @requires("speedup_and_efficiency_strong", "step_seconds_equal_truth")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
+        """Saves the results and a plot."""
         arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]
         seen = submission.probe("lab3.launch.program", device="cpu", module=PROGRAM, arguments=arguments)
         rows = picture_and_json(seen, f"python -m labs.{PROGRAM}")
@@ -193,4 +200,5 @@ class TestScaling:
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
+        """Writes a report that agrees with the results."""
         lab3_report.judge(submission)

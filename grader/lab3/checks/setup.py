@@ -41,10 +41,12 @@ COLD = Limits(wall_seconds=180.0)
 @criterion("lab3.setup")
 class TestSetup:
     def test_joins_and_leaves(self, submission: Submission) -> None:
+        """Joins the process group and leaves it."""
         self._require_joined(submission, "cpu", "cpu")
 
     @requires("joins_and_leaves")
     def test_nccl_on_gpus(self, submission: Submission) -> None:
+        """Uses NCCL where every rank has a GPU."""
         self._require_joined(submission, submission.device.name, "cuda")
 
     @staticmethod
@@ -74,6 +76,7 @@ class TestSetup:
                 require(no_rank, "setup(2, 2) raised no ValueError", "ranks count from 0 to world_size - 1")
 
     def test_replicas_equal(self, submission: Submission, fresh: Fresh) -> None:
+        """Begins and goes on with equal replicas."""
         given = even_case(fresh)
         seen = given.train(submission)
         hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
@@ -85,6 +88,7 @@ class TestSetup:
         require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
     def test_gradients_equal_full_batch(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains on the mean gradient of all ranks."""
         given = even_case(fresh)
         seen = given.train(submission)
         steps = steps_of(seen)
@@ -118,6 +122,7 @@ class TestSetup:
                 )
 
     def test_shards_disjoint_and_complete(self, submission: Submission, fresh: Fresh) -> None:
+        """Shares out all samples among the ranks."""
         given = even_case(fresh)
         self._require_shards(
             given.train(submission), len(given.inputs), given.arguments["epochs"], "train() on 2 ranks"
@@ -146,6 +151,7 @@ class TestSetup:
             )
 
     def test_reshuffled_each_epoch(self, submission: Submission, fresh: Fresh) -> None:
+        """Shuffles the samples anew in each epoch."""
         given = even_case(fresh)
         seen = given.train(submission)
         for rank, each in enumerate(seen):
@@ -164,6 +170,7 @@ class TestSetup:
         )
 
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
+        """Evaluates each sample once."""
         for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([13, 16])[0])):
             given = evaluation(fresh, ranks, samples)
             right = given.pop("right")
@@ -176,6 +183,7 @@ class TestSetup:
                 require_equal(each.training, True, what="evaluate(): model.training afterwards")
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
+        """Ends on all ranks when one of them fails."""
         given = even_case(fresh)
         mark = f"damaged in block {fresh.integer(10**5, 10**6)}"
         seen = given.train(submission, broken=fresh.integer(0, len(given.inputs) - 1), damage=mark)
@@ -198,6 +206,7 @@ class TestSetup:
 
     @requires("gradients_equal_full_batch")
     def test_started_by_spawn(self, submission: Submission, fresh: Fresh) -> None:
+        """Runs when it spawns its processes itself."""
         asked = ["--device", "cpu", "--world-size", "2"]
         seen, what = self._started(submission, fresh, "lab3.launch.program", asked)
         require(
@@ -208,6 +217,7 @@ class TestSetup:
 
     @requires("gradients_equal_full_batch")
     def test_started_by_torchrun(self, submission: Submission, fresh: Fresh) -> None:
+        """Runs under torchrun."""
         asked = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
         self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
 
@@ -237,6 +247,7 @@ class TestSetup:
         return seen, what
 
     def test_debugged_script_ends(self, submission: Submission, fresh: Fresh) -> None:
+        """Brings the debugged script to its end."""
         given = debugging_case(fresh)
         try:
             seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
@@ -252,6 +263,7 @@ class TestSetup:
 
     @requires("debugged_script_ends")
     def test_debugged_script_trains_right(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains right in the debugged script."""
         given = debugging_case(fresh)
         seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
         epochs, what = given.arguments["epochs"], "train_two_heads() on 2 ranks"

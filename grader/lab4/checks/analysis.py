@@ -58,14 +58,17 @@ def setups_of(fresh: Fresh) -> list[dict[str, Any]]:
 @criterion("lab4.analysis")
 class TestAnalysis:
     def test_parameters_and_gradients_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        """Predicts parameters and gradients."""
         for name in ("parameter_bytes", "gradient_bytes"):
             _judge(submission, fresh, name, lambda setup: True, "weights and biases, 4 bytes each, in any precision")
 
     def test_optimizer_state_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        """Predicts the optimizer's state."""
         hint = "Adam keeps two numbers per parameter, momentum one, plain SGD none"
         _judge(submission, fresh, "optimizer_state_bytes", lambda setup: True, hint)
 
     def test_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        """Predicts activations in float32."""
         hint = "go through a layer: what does each operation need in backward, and which two keep the same tensor?"
 
         def plain(setup: dict[str, Any]) -> bool:
@@ -74,6 +77,7 @@ class TestAnalysis:
         _judge(submission, fresh, "activation_bytes", plain, hint)
 
     def test_mixed_precision_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        """Predicts activations under autocast."""
         hint = "2 bytes behind linear layers and attention, 4 on the path of the sums; copies of the weights, too"
 
         def mixed(setup: dict[str, Any]) -> bool:
@@ -82,11 +86,13 @@ class TestAnalysis:
         _judge(submission, fresh, "activation_bytes", mixed, hint)
 
     def test_checkpointed_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
+        """Predicts checkpointed activations."""
         hint = "the input of each segment but the model's own, and the output; the short last segment counts as well"
         _judge(submission, fresh, "activation_bytes", lambda setup: setup["checkpoint_every"] is not None, hint)
 
     @requires("parameters_and_gradients_predicted")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
+        """Saves the results and a plot."""
         module = "lab4_memory.memory_analysis"
         seen = submission.probe("shared.programs.run", values=False, module=module, arguments=[])
         rows = picture_and_json(seen, f"python -m labs.{module}")
@@ -97,6 +103,7 @@ class TestAnalysis:
         )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
+        """Writes a report that agrees with the results."""
         lab4_report.judge(submission)
 
 

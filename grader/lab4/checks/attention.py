@@ -80,12 +80,15 @@ def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[
 @criterion("lab4.attention")
 class TestAttention:
     def test_standard_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes standard attention right."""
         judge(submission, fresh, "standard_attention", calls_of(fresh, ("float64",)), backward=True)
 
     def test_flash_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes flash attention right."""
         judge(submission, fresh, "flash_attention", calls_of(fresh, ("float32", "float16")), backward=True)
 
     def test_tiled_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes tiled attention right."""
         # Equal, fewer and more queries, causal; once without a mask, once in a single tile, once in each 16-bit type.
         calls = calls_of(fresh, ("float64",), block_size=fresh.odd(7, 13))[:6]
         calls += calls_of(fresh, ("float64",), block_size=128)[1:2]
@@ -93,6 +96,7 @@ class TestAttention:
         judge(submission, fresh, "tiled_attention", calls, backward=True)
 
     def test_no_query_sees_the_future(self, submission: Submission, fresh: Fresh) -> None:
+        """Lets no query see a key of its future."""
         long, short = fresh.odd(25, 31), fresh.odd(9, 15)
         # Of `long` queries and `short` keys the first ones see nothing at all.
         cases = [
@@ -126,6 +130,7 @@ class TestAttention:
 
     @requires("flash_equals_reference", "tiled_equals_reference")
     def test_no_square_tensor_made(self, submission: Submission, fresh: Fresh) -> None:
+        """Makes no tensor as large as all scores."""
         long, short = fresh.odd(3901, 4101), fresh.odd(2701, 2901)
         for function in ("flash_attention", "tiled_attention"):
             others = {"block_size": 256} if function == "tiled_attention" else {}
@@ -160,6 +165,7 @@ class TestAttention:
                 )
 
     def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
+        """Uses flash-attn where it is installed."""
         queries, keys = fresh.odd(5, 9), fresh.odd(11, 15)
         operands: dict[str, Any] = {
             name: as_bfloat16(fresh.normal(2, 3, count, 8))
@@ -200,6 +206,7 @@ class TestAttention:
             )
 
     def test_benchmark_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures true seconds and peaks of attention."""
         arguments: dict[str, Any] = {
             "lengths": [fresh.odd(2101, 2501), fresh.odd(3101, 3501), 40001],
             "methods": ["standard", "flash"],
@@ -251,6 +258,7 @@ class TestAttention:
             )
 
     def test_results_and_plot_saved(self, submission: Submission) -> None:
+        """Saves the results and a plot."""
         module = "lab4_memory.flash_attention"
         seen = submission.probe("shared.programs.run", values=False, module=module, arguments=["--lengths", "128,256"])
         rows = picture_and_json(seen, f"python -m labs.{module}")

@@ -36,6 +36,7 @@ def small(fresh: Fresh) -> dict[str, Any]:
 @criterion("lab4.checkpointing")
 class TestCheckpointing:
     def test_outputs_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+        """Leaves the outputs unchanged."""
         for interval, seen, expected in _trained(submission, fresh):
             require_arrays_close(
                 seen["output"],
@@ -63,6 +64,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+        """Leaves the gradients unchanged."""
         for interval, seen, expected in _trained(submission, fresh):
             what = f"checkpoint_every={interval}"
             require_equal(
@@ -97,6 +99,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
+        """Keeps only what the interval allows."""
         case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
         intervals = [None, 1, fresh.integer(3, 5)]
         seen = submission.probe("lab4.checkpointing.saved", values=False, case=case, intervals=intervals)
@@ -134,6 +137,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
+        """Recomputes nothing in evaluation mode."""
         rows = submission.numeric_probe("lab4.checkpointing.evaluation", case=small(fresh), intervals=[None, 1]).runs
         plain = rows[0]
         for interval, run in zip((None, 1), rows, strict=True):
@@ -148,6 +152,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures true step seconds and peaks."""
         intervals = [None, fresh.integer(1, 2)]
         sizes = {
             "num_layers": 3,
@@ -180,6 +185,7 @@ class TestCheckpointing:
             )
 
     def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the fastest interval that fits."""
         drawn = [*(_case(fresh) for _ in range(4)), *(_case(fresh, smallest_may_win=False) for _ in range(3))]
         cases = fresh.shuffled([*drawn, {**_case(fresh), "budget": 10}])
         seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)
@@ -197,6 +203,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
+        """Saves the results and a plot."""
         module = "lab4_memory.gradient_checkpointing"
         # Four layers: with fewer, no interval fits into half of the peak, which is what the program asks for.
         arguments = ["--steps", "1", "--layers", "4"]

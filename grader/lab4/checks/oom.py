@@ -27,6 +27,7 @@ _FIRST_STEP = 1
 @criterion("lab4.oom")
 class TestOom:
     def test_fits_in_24_gb(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains the large model within 24 GB."""
         seen = submission.probe(
             "lab4.oom.fits", device="cpu", batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16
         )
@@ -64,6 +65,7 @@ class TestOom:
         )
 
     def test_same_losses(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains as it would on whole batches."""
         width, layers = fresh.odd(7, 13), fresh.integer(3, 4)
         micro_batch = fresh.integer(3, 5)
         batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 2]
@@ -116,6 +118,7 @@ class TestOom:
         require_equal(seen.result["optimizer_steps"], len(losses), what=f"optimizer_steps {what}")
 
     def test_memory_flat_over_steps(self, submission: Submission, fresh: Fresh) -> None:
+        """Needs no more memory from step to step."""
         seen = _steady(submission, fresh)
         passes: list[list[int]] = [[0], [0], *seen.training_bytes]
         first, second = passes[-2:]
@@ -133,6 +136,7 @@ class TestOom:
             )
 
     def test_validation_without_graph(self, submission: Submission, fresh: Fresh) -> None:
+        """Validates without recording a graph."""
         seen = _steady(submission, fresh)
         validated = [note for note in seen.forwards if note["phase"] == "validation"]
         require(bool(validated), "the model was never called with batches of val_loader")
@@ -160,6 +164,7 @@ class TestOom:
         )
 
     def test_retry_halves_the_micro_batch(self, submission: Submission, fresh: Fresh) -> None:
+        """Tries again with half the micro-batch."""
         for case, seen in _retried(submission, fresh):
             if case.get("raises"):
                 continue
@@ -182,6 +187,7 @@ class TestOom:
 
     @requires("retry_halves_the_micro_batch")
     def test_retry_frees_the_failed_attempt(self, submission: Submission, fresh: Fresh) -> None:
+        """Frees a failed attempt before the next one."""
         for case, seen in _retried(submission, fresh):
             held = seen["held_bytes"]
             left = max(held) - held[0]
@@ -193,6 +199,7 @@ class TestOom:
             )
 
     def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
+        """Lets other errors pass through."""
         retried = _retried(submission, fresh)
         require(
             any(len(seen["attempts"]) > 1 for case, seen in retried if not case.get("raises")),
@@ -210,6 +217,7 @@ class TestOom:
 
     @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
     def test_results_saved(self, submission: Submission) -> None:
+        """Saves the results."""
         seen = submission.probe("lab4.oom.program", device="cpu")
         require(seen.exit_code in (0, None), f"python -m labs.lab4_memory.oom_fixes ended with {seen.exit_code!r}")
         require("oom.json" in seen.json, "python -m labs.lab4_memory.oom_fixes wrote no oom.json")

@@ -82,6 +82,7 @@ def _seen(submission: Submission, fresh: Fresh, **changes: Any) -> tuple[list[di
 @criterion("lab5.monitoring")
 class TestMonitoring:
     def test_base_units(self, submission: Submission, fresh: Fresh) -> None:
+        """Exports every reading in its base unit."""
         gpus, seen = _seen(submission, fresh)
         found = series(seen.text)
         for index, raw in enumerate(gpus):
@@ -110,6 +111,7 @@ class TestMonitoring:
             require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
 
     def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
+        """Names and types its metrics by convention."""
         gpus, seen = _seen(submission, fresh)
         told_kinds = kinds(seen.text)
         for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
@@ -141,6 +143,7 @@ class TestMonitoring:
         )
 
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
+        """Leaves out what a GPU does not tell."""
         known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
         full, lost, poor = fresh.shuffled(range(3))
         gpus = [gpu(fresh, index) for index in range(3)]
@@ -190,6 +193,7 @@ class TestMonitoring:
         require_close(up[full], 1, relative=0, what="gpu_up of the GPU beside it")
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
+        """Goes on without NVML, and says so once."""
         logs = _logs(fresh)
         loss = logs[-1][1]["loss"]
         for error, reason in (
@@ -221,6 +225,7 @@ class TestMonitoring:
             require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
+        """Logs the metrics of the training."""
         given = _logs(fresh)
         (first, before), (second, after) = given
         third = fresh.integer(first + 1, second - 1)  # a step may fall: a training that was resumed
@@ -267,6 +272,7 @@ class TestMonitoring:
         )
 
     def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
+        """Samples in the background."""
         draw = fresh.shared("lab5.monitoring")
         samples, celsius = 4, fresh.integer(20, 40)  # it begins above that
         options: dict[str, Any] = {"gpus": [gpu(draw, 0)], "samples": samples, "logs": 25, "celsius": celsius}
@@ -305,10 +311,12 @@ class TestMonitoring:
         )
 
     def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
+        """Raises the alerts that the rules ask for."""
         self._judge_alerts(submission, fresh, at_once=True)
 
     @requires("alerts_fire")
     def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
+        """Raises alerts once they last, and clears them."""
         self._judge_alerts(submission, fresh, at_once=False)
         draw = fresh.shared("lab5.monitoring")
         limit = 85
@@ -332,6 +340,7 @@ class TestMonitoring:
         )
 
     def test_overhead_measured(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures what it costs a training step."""
         lab5_overhead.judge(submission, fresh)
 
     def _judge_alerts(self, submission: Submission, fresh: Fresh, *, at_once: bool) -> None:

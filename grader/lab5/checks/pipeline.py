@@ -70,6 +70,7 @@ def require_same(seen: Seen, what: str) -> None:
 @criterion("lab5.pipeline")
 class TestPipeline:
     def test_configuration_kept(self, submission: Submission, fresh: Fresh) -> None:
+        """Keeps its configuration, and refuses a bad one."""
         values = {
             "output_dir": f'a "quoted" \\ folder {fresh.integer(1, 99)}',
             "learning_rate": fresh.log_uniform(1e-7, 1e-1),
@@ -108,6 +109,7 @@ class TestPipeline:
                 )
 
     def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
+        """Follows the mean gradient of each window."""
         for ranks in (1, 2):
             given, seen = stepped(submission, fresh, ranks)
             numbers = [each.seen for each in seen]
@@ -147,6 +149,7 @@ class TestPipeline:
                     )
 
     def test_learning_rate_per_optimizer_step(self, submission: Submission, fresh: Fresh) -> None:
+        """Schedules the rate by optimizer steps."""
         given, (seen,) = stepped(submission, fresh, 1)
         total = given.total_steps(1)
         require_equal(
@@ -162,6 +165,7 @@ class TestPipeline:
             )
 
     def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
+        """Changes nothing in an overflowing step."""
         given = case(fresh.shared("lab5.mixed"), epochs=3, accumulation=1)
         total = given.total_steps(1)
         scale = 2.0**18
@@ -207,6 +211,7 @@ class TestPipeline:
                 )
 
     def test_validation_weighs_samples(self, submission: Submission, fresh: Fresh) -> None:
+        """Weighs all samples alike in validation."""
         classes, large = fresh.integer(3, 5), fresh.odd(9, 15)
         for sizes in ([[large, large, 1]], [[large, 2], [3]]):
             samples, ranks = sum(map(sum, sizes)), len(sizes)
@@ -244,6 +249,7 @@ class TestPipeline:
                 require_equal(each.graphs, 0, what="outputs of validate() that hold a graph", hint="torch.no_grad()")
 
     def test_resumed_run_has_the_same_bits(self, submission: Submission, fresh: Fresh) -> None:
+        """Resumes with the same bits."""
         for dtype in ("float32", "float16"):
             shared = fresh.shared(f"lab5.resume.{dtype}")
             given = case(shared, epochs=shared.integer(4, 6), accumulation=2)
@@ -256,6 +262,7 @@ class TestPipeline:
             require_equal(seen.resumed, seen.results[stop:], what=f"{what}: what train_epoch() returned afterwards")
 
     def test_goes_on_after_sigterm(self, submission: Submission, fresh: Fresh) -> None:
+        """Stops on SIGTERM, and goes on from there."""
         for ranks in (1, 2):
             shared = fresh.shared(f"lab5.sigterm{ranks}")
             given = case(shared, ranks=ranks, epochs=3, accumulation=2)
@@ -286,6 +293,7 @@ class TestPipeline:
 
     @requires("resumed_run_has_the_same_bits")
     def test_resumed_on_every_rank(self, submission: Submission, fresh: Fresh) -> None:
+        """Resumes with the same bits on every rank."""
         given = case(fresh.shared("lab5.ranks"), ranks=2, epochs=4, accumulation=2)
         for rank, each in enumerate(
             submission.rank_probe("lab5.resume.resume", 2, device="cpu", **given.given(), stop=2)
@@ -293,6 +301,7 @@ class TestPipeline:
             require_same(each, f"2 epochs + save, load + 2 epochs on 2 ranks with dropout: rank {rank}")
 
     def test_stops_early(self, submission: Submission, fresh: Fresh) -> None:
+        """Stops early when the loss no longer falls."""
         arguments = case(fresh.shared("lab5.early")).given()
         del arguments["batch_size"]
         cases = [_until_it_stops(fresh) for _ in range(3)]
@@ -313,6 +322,7 @@ class TestPipeline:
             require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
 
     def test_killed_while_saving_loses_nothing(self, submission: Submission, fresh: Fresh) -> None:
+        """Loses nothing when killed while saving."""
         steps = [fresh.integer(1, 9), fresh.integer(10, 99), fresh.integer(100, 900)]
         killed = steps[-1] + fresh.integer(1, 9)
         later = killed + fresh.integer(1, 9)
@@ -364,6 +374,7 @@ class TestPipeline:
         )
 
     def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
+        """Logs from rank 0 alone."""
         given = case(fresh.shared("lab5.logs"), ranks=2, epochs=2)
         seen = submission.rank_probe("lab5.pipeline.logged", 2, device="cpu", **given.given(log_every_steps=1))
         first, second = seen
@@ -389,6 +400,7 @@ class TestPipeline:
             require_close(value, loss, relative=1e-5, what="validation/loss in TensorBoard")
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
+        """Writes a report that agrees with the results."""
         lab5_report.judge(submission)
 
 

@@ -76,6 +76,7 @@ def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: 
 @criterion("lab5.profiling")
 class TestProfiling:
     def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
+        """Records the steps that the schedule asks for."""
         seen, steps, _ = recorded(submission, fresh, ".json")
         what = f"profile_job(job, steps={steps})"
         require_equal(seen.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
@@ -88,6 +89,7 @@ class TestProfiling:
         )
 
     def test_regions_named_in_trace(self, submission: Submission, fresh: Fresh) -> None:
+        """Names the regions of a step in the trace."""
         for suffix in (".json", ".json.gz"):
             seen, steps, slept = recorded(submission, fresh, suffix)
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
@@ -116,6 +118,7 @@ class TestProfiling:
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
 
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
+        """Explains where the time of a step goes."""
         given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
         for each, told, share in zip(given, seen.times, seen.utilization, strict=True):
@@ -135,6 +138,7 @@ class TestProfiling:
             require_close(share, busy, relative=1e-6, what="utilization() of these seconds")
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
+        """Names the bottleneck of given times."""
         cases: list[tuple[dict[str, float], str, float | None]] = []
         for name in (*LOSSES, *LOSSES):
             shares = {each: fresh.uniform(0.02, 0.06) for each in LOSSES}
@@ -156,6 +160,7 @@ class TestProfiling:
 
     @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
     def test_planted_bottlenecks_found(self, submission: Submission, fresh: Fresh) -> None:
+        """Finds the bottleneck planted in a job."""
         for fault in ("data", "sync", "launch", "transfer", "compute"):
             case: dict[str, Any] = {"job": planted_job(fresh.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
             options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
@@ -173,6 +178,7 @@ class TestProfiling:
             require_equal(seen.bottleneck, fault, what=f"find_bottleneck() for {about}")
 
     def test_step_parts_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures the true parts of a step."""
         load = fresh.uniform(1e-3, 2e-3)
         # Slow batches: the two of the warm-up, and one among those timed, which a median does not see.
         slow = [0.3, 0.3, load, 0.2]
@@ -196,6 +202,7 @@ class TestProfiling:
 
     @requires("step_parts_equal_truth")
     def test_communication_told_apart(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells communication apart from the rest."""
         width, layers, load = 64 * fresh.integer(16, 32), fresh.integer(3, 6), fresh.uniform(0.5e-3, 2e-3)
         job = {"samples": 64, "width": width, "layers": layers, "load_seconds": load}
         options: dict[str, Any] = {"device": DEVICE, "values": False, "job": job, "steps": 3, "warmup": 2}
@@ -211,6 +218,7 @@ class TestProfiling:
             )
 
     def test_settings_measured(self, submission: Submission, fresh: Fresh) -> None:
+        """Measures each of the settings."""
         case = tuning(fresh)
         seen = submission.probe("lab5.tuning.tuned", device=DEVICE, values=False, **case)
         fits = [each for each in case["settings"] if each["batch_size"] < case["maker"]["too_large"]]
@@ -246,6 +254,7 @@ class TestProfiling:
             )
 
     def test_cheapest_fast_setting_chosen(self, submission: Submission, fresh: Fresh) -> None:
+        """Chooses the cheapest fast settings."""
         fast = fresh.log_uniform(1e3, 1e5)
         rows = _settings(fresh)
         tolerances = fresh.shuffled([None, 0.12, 0.002])
@@ -267,6 +276,7 @@ class TestProfiling:
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
     def test_busy_after_tuning(self, submission: Submission) -> None:
+        """Keeps the GPU busy after tuning."""
         arguments = ["--batch-sizes", "16,1024", "--workers", "2", "--steps", "2", "--device", DEVICE]
         seen = submission.probe("shared.programs.run", device="cpu", module=PROGRAM, arguments=arguments)
         stages = picture_and_json(seen, f"python -m labs.{PROGRAM}")

@@ -1,0 +1,114 @@
+"""What a student is told, as a page and as Markdown."""
+
+from decimal import Decimal
+
+import pytest
+
+from gradebook.exports import feedback, view
+from gradebook.exports.reviews import Accepted
+from gradebook.exports.view import Line
+from gradebook.results import LatePenalty, StudentResult
+from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.overrides import Override
+from gradebox.report.document import duration
+from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, graded, student
+
+REPORTS = {
+    "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, f"{HOSTILE}\n```\n# not a heading", "warm up *first*"),
+    "lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell"),
+}
+NOTE = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up")
+GIVEN = Override("ada", "lab1.analysis", Decimal("4.5"), "right, in <other> units")
+LATE = LatePenalty(seconds_late=93_600, points=Decimal(6), rule="30 % per day, 1 day")
+
+
+def line_of(result: StudentResult, *accepted: Accepted) -> Line:
+    (line,) = view.of(a_class([result]), accepted).lines
+    return line
+
+
+@pytest.fixture
+def ada() -> StudentResult:
+    made = graded(REPORTS, notes=[NOTE], overrides=[GIVEN])
+    return student("ada", made, name="Ada <3", late=LATE)
+
+
+def test_a_student_hears_which_commit_was_graded_and_what_was_not() -> None:
+    reason = "commit 0123456789 was the last in time; 1 later one came after the deadline and was not graded"
+    ada = student("ada", graded({}), commit="0123456789abcdef", reason=reason)
+    for text in (feedback.page(line_of(ada), "GPU labs"), feedback.markdown(line_of(ada), "GPU labs")):
+        assert "Graded: commit 0123456789 of 2026-03-02 08:00 UTC" in text
+        assert "1 later one came after the deadline and was not graded" in text
+
+
+def test_the_page_states_the_final_score_and_why(ada: StudentResult) -> None:
+    page = feedback.page(line_of(ada), "GPU labs")
+    assert "<h1>11.5<small> of 20 points</small></h1>" in page
+    assert "not passed" in page
+    assert "Handed in 1 day 2 hours late: 6 of the 17.5 points that were earned are deducted (30 % per day" in page
+    assert "instead of 5: right, in &lt;other&gt; units" in page
+    assert "Ada &lt;3" in page
+
+
+def test_notes_of_the_sandbox_are_kept_from_students(ada: StudentResult) -> None:
+    assert "/etc/passwd" not in feedback.page(line_of(ada), "GPU labs")
+    assert "/etc/passwd" in feedback.page(line_of(ada), "GPU labs", notes=True)
+    assert "/etc/passwd" not in feedback.markdown(line_of(ada), "GPU labs")
+
+
+def test_what_was_reviewed_is_no_longer_provisional(ada: StudentResult) -> None:
+    assert ada.grade is not None
+    accepted = Accepted(
+        student="ada",
+        submission_sha256=ada.grade.submission_sha256,
+        criterion="lab1.memory",
+        items=("lab1.memory.peak_equals_truth",),
+        accepted_at=MADE_AT,
+    )
+    before, after = feedback.page(line_of(ada), "GPU labs"), feedback.page(line_of(ada, accepted), "GPU labs")
+    assert "1 to be reviewed" in before
+    assert "to be reviewed" not in after
+    assert "An instructor has looked at this; the points stand." in after
+    assert "Provisional" in feedback.markdown(line_of(ada), "GPU labs")
+    assert "Provisional" not in feedback.markdown(line_of(ada, accepted), "GPU labs")
+
+
+def test_what_a_submission_says_stays_in_code_blocks(ada: StudentResult) -> None:
+    lines = feedback.markdown(line_of(ada), "GPU labs").splitlines()
+    start = lines.index("  ````text")
+    stop = lines.index("  ````", start)
+    assert f"  {HOSTILE}" in lines[start:stop]
+    assert "  # not a heading" in lines[start:stop]
+    assert not [line for number, line in enumerate(lines) if "<script" in line and not start < number < stop]
+
+
+def test_markdown_states_the_same_as_the_page(ada: StudentResult) -> None:
+    text = feedback.markdown(line_of(ada), "GPU labs")
+    assert text.startswith("# GPU labs: 11.5 of 20 points, not passed\n")
+    assert "1 day 2 hours late: 6 of the 17.5 points" in text
+    assert r"Given by the instructor instead of 5: right, in \<other\> units" in text
+    assert "| Lab 1: Analysis and report | 4.5 / 5 | 6 / 6 |" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"),
+    [
+        ("missing", "", "No submission of yours was found."),
+        ("refused", "two folders for lab 1", "two folders for lab 1"),
+        ("waiting", "", "not been graded yet"),
+        ("could_not_grade", "worker 3 died", "could not be graded yet"),
+    ],
+)
+def test_a_student_without_a_grade_is_told_what_happened(status: str, reason: str, words: str) -> None:
+    line = line_of(student("ada", None, status=status, reason=reason, score=None))
+    assert words in feedback.page(line, "GPU labs")
+    assert words in feedback.markdown(line, "GPU labs")
+    assert "worker 3" not in feedback.page(line, "GPU labs")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1, "1 minute"), (7200, "2 hours"), (93_600, "1 day 2 hours"), (86_400 * 3 + 60, "3 days 1 minute")],
+)
+def test_lateness_is_told_in_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

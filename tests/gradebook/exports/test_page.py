@@ -1,0 +1,137 @@
+"""The page about a class: what it shows, and that nothing in it is anybody's markup."""
+
+from decimal import Decimal
+from html.parser import HTMLParser
+
+import pytest
+
+from gradebook.exports import page, statistics, view
+from gradebook.results import ClassResult, LatePenalty
+from gradebox.grade import CheckReport, CriterionResult, IntegrityNote, Outcome
+from tests.gradebook.exports.classes import HOSTILE, a_class, graded, large_class, student
+
+VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line"}
+
+
+class Reader(HTMLParser):
+    """Collects links, identifiers and text, and notices tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.tags: set[str] = set()
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.add(tag)
+        self.links += [value for name in ("href", "src") if (value := values.get(name))]
+        self.ids |= {values["id"] or ""} if "id" in values else set()
+        assert not [name for name in values if name.startswith("on")]
+        if tag not in VOID or tag == "rect":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def rendered(result: ClassResult) -> str:
+    seen = view.of(result)
+    return page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback="feedback")
+
+
+@pytest.fixture(scope="module")
+def large() -> str:
+    return rendered(large_class(60, labs=(1, 2)))
+
+
+def test_the_page_is_well_formed_and_needs_nothing_from_outside(large: str) -> None:
+    reader = Reader(large)
+    assert "script" not in reader.tags
+    assert all(link.startswith(("#", "feedback/")) for link in reader.links)
+    assert {link[1:] for link in reader.links if link.startswith("#")} <= reader.ids
+
+
+def test_the_page_has_all_its_parts(large: str) -> None:
+    parts = {"distribution", "students", "failed", "checks", "review", "late", "without"}
+    assert parts <= Reader(large).ids
+
+
+def test_every_student_leads_to_their_feedback(large: str) -> None:
+    links = Reader(large).links
+    assert {f"feedback/student-{number:03d}.html" for number in range(1, 64)} <= set(links)
+
+
+def test_bad_checks_are_shown_with_advice(large: str) -> None:
+    assert "nobody passes" in large
+    assert "negative discrimination" in large
+    assert "Grade the reference solution with this device and seed." in large
+
+
+def test_names_and_messages_are_escaped_everywhere() -> None:
+    reports = {
+        "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE),
+        "lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, HOSTILE),
+    }
+    notes = [IntegrityNote(HOSTILE, HOSTILE, HOSTILE, "lab1.analysis.bound_named")]
+    late = LatePenalty(seconds_late=60, points=Decimal(1), rule=HOSTILE)
+    rows = [
+        student(HOSTILE, graded(reports, notes=notes), name=HOSTILE, late=late),
+        student("bob", None, status="refused", reason=HOSTILE, score=Decimal(0)),
+    ]
+    text = rendered(a_class(rows, title=HOSTILE))
+    reader = Reader(text)
+    assert "script" not in reader.tags
+    assert "{{ 7 * 7 }}" in text
+    assert sum(data.count(HOSTILE) for data in reader.text) >= 8
+
+
+def test_commands_quote_the_students_key() -> None:
+    notes = [IntegrityNote("open", "/x", "", "lab1.analysis.bound_named")]
+    seen = view.of(a_class([student("ada; rm -rf ~", graded({}, notes=notes))]))
+    (group,) = page.review_groups(seen, "gpulabs review DIR")
+    assert group.accept == "gpulabs review DIR --accept 'ada; rm -rf ~' lab1.analysis"
+
+
+def test_a_histogram_counts_every_graded_submission() -> None:
+    failing = CheckReport(Outcome.FAILED, "no")
+    everything = {check: failing for row in graded({}).labs[0].criteria for check in _ids(row)}
+    rows = [
+        student("full", graded({})),
+        student("none", graded(everything)),
+        student("gone", None, status="missing"),
+    ]
+    found = page.distribution(view.of(a_class(rows)))
+    assert found is not None
+    assert [bar.count for bar in found.bars] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert (found.mean, found.median, found.passed, found.count, found.pass_score) == (10, 10, 1, 2, 14)
+
+
+def _ids(criterion: CriterionResult) -> list[str]:
+    return [check.id for check in criterion.checks]
+
+
+@pytest.mark.parametrize(("part", "colour"), [(0, 0), (0.01, 1), (0.5, 3), (0.99, 4), (1, 5)])
+def test_only_nothing_and_everything_have_the_outer_colours(part: float, colour: int) -> None:
+    assert page.level(part) == colour
+
+
+def test_a_class_without_a_grade_has_a_page() -> None:
+    text = rendered(a_class([student("ada", None, status="waiting", score=None)]))
+    Reader(text)
+    assert "Nothing is open." in text
+    assert "waiting" in text
+
+
+def test_an_empty_class_has_a_page() -> None:
+    Reader(rendered(a_class([])))

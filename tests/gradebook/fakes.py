@@ -1,0 +1,102 @@
+"""A judge that grades nothing: its outcomes follow from the submission's content and the seed, in no time.
+
+A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
+`dies once` (the first time that this content is graded), `breaks`, `hangs`, `busy` (needs review as on a busy machine,
+until graded alone), `kills the run` (once).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grader
+from gradebook.tasks import Grading, Task
+from gradebox.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
+from gradebox.submission import MACHINE_WAS_BUSY
+
+NOTES = (
+    IntegrityNote("file", "opened /etc/passwd", "memory_profiling.py:3", "lab1.memory.every_stage_present"),
+    IntegrityNote("source", "benchmark.py names exec()", "benchmark.py:7", "lab1"),
+)
+LOG = "FAKE_JUDGE_LOG"
+"""Variable with the file to which every grading adds a line."""
+
+
+class FakeJudge:
+    """Grades by hash."""
+
+    def __init__(self, room: Path) -> None:
+        room.mkdir(parents=True, exist_ok=True)
+
+    def grade(self, task: Task) -> Grading:
+        if LOG in os.environ:
+            with open(os.environ[LOG], "a") as log:
+                log.write(f"{task.label}: {', '.join(task.criteria)}\n")
+        behaviour = _behaviour(task)
+        if behaviour == "dies" or (behaviour == "dies once" and _first(task)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == "kills the run" and _first(task):
+            os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()
+        if behaviour == "hangs":
+            signal.pause()
+        if behaviour == "breaks":
+            raise RuntimeError("the disk is full")
+        moment = datetime.now(UTC)
+        points = grader.course().rubric
+        busy = behaviour == "busy" and not task.retry
+        reports = {check.id: _report(task, check.id, busy=busy) for check in points.checks()}
+        circumstances = Circumstances(
+            submission=str(task.folder), submission_sha256=task.content, device="virtual T4 (simulated)",
+            simulated=True, isolation="namespaces", seed=task.seed, seconds=moment.timestamp() % 60,
+            integrity=tuple(note for note in NOTES if note.check.rpartition(".")[0] in ("", *task.criteria)),
+        )  # fmt: skip
+        found = grade(points, points.select_criteria(task.criteria), reports, circumstances)
+        return Grading(grade=found, started=moment, ended=moment, peak_bytes=2**20)
+
+    def close(self) -> None:
+        pass
+
+
+class InThisProcess:
+    """An engine with a fake judge and no process."""
+
+    def __init__(self, room: Path) -> None:
+        self._judge = FakeJudge(room)
+
+    def run(self, tasks: Sequence[Task], started: Callable[[Task], None]) -> Iterator[tuple[Task, Grading]]:
+        for task in tasks:
+            started(task)
+            yield task, self._judge.grade(task)
+
+    def close(self) -> None:
+        pass
+
+
+def fake_engine(jobs: int, room: Path, device: str) -> InThisProcess:
+    return InThisProcess(room)
+
+
+def _behaviour(task: Task) -> str:
+    file = task.folder / "lab1_gpu_basics" / "behaviour.txt"
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def _first(task: Task) -> bool:
+    """Whether this content is graded for the first time, as far as a file beside the log knows."""
+    marker = Path(f"{os.environ[LOG]}-{task.content[:12]}")
+    first = not marker.exists()
+    marker.touch()
+    return first
+
+
+def _report(task: Task, check: str, *, busy: bool) -> CheckReport:
+    if busy and check.startswith("lab1.memory."):
+        return CheckReport(Outcome.NEEDS_REVIEW, f"no answer in time, and {MACHINE_WAS_BUSY}")
+    digest = hashlib.sha256(f"{task.content} {task.seed} {check}".encode()).digest()
+    return CheckReport(Outcome.PASSED) if digest[0] % 2 else CheckReport(Outcome.FAILED, f"saw {digest[1]}", "look")

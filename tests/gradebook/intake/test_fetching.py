@@ -1,0 +1,314 @@
+"""What could not be fetched says nothing about the work: it is a zero in no export, and older work goes on counting."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gradebook.exports.book import Book
+from gradebook.exports.reviews import ReviewError
+from gradebook.intake import repositories
+from gradebook.results import ClassResult, StudentResult
+from gradebook.settings import GitSettings, Settings
+from grader.cli import app
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import fake_engine
+from tests.gradebook.intake.test_repositories import Repository, take
+
+GITHUB_OVER_SSH = "echo 'ERROR: Repository not found.' >&2; exit 1 #"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A web server that answers with the status that the path begins with; its address."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(int(self.path.split("/")[1]))
+            self.end_headers()
+            self.wfile.write(b"<html>log in to the guest network</html>")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+def status_of(tmp_path: Path, address: str, *protocols: str) -> tuple[str, str]:
+    (tmp_path / "list.csv").write_text(f"student,repository\nada,{address}\n")
+    student = take(tmp_path, Settings(git=GitSettings(protocols=protocols)), where="list.csv")
+    assert student.content is None
+    return student.status, student.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(404, "no_repository"), (410, "no_repository"), (401, "could_not_fetch"), (403, "could_not_fetch"),
+     (500, "could_not_fetch"), (503, "could_not_fetch"), (200, "no_repository")],
+)  # fmt: skip
+def test_a_wrong_address_is_told_from_a_server_in_trouble(
+    server: str, tmp_path: Path, answer: int, status: str
+) -> None:
+    assert status_of(tmp_path, f"{server}/{answer}/ada.git", "http")[0] == status
+
+
+def test_a_repository_that_a_server_does_not_know_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_SSH_COMMAND", GITHUB_OVER_SSH)
+    status, reason = status_of(tmp_path, "git@server.invalid:ada/labs.git", "ssh")
+    assert (status, "Repository not found" in reason) == ("no_repository", True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ssh: Could not resolve hostname server.invalid: Name or service not known",
+        "git@server.invalid: Permission denied (publickey).",
+        "Host key verification failed.",
+        "ssh: connect to host server.invalid port 22: Connection timed out",
+    ],
+)
+def test_a_way_that_fails_is_no_fault_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"echo '{said}' >&2; exit 255 #")
+    status, reason = status_of(tmp_path, "git@server.invalid:ada/labs.git", "ssh")
+    assert (status, said in reason) == ("could_not_fetch", True)
+
+
+def test_a_server_that_never_answers_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "_FETCH_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        status, reason = status_of(tmp_path, f"git://127.0.0.1:{silent.getsockname()[1]}/ada", "git")
+    assert (status, "did not finish within 1 s" in reason) == ("could_not_fetch", True)
+
+
+def test_a_server_that_refuses_the_connection(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert status_of(tmp_path, f"git://127.0.0.1:{port}/ada", "git")[0] == "could_not_fetch"
+
+
+def test_passwords_in_an_address_are_not_shown(server: str, tmp_path: Path) -> None:
+    address = f"{server}/404/ada.git".replace("://", "://me:secret@")
+    assert "secret" not in status_of(tmp_path, address, "http")[1]
+
+
+@pytest.mark.parametrize(
+    ("git", "reason"),
+    [
+        (None, "git is not installed"),
+        ("#!/bin/sh\necho 'fatal: write error: No space left on device' >&2; exit 128\n", "No space left"),
+        ("#!/bin/sh\nkill -9 $$\n", "SIGKILL"),
+    ],
+    ids=["no git", "a full disk", "killed"],
+)
+def test_a_machine_of_ours_that_fails_is_no_fault_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git: str | None, reason: str
+) -> None:
+    Repository(tmp_path / "source" / "ada").commit("first", 1)
+    (tmp_path / "bin").mkdir()
+    if git is not None:
+        (tmp_path / "bin" / "git").write_text(git)
+        (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    student = take(tmp_path)
+    assert (student.status, reason in student.reason) == ("could_not_fetch", True)
+
+
+# --- in a class -----------------------------------------------------------------------------------------------------
+
+
+class Listed:
+    """A class of repositories in a list."""
+
+    def __init__(self, small: SmallClass, folder: Path) -> None:
+        self.small = small
+        self.list = folder / "list.csv"
+        self.folder = folder
+        (folder / "class.toml").write_text('title = "Labs"\n[git]\nprotocols = ["file", "git"]\n')
+
+    def has(self, **addresses: object) -> None:
+        self.list.write_text("student,repository\n" + "".join(f"{who},{at}\n" for who, at in addresses.items()))
+
+    def grade(self, **asked: object) -> ClassResult:
+        return self.small.grade(**{"submissions": self.list, "configuration": self.folder / "class.toml", **asked})
+
+    def exported(self, student: str) -> dict[str, str]:
+        """Where this student has a score in the exports, by file."""
+        exports, found = self.small.out / "exports", {}
+        for name, column in (("grades.csv", "score"), ("canvas.csv", "Labs"), ("moodle-grades.csv", "Labs")):
+            for row in csv.DictReader(io.StringIO((exports / name).read_text())):
+                if student in row.values() and row[column]:
+                    found[name] = row[column]
+        result = exports / "gradescope" / f"{student}.json"
+        if result.is_file():
+            found["gradescope"] = str(json.loads(result.read_text())["score"])
+        return found
+
+
+@pytest.fixture
+def listed(small_class: SmallClass, tmp_path: Path) -> Listed:
+    return Listed(small_class, tmp_path)
+
+
+@pytest.fixture
+def ada(tmp_path: Path) -> Repository:
+    repository = Repository(tmp_path / "ada")
+    repository.commit("first", 1)
+    return repository
+
+
+NOBODY = "git://127.0.0.1:1/ada"
+
+
+def student_of(result: ClassResult, name: str) -> StudentResult:
+    (found,) = [one for one in result.students if one.student == name]
+    return found
+
+
+def test_what_could_not_be_fetched_is_a_zero_in_no_export(listed: Listed, ada: Repository, tmp_path: Path) -> None:
+    listed.has(ada=ada.folder, bob=NOBODY, eve=tmp_path / "nothing")
+    result = listed.grade()
+    assert [(one.student, one.status, one.score is None) for one in result.students] == [
+        ("ada", "graded", False),
+        ("bob", "could_not_fetch", True),
+        ("eve", "no_repository", True),
+    ]
+    assert len(listed.exported("ada")) == 4
+    assert listed.exported("bob") == listed.exported("eve") == {}
+    feedback = (listed.small.out / "exports" / "feedback" / "bob.md").read_text()
+    assert "could not be fetched" in feedback
+    assert "this costs no points" in feedback
+
+
+def test_the_last_good_content_goes_on_counting_and_it_is_said(listed: Listed, ada: Repository) -> None:
+    listed.has(ada=ada.folder)
+    before = student_of(listed.grade(), "ada")
+    ada.folder.rename(ada.folder.with_name("away"))
+    for address in (NOBODY, ada.folder):
+        listed.has(ada=address)
+        now = student_of(listed.grade(), "ada")
+        assert (now.score, now.commit, now.submitted_at) == (before.score, before.commit, before.submitted_at)
+        assert now.outdated
+        assert before.commit is not None
+        assert f"(commit {before.commit[:10]}) counts" in now.reason
+        assert "what was taken in of 20" in now.reason
+    assert now.reason in (listed.small.out / "exports" / "grades.csv").read_text()
+    assert len(listed.small.graded) == 1
+    ada.folder.with_name("away").rename(ada.folder)
+    assert not student_of(listed.grade(), "ada").outdated
+
+
+def test_a_person_may_say_that_older_work_counts(listed: Listed, ada: Repository) -> None:
+    listed.has(ada=ada.folder)
+    listed.grade()
+    listed.has(ada=NOBODY)
+    listed.grade()
+    book = Book.open(listed.small.out)
+    assert "ada" in [item.student for item in book.view.open if item.kind == "outdated"]
+    book.accept("ada", "handing-in")
+    listed.grade()
+    assert "outdated" not in [item.kind for item in Book.open(listed.small.out).view.open]
+
+
+def test_a_person_decides_that_no_repository_is_a_zero(listed: Listed, tmp_path: Path) -> None:
+    listed.has(ada=tmp_path / "nothing")
+    listed.grade()
+    Book.open(listed.small.out).accept("ada", "handing-in")
+    Book.open(listed.small.out).export()
+    assert set(listed.exported("ada").values()) == {"0", "0.0"}
+
+
+def test_a_failed_fetch_cannot_be_accepted_as_a_zero(listed: Listed) -> None:
+    listed.has(ada=NOBODY)
+    listed.grade()
+    for student in ("ada", "all"):
+        with pytest.raises(ReviewError, match=r"that is no result to accept|nothing is open in handing-in that could"):
+            Book.open(listed.small.out).accept(student, "handing-in")
+    Book.open(listed.small.out).export()
+    assert listed.exported("ada") == {}
+
+
+# --- submissions that match nobody ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unmatched(small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listed:
+    """`adda` handed in, who is not in the roster; `ada`, who is, did not."""
+    monkeypatch.setattr("grader.cli.classroom._engines", lambda name: fake_engine)
+    small_class.hands_in("adda")
+    small_class.hands_in("bob")
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada\nbob,Bob\neve,Eve\n")
+    listed = Listed(small_class, tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield listed
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(listed: Listed) -> tuple[int, str]:
+    arguments = [listed.small.submissions, "--out", listed.small.out, "--roster", listed.folder / "roster.csv"]
+    more = ["--lab=1", "--device=vgpu", "--seed=7", "--config", listed.folder / "class.toml"]
+    done = CliRunner().invoke(app, ["class", *map(str, [*arguments, *more])])
+    return done.exit_code, done.output
+
+
+def test_zeros_wait_while_somebody_s_work_matches_nobody(unmatched: Listed) -> None:
+    code, said = run(unmatched)
+    assert code == 3
+    assert "adda matches nobody in the roster: it may be theirs" in said
+    assert unmatched.exported("ada") == unmatched.exported("eve") == {}
+    assert len(unmatched.exported("bob")) == 4
+
+
+def test_a_person_says_that_the_zeros_stand(unmatched: Listed) -> None:
+    run(unmatched)
+    book = Book.open(unmatched.small.out)
+    book.accept("eve", "handing-in")
+    Book.open(unmatched.small.out).export()
+    assert (len(unmatched.exported("eve")), unmatched.exported("ada")) == (4, {})
+    assert run(unmatched)[0] == 3
+    said = Book.open(unmatched.small.out).accept("all", "handing-in")
+    assert said == "accepted handing-in of ada"
+    assert run(unmatched)[0] == 0
+    assert set(unmatched.exported("ada").values()) == {"0", "0.0"}
+
+
+def test_another_stranger_makes_them_wait_again(unmatched: Listed) -> None:
+    run(unmatched)
+    Book.open(unmatched.small.out).accept("all", "handing-in")
+    unmatched.small.hands_in("eva")
+    assert run(unmatched)[0] == 3
+    assert unmatched.exported("eve") == {}
+
+
+def test_who_is_missing_has_a_zero_at_once_where_everybody_else_is_known(unmatched: Listed) -> None:
+    (unmatched.small.submissions / "adda").rename(unmatched.small.submissions / "ada")
+    code, _ = run(unmatched)
+    assert (code, len(unmatched.exported("eve"))) == (0, 4)
+
+
+def test_checks_are_not_accepted_for_everybody_at_once(unmatched: Listed) -> None:
+    run(unmatched)
+    with pytest.raises(ReviewError, match="for all students at once only handing-in"):
+        Book.open(unmatched.small.out).accept("all", "all")

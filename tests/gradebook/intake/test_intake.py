@@ -1,0 +1,265 @@
+"""What a class handed in: which submissions there are, whose they are, and where the labs lie in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gradebook.intake import roster as rosters
+from gradebook.intake.collect import Intake, Store, Student
+from gradebook.intake.handed_in import IntakeError, find
+from gradebook.settings import IntakeLimits, Settings
+from gradebox.sandbox import Sandbox
+from tests.gradebook.synthetic import make_class
+
+Take = Callable[..., dict[str, Student]]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def take(tmp_path: Path, source: Path) -> Take:
+    """Take everything in `source` in."""
+
+    def take_all(roster: str = "", settings: Settings | None = None, where: Path = source) -> dict[str, Student]:
+        known = None
+        if roster:
+            (tmp_path / "roster.csv").write_text(roster)
+            known = rosters.load(tmp_path / "roster.csv")
+        intake = Intake(settings or Settings(), known, Store(tmp_path / "store"), tmp_path / "room", None)
+        return {student.student: student for student in intake.take_all(where, lambda name: None)}
+
+    return take_all
+
+
+def lab(folder: Path, name: str = "lab1_gpu_basics") -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "benchmark.py").write_text("print(1)\n")
+    return folder
+
+
+def packed(folder: Path, kind: str = "zip") -> Path:
+    """The folder as an archive of the same name."""
+    archive = Path(shutil.make_archive(str(folder), kind, folder))
+    shutil.rmtree(folder)
+    return archive
+
+
+@pytest.mark.parametrize(
+    "where", [".", "labs", "my labs", "my labs/labs", "course/labs"], ids=["top", "labs", "wrapper", "both", "checkout"]
+)
+@pytest.mark.parametrize("kind", ["folder", "zip", "gztar"])
+def test_the_labs_are_found_where_students_leave_them(take: Take, source: Path, where: str, kind: str) -> None:
+    lab(source / "ada" / where)
+    if kind != "folder":
+        packed(source / "ada", kind)
+    assert take()["ada"].status == "taken"
+
+
+@pytest.mark.parametrize("name", ["lab1_gpu_basics", "lab1-gpu-basics"])
+def test_both_trees_are_accepted_and_have_the_same_content(take: Take, source: Path, name: str) -> None:
+    lab(source / "ada", name)
+    lab(source / "bob")
+    students = take()
+    assert students["ada"].content == students["bob"].content
+
+
+def test_content_is_named_as_a_grading_alone_names_it(take: Take, source: Path, tmp_path: Path) -> None:
+    lab(source / "ada", "lab1-gpu-basics")
+    (source / "ada" / "notes.txt").symlink_to("lab1-gpu-basics/benchmark.py")
+    content = take()["ada"].content
+    assert content is not None
+    for folder in (source / "ada", Store(tmp_path / "store").path(content)):
+        sandbox = Sandbox(folder)
+        assert sandbox.submission_sha256 == content
+        sandbox.close()
+
+
+def test_a_folder_labs_goes_before_its_neighbours(take: Take, source: Path) -> None:
+    lab(source / "ada" / "labs")
+    lab(source / "ada" / "solutions")
+    assert take()["ada"].status == "taken"
+
+
+def test_labs_in_two_places_are_refused(take: Take, source: Path) -> None:
+    lab(source / "ada" / "old")
+    lab(source / "ada" / "new")
+    assert "holds labs in several folders, 'new', 'old'" in take()["ada"].reason
+
+
+def test_a_folder_without_labs_is_refused(take: Take, source: Path) -> None:
+    (source / "ada").mkdir()
+    (source / "ada" / "benchmark.py").touch()
+    (source / "bob").mkdir()
+    assert take()["ada"].reason.startswith("holds no lab, only 'benchmark.py': hand in the lab's folder")
+    assert take()["bob"].reason.startswith("holds no lab, nothing at all: hand in the lab's folder")
+
+
+def test_an_archive_in_a_folder_is_unpacked(take: Take, source: Path) -> None:
+    packed(lab(source / "Ada Lovelace_17_assignsubmission_file_" / "labs"))
+    assert take()["Ada Lovelace_17"].status == "taken"
+
+
+def test_too_many_files_in_a_folder_are_refused(take: Take, source: Path) -> None:
+    folder = lab(source / "ada")
+    (folder / "a.py").touch()
+    assert "more than 1 files" in take(settings=Settings(limits=IntakeLimits(files=1)))["ada"].reason
+
+
+def test_a_name_with_control_characters_is_refused_in_a_folder_too(take: Take, source: Path) -> None:
+    (lab(source / "ada") / "a\nb.py").touch()
+    assert "control characters" in take()["ada"].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("ada.zip", "ada"),
+        ("lovelaceada_17_4711_labs.zip", "lovelaceada_17"),
+        ("lovelaceada_LATE_17_4711_labs-1.zip", "lovelaceada_17"),
+        ("Ada Lovelace_17_assignsubmission_file_my_labs.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_x_7_assignsubmission_file_y.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_x_7_8_y.zip", "Ada Lovelace_17"),
+        ("Ada Lovelace_17_assignsubmission_file_\n.zip", "Ada Lovelace_17"),
+        ("lovelaceada_17_4711_x_7_assignsubmission_file_y.zip", "lovelaceada_17"),
+        ("lovelaceada_17_4711_\n.zip", "lovelaceada_17"),
+        ("student_17.zip", "student_17"),
+    ],
+)
+def test_the_names_that_learning_platforms_give_say_who_it_was(source: Path, name: str, key: str) -> None:
+    (source / name).touch()
+    assert [one.key for one in find(source)] == [key]
+
+
+def test_what_a_platform_names_but_is_no_archive_is_refused_and_not_overlooked(take: Take, source: Path) -> None:
+    (source / "lovelaceada_17_4711_report.pdf").write_bytes(b"%PDF")
+    (source / "grading sheet.csv").touch()
+    students = take()
+    assert list(students) == ["lovelaceada_17"]
+    assert "neither a zip nor a tar file" in students["lovelaceada_17"].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "roster"),
+    [
+        ("lovelaceada_17_4711_labs", 'Student,ID,SIS Login ID\n"Lovelace, Ada",17,ada\n'),
+        (
+            "Ada Lovelace_17_assignsubmission_file_labs",
+            "Identifier,Full name,student\nParticipant 17,Ada Lovelace,ada\n",
+        ),
+        ("Ada", "student\nada\n"),
+    ],
+    ids=["Canvas", "Moodle", "by hand"],
+)
+def test_a_roster_says_whose_submission_it_is(take: Take, source: Path, name: str, roster: str) -> None:
+    packed(lab(source / name))
+    students = take(roster)
+    assert list(students) == ["ada"]
+    assert students["ada"].status == "taken"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ada Lovelace_17_assignsubmission_file_Bob_7_assignsubmission_file_labs",
+        "lovelaceada_17_4711_Bob_7_assignsubmission_file_labs",
+    ],
+    ids=["Moodle", "Canvas"],
+)
+def test_what_a_student_calls_a_file_makes_it_nobody_elses(take: Take, source: Path, name: str) -> None:
+    packed(lab(source / name))
+    students = take("ID,student\n17,ada\n7,bob\n")
+    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+
+
+def test_the_only_folder_of_a_class_is_a_student_and_no_wrapper(take: Take, source: Path) -> None:
+    inner = source / "Ada Lovelace_17_assignsubmission_file_" / "Bob_7_assignsubmission_file_labs"
+    packed(lab(inner))
+    students = take("ID,student\n17,ada\n7,bob\n", where=packed(source))
+    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+
+
+def test_a_name_for_people_is_printable_and_utf_8(source: Path) -> None:
+    (source / "M\udcfcller_17_assignsubmission_file_.zip").touch()
+    (source / "a\x1b[2J\nbob: 20 points\u202e.zip").touch()
+    assert sorted(one.key for one in find(source)) == ["M\\udcfcller_17", "a\\x1b[2J\\nbob: 20 points\\u202e"]
+
+
+def test_handing_in_twice_is_refused(take: Take, source: Path) -> None:
+    packed(lab(source / "ada"))
+    lab(source / "ada")
+    assert take()["ada"].reason == "handed in more than once: ada, ada.zip; keep one of them"
+
+
+def test_the_archive_of_a_whole_class_is_taken_apart(take: Take, source: Path) -> None:
+    packed(lab(source / "ada"))
+    lab(source / "bob")
+    assert list(take(where=packed(source))) == ["ada", "bob"]
+
+
+def test_times_of_files_count_only_where_the_class_says_so(take: Take, source: Path) -> None:
+    archive = packed(lab(source / "ada"))
+    os.utime(archive, (86400, 86400))
+    assert take()["ada"].submitted_at is None
+    assert take(settings=Settings(times_of_files=True))["ada"].submitted_at == datetime(1970, 1, 2, tzinfo=UTC)
+
+
+def test_a_made_up_class_can_be_taken_in_whatever_tricks_it_tries(take: Take, tmp_path: Path) -> None:
+    made = make_class(tmp_path / "class", 24)
+    students = take(where=tmp_path / "class" / "submissions")
+    assert [(one.student, students[one.student].reason) for one in made] == [(one.student, "") for one in made]
+    assert students["student-001"].content == students["student-002"].content
+    assert len({student.content for student in students.values()}) == 23
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda source: None, "holds no submissions"),
+        (lambda source: lab(source), "is one submission; name the folder above it"),
+        (lambda source: source.rmdir(), "there are no submissions at"),
+    ],
+    ids=["empty", "one submission", "nothing"],
+)
+def test_a_source_that_is_none_is_one_line(
+    take: Take, source: Path, prepare: Callable[[Path], object], message: str
+) -> None:
+    prepare(source)
+    with pytest.raises(IntakeError, match=message):
+        take()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("list.csv", "student,repository\nada,\n", "submission 1: name its student and its repository"),
+        ("list.csv", "student,repository\n", "lists no submissions"),
+        ("list.toml", "[[submission]]\nstudent = 'ada'\naddress = 'x'\n", "does not know 'address'"),
+        ("list.toml", "submission = 1\n", r"something else than \[\[submission\]\] tables"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(IntakeError, match=message):
+        find(tmp_path / name)
+
+
+def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(take: Take, source: Path) -> None:
+    for name in ("ada", "Ada Lovelace", "bob"):
+        lab = source / name / "lab1_gpu_basics"
+        lab.mkdir(parents=True)
+        (lab / "benchmark.py").write_text(f"# {name}\n")
+    students = take("student,name\nada,Ada Lovelace\nbob,Bob\n")
+    assert students["ada"].status == "taken"
+    assert students["ada"].reason == ""
+    assert "Ada Lovelace" in students
+    assert students["bob"].status == "taken"

@@ -1,0 +1,186 @@
+"""`class.toml`, rosters and late rules: what they say, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import textwrap
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gradebook import settings
+from gradebook.intake import roster
+from gradebook.late import LateRules
+
+EVERYTHING = """\
+title = "GPU computing"
+labs = [3, 1]
+device = "vgpu:T4"
+deadline = 2026-03-01T23:59:00+01:00
+submitted = "files"
+roster = "roster.csv"
+overrides = "given/overrides.toml"
+
+[late]
+grace_minutes = 15
+percent_per_day = 12.5
+at_most_percent = 50
+no_credit_after_days = 7
+
+[extensions]
+ada = 2026-03-08T23:59:00+01:00
+
+[git]
+branch = "work"
+commits = "latest"
+protocols = ["https"]
+
+[limits]
+minutes_per_submission = 5
+files = 100
+mebibytes = 1
+
+[exports]
+anything = "goes to the exports"
+"""
+
+
+def parse(text: str) -> settings.Settings:
+    return settings.parse(text, Path("/class/class.toml"))
+
+
+def test_every_key_has_its_place() -> None:
+    found = parse(EVERYTHING)
+    assert (found.title, found.labs, found.device, found.times_of_files) == ("GPU computing", (1, 3), "vgpu:T4", True)
+    assert (found.roster, found.overrides) == (Path("/class/roster.csv"), Path("/class/given/overrides.toml"))
+    assert found.late.grace == timedelta(minutes=15)
+    assert (found.late.percent_per_day, found.late.no_credit_after) == (Decimal("12.5"), timedelta(days=7))
+    assert found.deadline_of("ada") == datetime(2026, 3, 8, 22, 59, tzinfo=UTC)
+    assert found.deadline_of("bob") == datetime(2026, 3, 1, 22, 59, tzinfo=UTC)
+    assert (found.git.branch, found.git.only_in_time, found.git.protocols) == ("work", False, ("https",))
+    assert found.limits == settings.IntakeLimits(files=100, bytes=2**20, seconds_per_submission=300)
+    assert found.exports == {"anything": "goes to the exports"}
+
+
+def test_the_documented_example_is_one() -> None:
+    assert settings.__doc__ is not None
+    example = textwrap.dedent(settings.__doc__.partition("\n")[2])
+    assert parse(example).title == "GPU computing, autumn"
+
+
+def test_nothing_needs_to_be_said() -> None:
+    assert parse("") == settings.Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("titel = 'x'", "class.toml:1: unknown key 'titel'; did you mean 'title'"),
+        ("title = 1", "title = 1 is not a text"),
+        ("labs = 1", "labs must be a list, not 1"),
+        ("labs = []", r"labs = \[\] is not a list of numbers"),
+        ("deadline = 2026-03-01T23:59:00", "deadline 2026-03-01T23:59:00 has no time zone; add it"),
+        ("deadline = 2026-03-01", "is not a date with a time"),
+        ("submitted = 'guess'", "expected 'unknown' or 'files'"),
+        ("[late]\ngrace = 1", "class.toml:2: unknown key 'grace'; known are grace_minutes"),
+        ("[late]\npercent_per_day = 1\npoints_per_day = 1", "set only one of"),
+        ("[late]\ngrace_minutes = -1", "must be at least 0"),
+        ("[late]\ngrace_minutes = nan", "grace_minutes = nan is not a number"),
+        ("[late]\nat_most_percent = 101", "at most 100"),
+        ("[extensions]\nada = 'tomorrow'", "class.toml:2: ada = 'tomorrow' is not a date with a time"),
+        ("[git]\nprotocols = ['ext']", "protocols = 'ext': expected 'https'"),
+        ("[limits]\nfiles = 0", "would refuse every submission"),
+        ("[limits]\nfiles = 100000", "at most 4000"),
+        ("title = ", "class.toml:1: not valid TOML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(text: str, message: str) -> None:
+    with pytest.raises(settings.SettingsError, match=message) as error:
+        parse(text)
+    assert str(error.value).startswith("/class/class.toml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["2026-03-01T23:59", "tomorrow"])
+def test_a_deadline_on_the_command_line_needs_a_zone_as_well(text: str) -> None:
+    with pytest.raises(settings.SettingsError, match="--deadline"):
+        settings.parse_moment(text, "--deadline")
+
+
+DEADLINE = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def lost(rules: LateRules, hours: float, score: int = 80) -> tuple[Decimal, str] | None:
+    penalty = rules.penalty(DEADLINE + timedelta(hours=hours), DEADLINE, Decimal(score), Decimal(100))
+    return None if penalty is None else (penalty.points, penalty.rule)
+
+
+def test_who_is_in_time_or_within_the_grace_loses_nothing() -> None:
+    rules = LateRules(grace=timedelta(minutes=30), percent_per_day=Decimal(10))
+    assert lost(rules, -1) is None
+    assert lost(rules, 0) is None
+    assert lost(rules, 0.5) is None
+    assert lost(rules, 0.51) == (10, "10 % per day, 1 day")
+
+
+@pytest.mark.parametrize(
+    ("rules", "hours", "expected"),
+    [
+        (LateRules(percent_per_day=Decimal(10)), 24.1, (20, "10 % per day, 2 days")),
+        (LateRules(percent_per_hour=Decimal("0.5")), 3, (Decimal("1.5"), "0.5 % per hour, 3 hours")),
+        (LateRules(points_per_day=Decimal(3)), 1, (3, "3 points per day, 1 day")),
+        (
+            LateRules(points_per_day=Decimal(9), at_most_percent=Decimal(25)),
+            99,
+            (25, "9 points per day, 5 days, at most 25 %"),
+        ),
+        (LateRules(no_credit_after=timedelta(days=2)), 48.1, (80, "no credit after 2 days")),
+        (LateRules(percent_per_day=Decimal(50)), 99, (80, "50 % per day, 5 days, at most 100 %")),
+        (LateRules(), 99, (0, "late work loses nothing")),
+        (LateRules(percent_per_hour=Decimal("0.333")), 1, (Decimal("0.33"), "0.333 % per hour, 1 hour")),
+    ],
+)  # fmt: skip
+def test_each_rule_takes_what_it_says(rules: LateRules, hours: float, expected: tuple[Decimal, str]) -> None:
+    assert lost(rules, hours) == expected
+
+
+def load(tmp_path: Path, text: str) -> roster.Roster:
+    (tmp_path / "roster.csv").write_text(text)
+    return roster.load(tmp_path / "roster.csv")
+
+
+def test_canvas_students_are_found_by_each_of_their_numbers(tmp_path: Path) -> None:
+    head = "\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Lab (99)\n    Points Possible,,,,,100\n"
+    found = load(tmp_path, f'{head}"Lovelace, Ada",17,S1,ada,A,\n')
+    (ada,) = found.entries
+    assert (ada.student, ada.name, ada.columns["Section"]) == ("ada", "Lovelace, Ada", "A")
+    assert all(found.find([handle]) is ada for handle in ("17", "S1", "ADA"))
+    assert found.find(["18"]) is None
+
+
+def test_moodle_students_are_found_by_the_number_in_their_archives(tmp_path: Path) -> None:
+    found = load(tmp_path, "Identifier;Full name;Email address\nParticipant 17;Ada Lovelace;ada@example.org\n")
+    (ada,) = found.entries
+    assert (ada.student, ada.name) == ("Participant 17", "Ada Lovelace")
+    assert found.find(["17"]) is ada
+    assert found.find(["ada@example.org"]) is ada
+
+
+def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
+    assert load(tmp_path, "Username,First name,Last name\nada,Ada,Lovelace\n").entries[0].name == "Ada Lovelace"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("who,name\nada,Ada\n", "has no column that names students"),
+        ("", "has no column that names students"),
+        ("student\n\n", "has no column that names students"),
+        ("student\nada\nada\n", "line 3: student 'ada' stands twice"),
+        ("student,submitted_at\nada,yesterday\n", "line 2: submitted_at 'yesterday' is no moment"),
+    ],
+)
+def test_a_roster_that_makes_no_sense_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(roster.RosterError, match=message):
+        load(tmp_path, text)

@@ -1,0 +1,289 @@
+"""A course on disk is read exactly, and every mistake in its files is one line that names file, line and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import grader
+from gradebox import course as courses
+from gradebox import devices, hints, rubric
+from gradebox.course import CourseError
+from gradebox.devices import Device, DeviceError
+from tests.gradebox.small_course import write, write_course
+
+pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
+
+Refused = Callable[[str, str, str], str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Refused:
+    """What is said of the small course after one change in one of its files, with paths relative to its folder."""
+
+    def load(file: str, old: str, new: str) -> str:
+        folder = write_course(tmp_path, (file, old, new))
+        with pytest.raises(courses.ReadingError) as caught:
+            courses.load(folder)
+        said = str(caught.value)
+        assert "\n" not in said
+        return said.replace(f"{folder}/", "")
+
+    return load
+
+
+def test_a_small_course_is_read_exactly(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    course = courses.load(folder)
+    assert (course.title, course.package, course.rubric.version) == ("Small", folder.name, "1")
+    assert (course.rubric.points, course.rubric.pass_percent) == (10, 50)
+    assert [(lab.id, lab.number, lab.package, lab.points) for lab in course.labs] == [
+        ("basics", 1, "basics_week1", 6),
+        ("further", 2, "further_week2", 4),
+    ]
+    assert [(check.id, check.points) for check in course.rubric.checks()] == [
+        ("basics.numbers.product", Decimal("2.5")),
+        ("basics.numbers.power", Decimal("1.5")),
+        ("basics.notes.noted", 2),
+        ("further.sums.total", 3),
+        ("further.sums.noted_too", 1),
+    ]
+    assert course.exercises == ()
+    assert course.environment.labs == ("basics", "further")
+    assert course.environment.preload == (
+        "numpy",
+        f"{folder.name}.basics.probes.*",
+        f"{folder.name}.further.probes.*",
+    )
+
+
+def test_what_course_toml_may_say_besides(tmp_path: Path) -> None:
+    more = """\
+exercises = ["further"]
+command = "small"
+[submission]
+packages = ["labkit"]
+preload = []
+[guide]
+lessons = ["notes/{lab}.md"]
+"""
+    course = courses.load(
+        write_course(
+            tmp_path,
+            (
+                "course.toml",
+                'points = 10\npass_percent = 50\nlabs = ["basics", "further"]\n',
+                f'points = 6\npass_percent = 50\nlabs = ["basics"]\n{more}',
+            ),
+        )
+    )
+    assert [one.labs[0].id for one in course.exercises] == ["further"]
+    assert [(one.points, one.pass_percent) for one in course.exercises] == [(4, 50)]
+    assert [lab.id for lab in course.all_labs] == ["basics", "further"]
+    assert course.command == "small"
+    assert course.environment.importable == ("labkit",)
+    assert course.guide is not None
+    assert course.guide.lessons == ("notes/{lab}.md",)
+    assert course.environment.preload[:1] == (f"{course.package}.basics.probes.*",)
+
+
+LABS = 'labs = ["basics", "further"]'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('version = "1"', 'version = "1', "course.toml:2: not valid TOML: "),
+        ('version = "1"', "version = 1", "course.toml:2: version = 1 is not a text"),
+        ('title = "Small"\n', "", "course.toml:1: the file lacks the key 'title'"),
+        (LABS, "", "course.toml:1: the file lacks the key 'labs'"),
+        ("pass_percent", "pass_precent", "course.toml:4: unknown key 'pass_precent'; did you mean 'pass_percent'?"),
+        (LABS, f"{LABS}\nxyz = 1", "course.toml:6: unknown key 'xyz'; known are title, version, pass_percent, "),
+        (LABS, f"{LABS}\n[xyz]\na = 1", "course.toml:6: unknown key 'xyz'; known are title, "),
+        (LABS, f"{LABS}\n[devices]\nmodul = 'x'", "course.toml:7: unknown key 'modul'; did you mean 'module'?"),
+        (LABS, f"{LABS}\n\n[submission]\nfound = 'x'", "course.toml:8: found must be a list, not 'x'"),
+        (LABS, f"{LABS}\ndevices = 'x'", "course.toml:6: devices must be a table, not 'x'"),
+        (LABS, "labs = 'basics'", "course.toml:5: labs must be a list, not 'basics'"),
+        (LABS, 'labs = ["basics", 2]', "course.toml:5: labs = 2 is not a text"),
+        (LABS, 'labs = [\n  "basics",\n  2,\n]', "course.toml:5: labs = 2 is not a text"),
+        ("points = 10", "points = true", "course.toml:3: points = true is not a number"),
+        ("points = 10", 'points = "10"', "course.toml:3: points = '10' is not a number"),
+        ("points = 10", "points = 11", "course.toml:3: it states 11 points, but the labs add up to 10"),
+        ("points = 10", "points = 10\ncriteria = 4", "course.toml:4: criteria = 4, but 3 criteria follow"),
+        ("points = 10", "points = 10\ncriteria = 3.0", "course.toml:4: criteria = 3.0 is not a whole number"),
+        ("pass_percent = 50", "pass_percent = 0", "course.toml:4: pass_percent must be above 0 and at most 100"),
+        ("pass_percent = 50", "pass_percent = 100.5", "course.toml:4: pass_percent must be above 0 and at most 100"),
+        (LABS, 'labs = ["basics", "farther"]', "course.toml:5: there is no farther/rubric.toml"),
+        (LABS, f'{LABS}\nexercises = ["extra"]', "course.toml:6: there is no extra/rubric.toml"),
+        (LABS, 'labs = ["basics", "basics"]', "course.toml:5: basics is named twice"),
+        (LABS, f'{LABS}\nexercises = ["basics"]', "course.toml:6: basics is named twice"),
+        (
+            LABS,
+            'labs = ["basics", "../further"]',
+            "course.toml:5: a lab's name is lower_case_with_underscores, not '../",
+        ),
+        (LABS, 'labs = ["basics", "shared"]', "course.toml:5: shared/ is for what several labs have in common"),
+        (LABS, "labs = []\n", "course.toml:5: there are no labs"),
+    ],
+)
+def test_a_mistake_in_course_toml_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
+    assert refused("course.toml", old, new).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("points = 4", "points = = 4", "rubric.toml:7: not valid TOML: "),
+        ("points = 4", "points = 4\npoints = 4", "rubric.toml:8: not valid TOML: "),
+        ('title = "Basics"\n', "", "rubric.toml:1: the file lacks the key 'title'"),
+        ('package = "basics_week1"\n', "", "rubric.toml:1: the file lacks the key 'package'"),
+        ('package = "basics_week1"', "package = 1", "rubric.toml:2: package = 1 is not a text"),
+        ("points = 6", "points = 7", "rubric.toml:3: it states 7 points, but the criteria add up to 6"),
+        ("points = 6", "points = -6", "rubric.toml:3: points must be a positive number of points, not -6"),
+        ("points = 6", "points = 6\npackages = 'x'", "rubric.toml:4: unknown key 'packages'; did you mean 'package'?"),
+        ("points = 6", "points = 6\nnumber = 3", "rubric.toml:4: unknown key 'number'"),
+        ("points = 6", "points = 6\nmore = 3", "rubric.toml:4: unknown key 'more'; known are title, package, points"),
+        ('title = "Numbers"', 'titel = "Numbers"', "rubric.toml:6: unknown key 'titel'; did you mean 'title'?"),
+        ('title = "Numbers"\n', "", "rubric.toml:5: [numbers] lacks the key 'title'"),
+        ("points = 4\n", "", "rubric.toml:5: [numbers] lacks the key 'points'"),
+        ("points = 4", "points = 0", "rubric.toml:7: points must be a positive number of points, not 0"),
+        ("points = 4", "points = true", "rubric.toml:7: points = true is not a number"),
+        ("points = 4", "points = nan", "rubric.toml:7: points = nan is not a number"),
+        ("points = 4", "points = inf", "rubric.toml:7: points = infinity is not a number"),
+        ("product = 2.5", "product = 2", "rubric.toml:7: [numbers] states 4 points, but its checks add up to 3.5"),
+        ("product = 2.5", 'product = "2.5"', "rubric.toml:9: product = '2.5' is not a number"),
+        ("product = 2.5", "product = 0", "rubric.toml:9: product must be a positive number of points, not 0"),
+        (
+            "product = 2.5",
+            "Product = 2.5",
+            "rubric.toml:9: a check's name is lower_case_with_underscores, not 'Product'",
+        ),
+        ("product = 2.5", '"pro-duct" = 2.5', "rubric.toml:9: a check's name is lower_case_with_underscores"),
+        ("[numbers.checks]\nproduct = 2.5\npower = 1.5", "checks = 4", "rubric.toml:8: checks must be a table"),
+        ("product = 2.5\npower = 1.5\n", "", "rubric.toml:8: checks must be a table of `name = points`"),
+        (
+            '[notes]\ntitle = "Notes"\npoints = 2\n[notes.checks]',
+            '[Notes]\ntitle = "Notes"\npoints = 2\n[Notes.checks]',
+            "rubric.toml:12: a criterion's name is lower_case_with_underscores",
+        ),
+        ("[notes]\n", "[[notes]]\n", "rubric.toml:12: unknown key 'notes'; known are title, "),
+    ],
+)
+def test_a_mistake_in_a_rubric_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
+    assert refused("basics/rubric.toml", old, new).startswith(f"basics/{said}")
+
+
+def test_a_package_must_be_found_in_what_students_hand_in(refused: Refused) -> None:
+    """A folder belongs to a lab by the beginning of its name, and is imported under it."""
+    said = refused("basics/rubric.toml", "basics_week1", "week1")
+    assert said == "basics/rubric.toml:2: package = 'week1': expected a name that begins with basics_"
+
+
+def test_a_course_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(courses.ReadingError, match=r"^[^\n]*/course\.toml cannot be read: No such file or directory$"):
+        courses.load(tmp_path)
+
+
+def test_what_is_no_text_is_one_line(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    (folder / "course.toml").write_bytes(b'title = "\xff"\n')
+    with pytest.raises(courses.ReadingError, match=r"/course\.toml:1: not valid TOML"):
+        courses.load(folder)
+
+
+@pytest.mark.parametrize("place", ["", "basics/", "basics/checks/", "further/probes/"])
+def test_folders_that_python_could_not_import_are_named(place: str, tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    (folder / place / "__init__.py").unlink()
+    with pytest.raises(courses.ReadingError, match=rf"{folder}/?{place.rstrip('/')} lacks an __init__\.py"):
+        courses.load(folder)
+
+
+def test_a_folder_whose_name_python_knows_already_is_refused(tmp_path: Path) -> None:
+    folder = write_course(tmp_path).rename(tmp_path / "json")
+    with pytest.raises(CourseError, match=r"/json: Python finds another package json in .*; rename the folder$"):
+        courses.load(folder).prepare()
+
+
+def test_a_lab_without_checks_is_refused(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    for file in (folder / "basics" / "checks").iterdir():
+        file.unlink()
+    (folder / "basics" / "checks").rmdir()
+    course = courses.load(folder)
+    course.prepare()
+    with pytest.raises(CourseError, match=r"/basics has no folder checks$"):
+        course.checks(course.labs[0])
+
+
+def test_a_device_module_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(DeviceError, match=r"^the course's module of devices, nowhere\.devices, cannot be imported: "):
+        devices.parse("auto", "nowhere.devices")
+
+
+def test_without_a_device_module_there_is_the_cpu() -> None:
+    assert devices.parse("auto") == devices.parse("cpu") == Device("cpu", "CPU")
+    with pytest.raises(DeviceError, match="expected auto or cpu"):
+        devices.parse("cuda")
+
+
+def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    entry = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py total"]\nsteps = ["add them up"]\n'
+    write(folder, {"further/hints.toml": entry})
+    course = courses.load(folder)
+    assert hints.exists(course, "further.sums.total")
+    assert not hints.exists(course, "further.sums.noted_too")
+    (other := write_course(tmp_path), write(other, {"further/hints.toml": entry.replace("2.1", "1.1")}))
+    with pytest.raises(hints.HintError, match=r"/further/hints\.toml:2: '1\.1' is no task of its lab"):
+        hints.load(courses.load(other))
+
+
+# --- what is selected ------------------------------------------------------------------------------------------------
+
+
+def test_labs_are_selected_by_number_and_by_name_in_the_rubrics_order(tmp_path: Path) -> None:
+    course = courses.load(write_course(tmp_path))
+    for option in ("2,1", "further,basics", " 1 , further"):
+        assert [lab.id for lab in course.select(option)[1]] == ["basics", "further"]
+    assert [lab.id for lab in course.select("further")[1]] == ["further"]
+    assert course.select()[1] == course.labs
+
+
+def test_an_exercise_is_selected_by_its_name_and_graded_by_its_own_points() -> None:
+    course = grader.course()
+    chosen, labs = course.select("container")
+    assert [lab.id for lab in labs] == ["container"]
+    assert chosen.points == labs[0].points
+    assert course.select(criteria=labs[0].criteria[0].id)[0] is chosen
+
+
+@pytest.mark.parametrize(
+    ("labs", "criteria", "said"),
+    [
+        ("9", None, "there is no lab 9; the labs are 1, 2, 3, 4, 5"),
+        ("one", None, "--lab one: expected numbers separated by commas, for example --lab 1,3; or container"),
+        ("", None, "--lab : expected numbers"),
+        (None, "lab1.memry", "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
+        (None, "lab1.memory.peak_equals_truth", "there is no criterion lab1.memory.peak_equals_truth"),
+        ("1", "lab1.memory", "--lab and --criterion exclude each other"),
+    ],
+)
+def test_what_is_not_there_cannot_be_selected(labs: str | None, criteria: str | None, said: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as refused:
+        grader.course().select(labs, criteria)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_selected_criterion_has_its_own_points() -> None:
+    _, (lab,) = grader.course().select(criteria="lab3.accumulation,lab3.setup")
+    assert [criterion.id for criterion in lab.criteria] == ["lab3.setup", "lab3.accumulation"]
+    assert lab.points == sum(criterion.points for criterion in lab.criteria)
+
+
+def test_a_rubric_is_read_back_from_its_text() -> None:
+    course = grader.course().rubric
+    assert rubric.from_text(course.to_text()) == course

@@ -1,0 +1,270 @@
+"""Every end of a grading is one of the documented exit codes, and what was graded until then is not lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+import grader
+from gradebox import front
+from gradebox.grade import Circumstances, ExitCode, grade
+from gradebox.options import Options
+from gradebox.report.document import SCHEMA_FILE, to_json
+from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
+from grader.cli import app
+from tests.gradebox.processes import cpu_seconds, descendants, eventually, parents
+from tests.gradebox.small_course import SUMS, write_course, write_submission
+from tests.small_disk import on_a_small_disk
+
+ROOT = Path(__file__).parents[2]
+GPULABS = str(Path(sys.executable).with_name("gpulabs"))
+LAB1 = ROOT / "solutions" / "lab1_gpu_basics"
+
+
+def document(report: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads((report / "grade.json").read_text())
+    jsonschema.validate(parsed, json.loads(SCHEMA_FILE.read_text()))
+    return parsed
+
+
+def outcomes(grade: dict[str, Any]) -> list[str]:
+    return [check["outcome"] for lab in grade["labs"] for criterion in lab["criteria"] for check in criterion["checks"]]
+
+
+ENDLESS = "import time\nbegun = time.monotonic()\nwhile time.monotonic() < begun + 600:\n    pass\n"
+GRADE = """\
+import sys
+from gradebox import launch
+from gradebox.options import Options
+sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=sys.argv[3], jobs=1)))
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> list[str]:
+    """Grades a submission whose last lab never ends, in a course whose first check takes a second."""
+    changes = ("basics/checks/numbers.py", "from gradebox.assertions", "import time\nfrom gradebox.assertions")
+    slow = ("basics/checks/numbers.py", "seen = ", "time.sleep(1.2)\n        seen = ")
+    submission = write_submission(tmp_path, sums=ENDLESS + SUMS)
+    return [sys.executable, "-c", GRADE, str(write_course(tmp_path, changes, slow)), str(submission)]
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> list[str]:
+    """The same with our own command: the first lab, solved, but with an endless loop in what the second check needs."""
+    folder = tmp_path / "endless" / "lab1_gpu_basics"
+    folder.mkdir(parents=True)
+    for file in LAB1.glob("*.py"):
+        (folder / file.name).write_text(file.read_text())
+    with (folder / "benchmark.py").open("a") as file:
+        file.write(f"\n{ENDLESS}")
+    return [GPULABS, "grade", str(folder.parent), "--criterion=lab1.benchmark", "--device=vgpu", "--report"]
+
+
+class Started:
+    """A grading that has come to the endless loop."""
+
+    def __init__(self, command: list[str], report: Path) -> None:
+        self.front = subprocess.Popen(
+            [*command, str(report)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._report = report
+        assert eventually(self._is_stuck), "the endless loop was never reached"
+        self.running = descendants(self.front.pid)
+        (self.judge,) = (pid for pid, parent in parents().items() if parent == self.front.pid)
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code and what was printed; every process has ended."""
+        output, errors = self.front.communicate(timeout=90)
+        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.running))
+        return self.front.returncode, output, errors
+
+    def _is_stuck(self) -> bool:
+        """The first check has passed, and the worker has used CPU time for a while."""
+        try:
+            passed = "passed" in outcomes(document(self._report))
+        except (OSError, ValueError):
+            return False
+        return passed and any(cpu_seconds(pid) > 1.5 for pid in descendants(self.front.pid)[-1:])
+
+
+@pytest.mark.parametrize(
+    ("number", "course"),
+    [(signal.SIGINT, "ours"), (signal.SIGINT, "small"), (signal.SIGTERM, "small"), (signal.SIGHUP, "small")],
+)
+def test_an_interrupted_grading_ends_everything_and_keeps_what_it_has(
+    number: signal.Signals, course: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    report = tmp_path / "report"
+    started = Started(request.getfixturevalue(course), report)
+    started.front.send_signal(number)
+    code, output, errors = started.end()
+    assert code == 2, output + errors
+    assert "Traceback" not in output + errors
+    assert "incomplete\nThis grading is not over: it was interrupted. Its points are no result." in output
+    grade = document(report)
+    assert (grade["incomplete"], grade["exit_code"]) == ("it was interrupted", 2)
+    assert {"passed", "needs_review"} <= set(outcomes(grade))
+    assert "This grading is not over" in (report / "grade.html").read_text()
+
+
+def test_a_judge_that_is_killed_leaves_what_it_had_graded(small: list[str], tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    started = Started(small, report)
+    os.kill(started.judge, signal.SIGKILL)
+    code, output, errors = started.end()
+    assert code == 2, output + errors
+    assert "the grader itself was ended from outside (SIGKILL, perhaps for lack of memory)" in errors
+    assert f"is in {report / 'grade.json'}, marked incomplete" in errors
+    assert document(report)["incomplete"]
+    assert "passed" in outcomes(document(report))
+
+
+def test_a_grading_whose_caller_is_killed_ends_too(small: list[str], tmp_path: Path) -> None:
+    started = Started(small, tmp_path / "report")
+    started.front.kill()
+    assert started.end()[0] == -signal.SIGKILL
+    assert document(tmp_path / "report")["incomplete"] == "it was interrupted"
+
+
+@pytest.mark.usefixtures("_courses_are_forgotten")
+def test_the_next_grading_replaces_an_incomplete_one_and_does_not_compare_with_it(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = options.report_folder
+    front.grade(options)
+    (report / "progress.json").unlink()
+    grade = document(report)
+    (report / "grade.json").write_text(json.dumps(grade | {"incomplete": "it was interrupted"}))
+    capsys.readouterr()
+    assert front.grade(options) is ExitCode.PASSED
+    assert "since the last run" not in capsys.readouterr().out
+    assert document(report)["incomplete"] == ""
+    assert front.grade(options) is ExitCode.PASSED
+    assert "since the last run: no change" in capsys.readouterr().out
+
+
+def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
+    here = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0, incomplete="it was interrupted")
+    course = grader.course().rubric
+    (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
+    for export in ("gradescope-results", "github-result", "markdown"):
+        done = CliRunner().invoke(app, ["export", export, str(tmp_path / "grade.json")])
+        assert done.exit_code == 1
+        assert "is not over (it was interrupted), so its points are no result" in done.stderr
+        assert done.stdout == ""
+
+
+def graded_on_a_small_disk(course: Path, folder: Path, size: str, report: Path) -> tuple[int, str, str]:
+    """With that disk in `folder`, which is also the one for temporary files unless the report is in it."""
+    folder.mkdir()
+    temporary = {} if report.is_relative_to(folder) else {"TMPDIR": str(folder)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", GRADE, str(course), str(write_submission(course.parent)), str(report)],
+            cwd=ROOT,
+            env={**os.environ, **temporary},
+            preexec_fn=on_a_small_disk(folder, size),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.SubprocessError:
+        pytest.skip("this machine allows no mount namespaces")
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), tmp_path / "small", "8k", tmp_path / "report")
+    assert code == 2, output + errors
+    assert errors.startswith("could not grade: there is no room for a copy of the submission in")
+    assert "TMPDIR=/path" in errors
+    assert "Traceback" not in output + errors
+
+
+def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), small, "4k", small / "report")
+    assert code == 2, output + errors
+    assert "Grade 10/10" in output
+    assert "could not grade: the report cannot be written" in errors
+    assert "--grade-report=DIR" in errors
+
+
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int, tmp_path: Path) -> None:
+    options = Options(
+        course=str(write_course(tmp_path)),
+        submission=str(write_submission(tmp_path, sums=ENDLESS + SUMS)),
+        report=str(tmp_path / "report"),
+        time_limit=6.0,
+        jobs=jobs,
+    )
+    assert front.grade(options) is ExitCode.NEEDS_REVIEW
+    grade = document(options.report_folder)
+    messages = {
+        check["message"] for lab in grade["labs"] for criterion in lab["criteria"] for check in criterion["checks"]
+    }
+    assert "left out: the time limit of 6 s for the whole grading was reached" in messages
+    assert {"passed", "needs_review"} == set(outcomes(grade))
+    assert grade["seconds"] < 60
+
+
+def breaking_after(count: int) -> type[Sandbox]:
+    """Sandboxes that cannot fork, as on Python 3.12 beside a library that forbids it, after so many requests."""
+
+    class Breaks(Sandbox):
+        left = count
+
+        def run(self, request: Request) -> Reply:
+            if Breaks.left <= 0:
+                raise SandboxError(f"the sandbox could not run {request.probe}: RuntimeError: os.fork is unsafe")
+            Breaks.left -= 1
+            return super().run(request)
+
+    return Breaks
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(
+        course=str(write_course(tmp_path)), submission=str(write_submission(tmp_path)), report=str(tmp_path / "report")
+    )
+
+
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_machine_that_cannot_grade_says_so_at_once(
+    jobs: int, options: Options, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(0))
+    assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
+    said = "".join(capfd.readouterr())
+    assert "could not grade: this machine cannot run checks: " in said
+    assert "os.fork is unsafe" in said
+    assert "make doctor" in said
+    assert not options.report_folder.exists()
+
+
+@pytest.mark.usefixtures("_courses_are_forgotten")
+@pytest.mark.parametrize(("jobs", "after"), [(1, 3), (2, 4)])
+def test_a_machine_that_breaks_during_a_grading_ends_it_incomplete(
+    jobs: int, after: int, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(after))
+    assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
+    grade = document(options.report_folder)
+    assert grade["incomplete"].startswith("this machine cannot run checks")
+    assert "passed" in outcomes(grade)
+    assert "failed" not in outcomes(grade)

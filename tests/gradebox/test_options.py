@@ -1,0 +1,101 @@
+"""What a person can ask for, as typed: what it means, and what is refused in one line before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grader
+from gradebox import front
+from gradebox.configuration import ROOT
+from gradebox.options import TIME_LIMIT_SECONDS, Options
+from gradebox.run import Grading, GradingError
+from tests.gradebox.small_course import write_course, write_submission
+
+COURSE = Options(course=str(ROOT / "grader"), submission="labs", origin=str(ROOT), device="vgpu")
+ENTRY = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 2\nreason = "shown at the board"\n'
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"device": "vgpu:Voodoo2"}, "Voodoo2"),
+        ({"device": "tpu"}, "expected auto, cuda, vgpu or vgpu:MODEL"),
+        ({"lab": "9"}, "there is no lab 9; the labs are 1, 2, 3, 4, 5"),
+        ({"lab": "one"}, "--lab one: expected numbers"),
+        ({"criterion": "lab1.memry"}, "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
+        ({"lab": "1", "criterion": "lab1.memory"}, "--lab and --criterion exclude each other"),
+        ({"seed": -1}, "--grade-seed -1: a seed is 0 or larger"),
+        ({"time_limit": 0.0}, "--time-limit 0: expected seconds, more than 0"),
+        ({"time_limit": -3.0}, "--time-limit -3: expected seconds, more than 0"),
+        ({"time_limit": float("nan")}, "--time-limit nan: expected seconds, more than 0"),
+        ({"jobs": 0}, "--jobs 0: expected 1 or more"),
+        ({"course": "/nowhere"}, "/nowhere/course.toml cannot be read: No such file or directory"),
+        ({"overrides": "nowhere.toml"}, "nowhere.toml cannot be read"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_in_one_line(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises((GradingError, ValueError, Exception), match=r"^[^\n]*$") as refused:
+        replace(COURSE, **asked).order()
+    assert said in str(refused.value)
+    assert type(refused.value).__module__.startswith("gradebox") or isinstance(refused.value, ValueError)
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(
+        GradingError, match=r"^there is no folder .*no/such/folder; name the submission as --submission"
+    ):
+        Grading(replace(COURSE, submission="no/such/folder").order())
+
+
+def test_what_is_not_asked_for_has_a_default() -> None:
+    order = COURSE.order()
+    assert order.course is grader.course()
+    assert (order.labs, order.name, order.submission) == (order.course.labs, "labs", ROOT / "labs")
+    assert (order.device.simulated, order.time_limit_seconds, order.overrides) == (True, TIME_LIMIT_SECONDS, ())
+    assert order.jobs >= 1
+    assert {COURSE.order().seed for _ in range(5)} != {order.seed}
+
+
+def test_what_is_asked_for_is_ordered() -> None:
+    order = replace(COURSE, lab="2", seed=5, time_limit=7.5, jobs=3).order()
+    assert [lab.id for lab in order.labs] == ["lab2"]
+    assert (order.seed, order.time_limit_seconds, order.jobs) == (5, 7.5, 3)
+
+
+def test_overrides_are_those_of_the_student_that_is_named(tmp_path: Path) -> None:
+    given = tmp_path / "given.toml"
+    given.write_text(ENTRY.format("ada") + ENTRY.format("labs"))
+    for student, count in (("ada", 1), (None, 1), ("bob", 0)):
+        order = replace(COURSE, overrides=str(given), student=student).order()
+        assert [(one.student, one.points) for one in order.overrides] == [(student or "labs", Decimal(2))] * count
+
+
+def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "overrides.toml").write_text("")
+    with pytest.raises(ValueError, match=r"^[^\n]*lies in the submission"):
+        replace(COURSE, submission=str(tmp_path), overrides=str(tmp_path / "overrides.toml")).order()
+
+
+@pytest.mark.usefixtures("_courses_are_forgotten")
+def test_points_given_by_hand_are_in_the_grade_with_their_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "given.toml"
+    given.write_text(ENTRY.format("ada").replace("lab1.analysis", "basics.numbers"))
+    options = Options(
+        course=str(write_course(tmp_path)),
+        submission=str(write_submission(tmp_path)),
+        report=str(tmp_path / "report"),
+        overrides=str(given),
+        student="ada",
+    )
+    front.grade(options)
+    said = capsys.readouterr().out
+    assert "given by the instructor instead of 4: shown at the board" in said
+    assert "Grade 8/10" in said

@@ -1,0 +1,301 @@
+"""One grading: what it asks, in what order, side by side, and what it leaves behind when it is interrupted."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grader
+from gradebox import course as courses
+from gradebox.configuration import ROOT
+from gradebox.devices import CPU, Device
+from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
+from gradebox.report.document import to_document
+from gradebox.run import Grading, GradingError, Order, Watcher, _lanes, run
+from gradebox.sandbox import TAMPERING, Sandbox
+from tests.gradebox.processes import cpu_seconds, descendants, eventually
+from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
+
+pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
+
+SLOW = SUMS.replace("return", "import time; time.sleep(0.7); return")
+WRONG = NUMBERS.replace("left * right", "left + right")
+CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",
+          "further.sums.noted_too"]  # fmt: skip
+
+
+def order(course: Path, submission: Path, *, jobs: int = 1, criterion: str | None = None, **options: Any) -> Order:
+    loaded = courses.load(course)
+    rubric, labs = loaded.select(criteria=criterion)
+    return Order(loaded, submission, rubric, labs, Device(CPU, "CPU"), seed=7, name="handed-in", jobs=jobs, **options)
+
+
+def outcomes(grade: Grade) -> dict[str, str]:
+    return {
+        check.id: check.outcome.value for lab in grade.labs for criterion in lab.criteria for check in criterion.checks
+    }
+
+
+def document(grade: Grade) -> dict[str, Any]:
+    """The grade without its times."""
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: timeless(one) for name, one in value.items() if name != "seconds"}
+        return [timeless(one) for one in value] if isinstance(value, list) else value
+
+    return timeless(to_document(grade))  # type: ignore[no-any-return]
+
+
+class Told(Watcher):
+    """Keeps what it hears, and by how many threads at once."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.started: list[str] = []
+        self.finished_: dict[str, CheckReport] = {}
+        self.threads: set[int] = set()
+
+    def begins(self, total: int) -> None:
+        self.total = total
+
+    def starting(self, check: str) -> None:
+        self.started.append(check)
+        self.threads.add(threading.get_ident())
+
+    def finished(self, check: str, report: CheckReport) -> None:
+        self.finished_[check] = report
+
+
+def test_a_course_that_the_engine_has_never_seen_is_graded(tmp_path: Path) -> None:
+    told = Told()
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path)), told)
+    assert outcomes(grade) == dict.fromkeys(CHECKS, "passed")
+    assert (grade.score, grade.max_score, grade.pass_score, grade.passed) == (10, 10, 5, True)
+    assert (told.total, told.started, list(told.finished_)) == (5, CHECKS, CHECKS)
+
+
+def test_what_builds_on_a_failed_check_names_it_and_the_rest_is_graded(tmp_path: Path) -> None:
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=WRONG)))
+    assert outcomes(grade) == {
+        **dict.fromkeys(CHECKS, "passed"),
+        "basics.numbers.product": "failed",
+        "basics.numbers.power": "blocked",
+    }
+    failed, blocked = grade.labs[0].criteria[0].checks
+    assert blocked.blocked_by == failed.id
+    assert blocked.message == f"blocked by '{failed.title}' ({failed.id}): {failed.message}"
+    assert grade.score == 6
+
+
+@pytest.mark.parametrize("numbers", [NUMBERS, WRONG], ids=["right", "wrong"])
+def test_side_by_side_gives_the_same_grade_as_one_after_the_other(numbers: str, tmp_path: Path) -> None:
+    course, submission = write_course(tmp_path), write_submission(tmp_path, numbers=numbers, sums=SLOW)
+    alone, beside = Told(), Told()
+    first = run(order(course, submission), alone)
+    second = run(order(course, submission, jobs=2), beside)
+    assert document(first) == document(second)
+    assert len(alone.threads) == 1 <= len(beside.threads) <= 2
+    assert sorted(beside.started) == sorted(alone.started) == sorted(CHECKS)
+    assert len(first.integrity) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_check_that_is_void_leaves_the_others_of_its_criterion_to_a_person(jobs: int, tmp_path: Path) -> None:
+    numbers = NUMBERS.replace("return base", "import time; time.perf_counter = lambda: 0.0; return base")
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=numbers), jobs=jobs))
+    assert outcomes(grade) == {
+        **dict.fromkeys(CHECKS, "passed"),
+        "basics.numbers.product": "needs_review",
+        "basics.numbers.power": "failed",
+    }
+    assert grade.labs[0].criteria[0].checks[0].message == PASSED_IN_DOUBT
+    assert [note.check for note in grade.integrity if note.kind == TAMPERING] == ["basics.numbers.power"]
+
+
+@pytest.mark.parametrize("slow", ["basics", "further"])
+def test_a_note_is_under_the_first_check_of_the_rubric_whoever_asked_first(slow: str, tmp_path: Path) -> None:
+    """Two checks of different criteria ask one question; which of them comes first is decided by a pause."""
+    asks = 'submission.probe("basics.numbers.noted")'
+    later = f"time.sleep(1.5); {asks}"
+    file, begin = {
+        "basics": ("basics/checks/numbers.py", "from gradebox.assertions"),
+        "further": ("further/checks/sums.py", "from gradebox.assertions"),
+    }[slow]
+    changes = [(file, begin, f"import time\n{begin}"), (file, asks, later)]
+    course = write_course(tmp_path, *changes)
+    told = Told()
+    grade = run(order(course, write_submission(tmp_path), jobs=3), told)
+    ended = list(told.finished_)
+    assert (ended.index("basics.notes.noted") < ended.index("further.sums.noted_too")) == (slow == "further")
+    assert [(note.kind, note.check) for note in grade.integrity] == [("frames", "basics.notes.noted")]
+
+
+def test_a_note_of_a_check_that_is_graded_alone_is_its_own(tmp_path: Path) -> None:
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path), criterion="further.sums"))
+    assert [note.check for note in grade.integrity] == ["further.sums.noted_too"]
+
+
+def test_a_device_that_must_not_be_shared_gets_one_check_at_a_time(tmp_path: Path) -> None:
+    told = Told()
+    asked = order(write_course(tmp_path), write_submission(tmp_path), jobs=4)
+    run(replace(asked, device=replace(asked.device, serial=True)), told)
+    assert len(told.threads) == 1
+
+
+def test_checks_that_build_on_each_other_are_asked_in_order_and_all_others_beside_them() -> None:
+    course = grader.course()
+    asked = Grading(Order(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1))
+    lanes = _lanes(asked.plan)
+    where = {check.id: number for number, lane in enumerate(lanes) for check in lane.checks}
+    places = {check.id: place for lane in lanes for place, check in enumerate(lane.checks)}
+    assert sorted(where) == sorted(check.id for check in course.rubric.checks())
+    assert len(lanes) >= 10
+    for check in asked.plan:
+        for needed in check.requires:
+            assert where[needed] == where[check.id]
+            assert places[needed] < places[check.id]
+
+
+@pytest.fixture
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where all temporary files of a grading go."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+ENDLESS = "import time\nbegun = time.monotonic()\nwhile time.monotonic() < begun + 50:\n    pass\n"
+
+
+def test_a_parallel_grading_that_is_interrupted_leaves_nothing_running(tmp_path: Path, own_tmp: Path) -> None:
+    course = write_course(tmp_path)
+    submission = write_submission(tmp_path, numbers=ENDLESS + NUMBERS, sums=ENDLESS + SUMS)
+    threads, processes = threading.active_count(), descendants(os.getpid())
+    told = Told()
+
+    def started() -> set[int]:
+        return set(descendants(os.getpid())) - set(processes)
+
+    begun = time.monotonic()
+    with Grading(order(course, submission, jobs=2), told) as grading:
+        grading.begin()
+        assert eventually(lambda: len(told.started) == 2)  # each in a sandbox of its own
+        assert eventually(lambda: len(glob.glob(f"{own_tmp}/gpulabs-*")) == 2)
+        time.sleep(1.0)
+        assert len(started()) >= 4
+        assert told.finished_ == {}
+    assert time.monotonic() - begun < 40  # neither was waited for
+    assert eventually(lambda: not started(), 10)
+    assert threading.active_count() == threads
+    assert list(own_tmp.iterdir()) == []
+    assert set(outcomes(grading.result("it was interrupted")).values()) == {"needs_review"}
+
+
+GRADE = """\
+import sys
+from gradebox import launch
+from gradebox.options import Options
+sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=sys.argv[3], jobs=2)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_so_does_one_that_is_ended_from_outside(number: signal.Signals, tmp_path: Path, own_tmp: Path) -> None:
+    """With two endless checks, each in a sandbox of its own; SIGKILL is meant for the process that was started."""
+    course = write_course(tmp_path)
+    submission = write_submission(tmp_path, numbers=ENDLESS + NUMBERS, sums=ENDLESS + SUMS)
+    command = [sys.executable, "-c", GRADE, str(course), str(submission), str(tmp_path / "report")]
+    front = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert eventually(lambda: len([pid for pid in descendants(front.pid) if cpu_seconds(pid) > 1.5]) == 2)
+    running = descendants(front.pid)
+    front.send_signal(number)
+    said = "".join(front.communicate(timeout=60))
+    assert front.returncode == (2 if number == signal.SIGINT else -signal.SIGKILL), said
+    assert "Traceback" not in said
+    assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running))
+
+
+def test_a_check_that_is_at_fault_itself_is_a_persons_to_judge_and_the_others_go_on(tmp_path: Path) -> None:
+    course = write_course(tmp_path, ("further/checks/sums.py", "sum(values), what", "sum(None), what"))
+    grade = run(order(course, write_submission(tmp_path), jobs=2))
+    assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), "further.sums.total": "needs_review"}
+    check = grade.labs[1].criteria[0].checks[0]
+    assert check.message.startswith("the check itself failed: TypeError: ")
+    assert check.hint == "report this to the course staff"
+
+
+def test_one_sandbox_serves_one_submission_after_the_other(tmp_path: Path) -> None:
+    course = write_course(tmp_path)
+    right, wrong = write_submission(tmp_path / "a"), write_submission(tmp_path / "b", numbers=WRONG)
+    asked = order(course, right)
+    with Sandbox(right, asked.course.environment) as sandbox:
+        scores = [run(replace(asked, submission=folder), sandbox=sandbox).score for folder in (right, wrong, right)]
+    assert scores == [10, 6, 10]
+
+
+def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None:
+    told = Told()
+    asked = order(write_course(tmp_path), write_submission(tmp_path), only=frozenset({"basics.numbers.power"}))
+    grade = run(asked, told)
+    assert told.started == ["basics.numbers.product", "basics.numbers.power"]
+    assert outcomes(grade)["basics.numbers.power"] == "passed"
+    assert outcomes(grade)["further.sums.total"] == Outcome.NEEDS_REVIEW
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("basics/checks/numbers.py", "def test_power", "def test_root"),
+            "basics/rubric.toml pays for basics.numbers.power, but {}/basics/checks/ has no such check",
+        ),
+        (
+            ("basics/rubric.toml", "product = 2.5\npower = 1.5", "product = 4"),
+            "basics/checks/ has basics.numbers.power, but {}/basics/rubric.toml gives it no points",
+        ),
+        (("basics/checks/numbers.py", '"basics.notes"', '"further.files"'), "which belongs to another lab's folder"),
+        (("basics/checks/numbers.py", '@requires("product")', '@requires("root")'), "requires basics.numbers.root"),
+        (
+            ("basics/rubric.toml", "product = 2.5\npower = 1.5", "power = 1.5\nproduct = 2.5"),
+            "basics.numbers.power requires basics.numbers.product, which does not come before it in the rubric",
+        ),
+    ],
+    ids=["not written", "not paid", "of another lab", "requires what is not there", "requires a later one"],
+)
+def test_checks_and_rubric_that_disagree_are_refused_in_one_line(
+    change: tuple[str, str, str], said: str, tmp_path: Path
+) -> None:
+    course = write_course(tmp_path, change)
+    with pytest.raises(GradingError) as refused:
+        run(order(course, write_submission(tmp_path)))
+    assert said.format(course.name) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_title_is_the_first_line_of_a_checks_docstring(tmp_path: Path) -> None:
+    grading = Grading(order(write_course(tmp_path), write_submission(tmp_path)))
+    assert [check.title for check in grading.plan][:3] == [
+        "products are right",
+        "power",
+        "looking at the stack leaves a note",
+    ]
+
+
+def test_a_grade_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path)))
+    assert json.loads(json.dumps(to_document(grade))) == to_document(grade)

@@ -1,0 +1,85 @@
+"""What a submission's source is noted for, and what it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+import grader
+from gradebox import source
+from gradebox.grade import IntegrityNote
+from tests.scenarios.build import ROOT
+
+COURSE = grader.course()
+LABS = COURSE.rubric.select((1,))
+
+
+def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[IntegrityNote, ...]:
+    return source.notes({path: text.encode()}, LABS, COURSE)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("frame = error.__traceback__.tb_frame", "tb_frame"),
+        ("f = frame.f_back", "f_back"),
+        ("object.__subclasses__()", "__subclasses__"),
+        ("changed.__code__ = other", "__code__"),
+        ("import sys\nsys.modules['x'] = 1", "sys.modules"),
+        ("from sys import modules", "sys.modules"),
+        ("import gc\ngc.get_objects()", "gc.get_objects"),
+        ("import vgpu.cost as c", "import vgpu.cost"),
+        ("from grader.lab1.probes import gpu_basics", "import grader.lab1.probes"),
+        ("import gradebox.sandbox.audit", "import gradebox.sandbox.audit"),
+        ("from gradebook import store", "import gradebook"),
+        ("import ctypes", "import ctypes"),
+        ("exec('1')", "exec()"),
+        ("match frame:\n    case object(f_back=above):\n        pass", "f_back"),
+        ("from importlib.machinery import SourceFileLoader", "import importlib.machinery"),
+        ("import zipimport", "import zipimport"),
+    ],
+)
+def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:
+    (note,) = notes(text)
+    assert (note.kind, note.check) == ("source", "lab1")
+    assert named in note.detail
+    assert note.where.startswith("benchmark.py:")
+    assert int(note.where.partition(":")[2]) in (len(text.splitlines()), 2)
+
+
+@pytest.mark.parametrize("text", ["model.eval()", "import gc\ngc.collect()", "compile = 1", "not python at all ("])
+def test_ordinary_source_is_not_noted(text: str) -> None:
+    assert notes(text) == ()
+
+
+def test_a_file_of_a_lab_that_is_not_graded_is_passed_over() -> None:
+    assert notes("import vgpu", "lab2_mixed_precision/amp_training.py") == ()
+
+
+def test_a_helper_beside_the_labs_is_read_too() -> None:
+    assert len(notes("import vgpu", "helper.py")) == 1
+
+
+def test_a_folder_that_only_begins_like_a_lab_is_read_too() -> None:
+    (note,) = notes("import ctypes", "labyrinth/evil.py")
+    assert note.check == "lab1"
+
+
+def test_what_is_too_large_to_be_read_is_named() -> None:
+    (note,) = notes("x = 1\n" * 50_000)
+    assert note.detail == "benchmark.py was not looked at: it has 300000 bytes"
+    many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
+    found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
+    assert [note.detail for note in found].count("benchmark.py names import ctypes") == 1
+    assert sum("was not looked at" in note.detail for note in found) == 2
+
+
+def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
+    files = {f"lab1_gpu_basics/a{number}.py": b"import vgpu" for number in range(100)}
+    assert len(source.notes(files, LABS, COURSE)) == 32
+
+
+def test_the_reference_and_every_correct_style_leave_no_note() -> None:
+    labs = COURSE.labs
+    for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
+        assert source.notes(files, labs, COURSE) == (), folder
