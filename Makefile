@@ -49,14 +49,16 @@ $(TESTS_READY): $(READY)
 	@$(INSTALL) dev,deploy,docs,notebooks && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 
-# Of planted bugs, correct styles and exploits each run takes half, another one each time; `pytest tests/scenarios` all.
+# The same in every run: one seed, all planted bugs, correct styles and exploits. Replies of the sandbox are kept in
+# build/replies, so that what no change can have touched is not asked again.
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
-	@echo "of planted bugs, correct styles and exploits this run takes half, drawn by chance; all: $(BIN)/python -m pytest tests/scenarios"
-	@GPULABS_SCENARIOS=half $(BIN)/python -m pytest -n 2 --dist worksteal -rs
-
-# For a night, or a release: hours. Hidden: the tests pass where nothing is but Python, make and git, and skip the rest.
-test-all: $(READY) $(TESTS_READY) lint ## everything: all scenarios, all Pythons, and once more with the machine's programs hidden
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+
+# For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
+# where nothing is but Python, make and git, and skip the rest.
+test-all: $(READY) $(TESTS_READY) lint ## everything: fresh questions, all Pythons, and once more with the machine's programs hidden
+	@rm -rf build/replies-all
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs --seed random --whole --replies build/replies-all
 	@$(BIN)/python -m tests.bare -m pytest -n 2 --dist worksteal --ignore=tests/scenarios -rs
 	@$(PYTHON) .ci/pythons.py --all
 	@$(PYTHON) .ci/pythons.py --all --tested
@@ -103,5 +105,5 @@ bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and caches, never your work
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build/replies build/replies-all
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

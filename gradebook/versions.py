@@ -84,7 +84,7 @@ class Tree:
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
         checks = sorted((root / course.package).glob("*/checks/*.py"))
-        self._homes = {criterion: path for path in checks for criterion in _read(path).criteria}
+        self._homes = {criterion: path for path in checks for criterion in read_file(path).criteria}
         self.shared = self._all_from(
             path
             for name in (*_EVERYWHERE, *course.environment.importable, *_file_of(course.devices))
@@ -119,12 +119,12 @@ class Tree:
     def _named_digest(self, path: Path) -> str:
         """The file's place and what of its content counts."""
         if path not in self._digests:
-            self._digests[path] = f"{path.relative_to(self._root).as_posix()} {_read(path).meaning}"
+            self._digests[path] = f"{path.relative_to(self._root).as_posix()} {read_file(path).meaning}"
         return self._digests[path]
 
     def _names(self, path: Path) -> Iterator[Path]:
         """The files that this one imports or names, and the data beside it."""
-        read = _read(path)
+        read = read_file(path)
         if path.suffix == ".py" and path.parent.parent != self._root:
             yield from (one for one in path.parent.iterdir() if one.suffix in _DATA and one.name not in _TOLD)
         package = path.relative_to(self._root).parts
@@ -153,7 +153,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class _Read:
+class FileMeaning:
     """What one file says."""
 
     meaning: str
@@ -165,20 +165,21 @@ class _Read:
     """Those whose checks it holds."""
 
 
-def _read(path: Path) -> _Read:
+def read_file(path: Path) -> FileMeaning:
+    """What a file says; one that cannot be parsed counts as it is, byte by byte."""
     content = path.read_bytes()
     try:
         if path.suffix == ".py":
             return _read_code(content)
         if path.suffix == ".toml":
-            return _Read(_digest([json.dumps(tomllib.loads(content.decode()), default=repr)]))
+            return FileMeaning(_digest([json.dumps(tomllib.loads(content.decode()), default=repr)]))
     except (SyntaxError, ValueError):
         pass
-    return _Read(_digest([content]))
+    return FileMeaning(_digest([content]))
 
 
 @lru_cache(maxsize=2000)
-def _read_code(content: bytes) -> _Read:
+def _read_code(content: bytes) -> FileMeaning:
     tree = ast.parse(content)
     imports: list[tuple[int, str]] = []
     texts: list[str] = []
@@ -202,7 +203,7 @@ def _read_code(content: bytes) -> _Read:
         words: list[str] = []
         _dump(tree, words)
         meaning = _digest(["".join(words).encode("utf-8", "surrogatepass")])
-    return _Read(meaning, tuple(imports), tuple(texts), tuple(criteria))
+    return FileMeaning(meaning, tuple(imports), tuple(texts), tuple(criteria))
 
 
 def _criteria(node: ast.ClassDef) -> Iterator[str]:

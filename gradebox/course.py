@@ -193,9 +193,7 @@ class Course:
             importlib.invalidate_caches()
         elif spec.origin is None or Path(spec.origin).resolve().parent != self.folder:
             where = spec.origin or "another folder"
-            raise CourseError(
-                f"{self.folder}: Python finds another package {self.package} in {where}; rename the folder"
-            )
+            raise CourseError(f"{self.folder}: Python has another {self.package} in {where}; rename the folder")
 
 
 def _whole(course: Course, lab: Lab) -> Lab:

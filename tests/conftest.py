@@ -1,9 +1,31 @@
 """What several test folders share."""
 
+import secrets
 import signal
+from pathlib import Path
+
+import pytest
 
 pytest_plugins = ["pytester"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever starts the tests in the background of a script hands this down, also to the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_ROOT = Path(__file__).parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("scenarios", "planted bugs, correct styles and exploits (tests/scenarios)")
+    group.addoption("--seed", default="20260", help="of the questions that scenarios are asked; `random`: another one")
+    group.addoption("--whole", action="store_true", help="ask every scenario every question")
+    group.addoption("--replies", default=str(_ROOT / "build" / "replies"), help="folder of replies that are kept")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seed == "random":  # before pytest-xdist hands the options to its workers
+        config.option.seed = str(secrets.randbelow(2**31))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"scenarios: seed {config.option.seed}, replies in {config.option.replies}"

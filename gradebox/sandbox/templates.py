@@ -162,10 +162,3 @@ def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
             wire.send(channel.fileno(), b"")
         else:
             raise wire.Closed
-
-
-def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes]:
-    """The number of a request, and what it asks. Its bytes stay here: a worker's frames stand on a copy of ours."""
-    number, frame = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
-    head, tensors = codec.split(frame)
-    return int(number), codec.load_json(head), tensors

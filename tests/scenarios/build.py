@@ -2,7 +2,8 @@
 
 `scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
 new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
-repository) and what the scenario expects; every other file of the folder is laid over the reference.
+repository) and what the scenario expects; every other file of the folder is laid over the reference. `hangs` names the
+probes that do not end with it, `cold` says that a bug shows only in new interpreters.
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ class Scenario:
     name: str
     folder: Path
     table: dict[str, Any]
+
+    @property
+    def group(self) -> str:
+        """Of which kind it is: `bugs`, `variants`, `undecided`, `exploits`."""
+        return self.folder.parent.name
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether it tries no trick: one of the two that exploits are held against, or no exploit at all."""
+        return self.group != "exploits" or self.name.startswith("honest_")
 
     @property
     def fails(self) -> list[str]:

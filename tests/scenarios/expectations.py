@@ -9,14 +9,15 @@ from tests.scenarios.grading import Graded
 def assert_caught(bug: Scenario, graded: Graded) -> None:
     """The bug fails the checks it names, loses points in its criteria, and in no other that it does not name."""
     assert bug.fails, "the scenario names no check"
+    assert set(bug.fails) <= graded.asked, f"never asked: {set(bug.fails) - graded.asked}"
     assert set(bug.fails).isdisjoint(graded.passed), graded.problems
     assert bug.loses <= graded.losing_criteria, graded.problems
     assert graded.losing_criteria <= bug.loses | bug.may_lose, graded.problems
-    assert graded.exit_code in (0, 1), graded.problems
+    assert graded.needs_review == set(), graded.problems
 
 
 def assert_complete(graded: Graded, points: float) -> None:
     """Every point, and nothing for an instructor to look at."""
     assert graded.problems == ""
     assert graded.score == points
-    assert graded.document["integrity"] == []
+    assert graded.grade.integrity == ()

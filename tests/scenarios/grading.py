@@ -1,229 +1,196 @@
-"""Grades many scenarios with one preloaded sandbox; the submission is rebuilt in its folder for each.
+"""Grades many scenarios with one sandbox; the submission is rebuilt in its folder for each.
 
-What a planted bug cannot have changed is answered from an earlier scenario (`reuse.py`): then a bug costs seconds.
+All are asked the same questions, those of one seed, and what was answered before is not asked again (`asking.py`).
 """
 
 from __future__ import annotations
 
-import json
-import secrets
 import shutil
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import cast
+from unittest import mock
 
-import pytest
-from gradebox.session import Blocked, check_id_of, requirements_of
+import grader
+from gradebox.devices import parse
+from gradebox.grade import CheckResult, Grade, Outcome
+from gradebox.run import Grading, Order
+from gradebox.sandbox import Sandbox
+from tests.scenarios.asking import Asking, Turn
+from tests.scenarios.build import Scenario
+from tests.scenarios.reuse import REFERENCE, Code
+from tests.scenarios.store import Store
 
-from gradebox.configuration import own_configuration
-from gradebox.sandbox import Limits, Reply, Request, Sandbox
-from gradebox.submission import key_of
-from tests.scenarios import reuse
-from tests.scenarios.build import SCENARIOS, Scenario, load
-
-BUG_LIMITS = Limits(wall_seconds=25, cpu_seconds=20)
-"""Some bugs hang: then it is a matter of time."""
-EXPLOIT_LIMITS = Limits(wall_seconds=15, cpu_seconds=15)
-"""Some exploits hang on purpose, and none has a point to lose."""
-SEED = secrets.randbelow(2**31)
-"""Of every scenario in this run: all are asked the same questions; another one in each run."""
+SEED = 20260
+"""Of every scenario, unless another is asked for."""
 
 
-class Keeper:
-    """Hands every grading of this run the same sandbox."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def pytest_grade_sandbox(self, folder: Path) -> Sandbox:
-        return self._sandbox
-
-
-LEFT_OUT = "left out: nobody asks for it here"
-SHARES = 5
-
-
-class OnlyWhatMatters:
-    """Asks a planted bug the checks that it must fail, and a fifth of the bugs where no point may be lost, too.
-
-    Each run takes another fifth, by its seed; `make matrix` asks every bug everything. Whether the mistake shows in
-    others of its criterion as well changes nothing.
-    """
-
-    def __init__(self, bug: Scenario) -> None:
-        self._named, self._loses, self._own = set(bug.fails), bug.loses, bug.loses | bug.may_lose
-        self._asks_others = (zlib.crc32(bug.name.encode()) + SEED) % SHARES == 0
-        self._run: set[str] = set()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        found = {check_id_of(item): item for item in items}
-        # Of a criterion that must lose points, but whose failing check is not named, each is asked.
-        asked = self._loses - {check.rpartition(".")[0] for check in self._named}
-        if self._asks_others:
-            asked |= {check.rpartition(".")[0] for check in found} - self._own
-        self._run = {check for check in found if check in self._named or check.rpartition(".")[0] in asked}
-        open_: Iterable[str] = tuple(self._run)
-        while open_ := [needed for check in open_ for needed in requirements_of(found[check], check)]:
-            self._run.update(open_)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        if check_id_of(item) not in self._run:
-            raise Blocked(LEFT_OUT)
-
-
-class Impatient:
-    """The sandbox with other limits."""
-
-    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
-        self._sandbox, self.limits = sandbox, limits
-
-    def run(self, request: Request) -> Reply:
-        return self._sandbox.run(replace(request, limits=request.limits or self.limits))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
-
-
-class Reusing:
-    """The sandbox for a scenario: what it cannot have changed is answered from an earlier one.
-
-    Programs that start new interpreters cost more than all other checks of Lab 3 together. They are run only for
-    those planted bugs that are about them (`cold = true`), and answered by the reference for all others.
-    """
-
-    answers: ClassVar[dict[str, Reply]] = {}
-
-    def __init__(self, sandbox: Any, folder: Path, scenario: Scenario) -> None:
-        self._sandbox, self._folder, self._scenario = sandbox, folder, scenario
-        self._changed = reuse.changed_symbols(folder)
-
-    def run(self, request: Request) -> Reply:
-        is_cold = request.probe.startswith("lab3_launch.") and "ddp_training" in str(request.params["module"])
-        if is_cold and _is_bug(self._scenario) and not self._scenario.table.get("cold"):
-            return self._of_the_reference(request)
-        if not self._is_as_in_the_reference(request):
-            return self._sandbox.run(request)
-        key = repr((key_of(request), request.limits))
-        if key not in self.answers:
-            reply = self._sandbox.run(request)
-            if reply.kind != "ok":
-                return reply
-            self.answers[key] = reply
-        return self.answers[key]
-
-    def _is_as_in_the_reference(self, request: Request) -> bool:
-        if not request.student:
-            return True
-        needed = reuse.symbols_of(request)
-        return bool(needed) and self._changed is not None and self._changed.isdisjoint(needed)
-
-    def _of_the_reference(self, request: Request) -> Reply:
-        if request.probe not in self.answers:
-            self._turn_to(load(SCENARIOS / "exploits" / "honest_right"))
-            self.answers[request.probe] = self._sandbox.run(request)
-            self._turn_to(self._scenario)
-        return self.answers[request.probe]
-
-    def _turn_to(self, scenario: Scenario) -> None:
-        rebuild(scenario, self._folder)
-        self._sandbox.turn_to(self._folder)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
-
-
-def _is_bug(scenario: Scenario) -> bool:
-    return scenario.folder.parent.name == "bugs"
-
-
-def rebuild(scenario: Scenario, folder: Path) -> None:
-    shutil.rmtree(folder)
-    scenario.build(folder)
+class TooLong(AssertionError):
+    """Something did not end in time, and its scenario does not say that it would."""
 
 
 @dataclass(frozen=True)
 class Graded:
     """What a grading said, by check and by criterion."""
 
-    exit_code: int
-    document: dict[str, Any]
+    grade: Grade
+    asked: frozenset[str]
+    """The checks that were asked to the end; nothing is known of the others."""
 
     @property
     def score(self) -> float:
-        return float(self.document["score"])
+        return float(self.grade.score)
 
     @property
-    def checks(self) -> dict[str, dict[str, Any]]:
+    def checks(self) -> dict[str, CheckResult]:
+        """Those that were asked."""
         return {
-            check["id"]: check
-            for lab in self.document["labs"]
-            for criterion in lab["criteria"]
-            for check in criterion["checks"]
+            check.id: check
+            for lab in self.grade.labs
+            for criterion in lab.criteria
+            for check in criterion.checks
+            if check.id in self.asked
         }
 
     @property
     def passed(self) -> set[str]:
-        return {name for name, check in self.checks.items() if check["outcome"] == "passed"}
+        return {name for name, check in self.checks.items() if check.outcome is Outcome.PASSED}
 
     @property
     def losing_criteria(self) -> set[str]:
-        """Those of checks that were asked."""
-        return {
-            name.rpartition(".")[0]
-            for name, check in self.checks.items()
-            if check["outcome"] != "passed" and check["message"] != LEFT_OUT
-        }
+        return {name.rpartition(".")[0] for name in set(self.checks) - self.passed}
+
+    @property
+    def needs_review(self) -> set[str]:
+        return {name for name, check in self.checks.items() if check.outcome is Outcome.NEEDS_REVIEW}
+
+    @property
+    def noted(self) -> set[str]:
+        """Kinds of integrity notes."""
+        return {note.kind for note in self.grade.integrity}
 
     @property
     def problems(self) -> str:
         """Everything that did not pass, for the message of a failing test, with the seed that repeats it."""
-        return f"seed {self.document['seed']}\n" * (len(self.passed) < len(self.checks)) + "\n".join(
-            f"{name}: {check['outcome']}: {check['message']}"
+        return f"seed {self.grade.seed}\n" * (len(self.passed) < len(self.checks)) + "\n".join(
+            f"{name}: {check.outcome}: {check.message}"
             for name, check in self.checks.items()
-            if check["outcome"] != "passed"
+            if name not in self.passed
         )
 
 
 class Bench:
-    """A folder, and the sandbox that was started for it."""
+    """A folder for submissions, and the sandbox that they are graded in. Use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start the sandbox for `folder`, which must not exist yet."""
-        self.folder = load(SCENARIOS / "exploits" / "honest_right").build(folder)
-        self.sandbox = Sandbox(folder)
+    def __init__(self, folder: Path, store: Store, seed: int = SEED) -> None:
+        """`folder` must not exist yet."""
+        self.folder = folder
+        self.seed = seed
+        shutil.copytree(REFERENCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        # Its server is started by the first request that reaches it.
+        self.asking = Asking(Sandbox(folder, grader.course().environment), store)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.asking.sandbox.close()
+
+    def order(
+        self,
+        labs: str | None = None,
+        criteria: Collection[str] = (),
+        *,
+        device: str = "vgpu",
+        seed: int | None = None,
+    ) -> Order:
+        """The order to grade what the folder holds; all labs when neither labs nor criteria are named."""
+        course = grader.course()
+        rubric, chosen = course.select(labs, ",".join(criteria) or None)
+        return Order(
+            course=course,
+            submission=self.folder,
+            rubric=rubric,
+            labs=tuple(chosen),
+            device=parse(device, course.devices),
+            seed=self.seed if seed is None else seed,
+        )
 
     def grade(
         self,
         scenario: Scenario,
-        report: Path,
-        options: Sequence[str],
-        run_pytest: Callable[[list[str], list[object]], object],
+        labs: str | None = None,
+        criteria: Collection[str] = (),
+        *,
+        device: str = "vgpu",
         seed: int | None = None,
-        every_check: bool = True,
+        everything: bool = True,
+        fresh: bool = False,
     ) -> Graded:
-        """Build a scenario and grade it as `pytest --grade` does, with `run_pytest(arguments, plugins)`.
+        """Build a scenario and grade it.
 
-        Without `every_check`, a planted bug is asked what `OnlyWhatMatters` says.
+        Without `everything`, a planted bug is asked the checks that it must fail, with what these build on, and of all
+        others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same.
+
+        With `fresh`, everything is asked now, whatever was answered before and by whomever.
+
+        Raises:
+            TooLong: something did not end in time, and the scenario does not say that it would.
         """
         rebuild(scenario, self.folder)
-        arguments = [*own_configuration(), "--grade", f"--submission={self.folder}", "--device=vgpu"]
-        arguments += [f"--grade-report={report}", *options]
-        is_bug, is_variant = _is_bug(scenario), scenario.folder.parent.name == "variants"
-        if (is_bug or is_variant) and seed is None:
-            seed = SEED
-        if seed is not None:
-            arguments.append(f"--grade-seed={seed}")
-        used: Any = self.sandbox
-        if not is_variant and not scenario.name.startswith("honest_"):  # what is right has all the time it needs
-            used = Impatient(used, BUG_LIMITS if is_bug else EXPLOIT_LIMITS)
-        if is_bug or is_variant:
-            used = Reusing(used, self.folder, scenario)
-        plugins: list[object] = [Keeper(used)]
-        if is_bug and not every_check:
-            plugins.append(OnlyWhatMatters(scenario))
-        code = run_pytest(arguments, plugins)
-        return Graded(int(code), json.loads((report / "grade.json").read_text()))  # type: ignore[call-overload]
+        order = self.order(labs, criteria, device=device, seed=seed)
+        wanted = None if everything or scenario.group != "bugs" else _wanted(scenario, order)
+        turn = turn_of(scenario, self.folder)
+        self.asking.begin(replace(turn, wanted=wanted, fresh=fresh, cold=turn.cold or fresh))
+        graded = self.carry_out(order)
+        if self.asking.too_long:
+            places = ", ".join(self.asking.too_long)
+            raise TooLong(f"{scenario.name}: {places} did not end in time; a busy machine, or `hangs` is not said")
+        return graded
+
+    def grade_folder(self, submission: Path, labs: str) -> Graded:
+        """Grade a folder as it is."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(submission, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
+        self.asking.begin(Turn(Code.of(self.folder)))
+        return self.carry_out(self.order(labs))
+
+    def carry_out(self, order: Order, asking: Asking | None = None, kind: type[Grading] = Grading) -> Graded:
+        """Grade what the folder holds. Whether the machine is busy is no part of the answer: it is asked once."""
+        asking = asking or self.asking
+        with (
+            mock.patch("gradebox.submission._machine_is_busy", return_value=False),
+            kind(order, asking, sandbox=cast(Sandbox, asking)) as grading,
+        ):
+            grading.carry_out()
+            result = grading.result()
+        left_out = asking.left_out
+        asked = (check.id for check in grading.plan if check.id not in left_out)
+        return Graded(result, frozenset(asked))
+
+
+def _wanted(bug: Scenario, order: Order) -> frozenset[str]:
+    """The checks that a bug must fail, all of a criterion where these are not named, and what they build on."""
+    unnamed = bug.loses - {check.rpartition(".")[0] for check in bug.fails}
+    known = {name: check for lab in order.labs for name, check in order.course.checks(lab).items()}
+    found: set[str] = set()
+    open_ = {*bug.fails, *(name for name in known if name.rpartition(".")[0] in unnamed)}
+    while open_:
+        found |= open_
+        open_ = {needed for name in open_ if name in known for needed in known[name].requires} - found
+    return frozenset(found)
+
+
+def turn_of(scenario: Scenario, folder: Path) -> Turn:
+    """How the sandbox treats a scenario, which `folder` holds."""
+    return Turn(
+        code=Code.of(folder) if scenario.is_honest else None,
+        hangs=frozenset(scenario.table.get("hangs", [])),
+        cold=scenario.group != "bugs" or bool(scenario.table.get("cold")),
+    )
+
+
+def rebuild(scenario: Scenario, folder: Path) -> None:
+    shutil.rmtree(folder)
+    scenario.build(folder)

@@ -4,8 +4,8 @@
 
 Each bug is graded with all labs, so that points lost in another lab would show too (`--own-lab`: with its own only); a
 correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference, with
-`--seeds` different seeds, and the correct styles are graded as a user would, by `gpulabs grade` in a process of its
-own. A bug is asked only what it can have changed, see `reuse.py`, unless `--whole` treats it like the others: hours.
+`--seeds` different seeds, and the correct styles are asked everything, whatever was answered before. A bug is asked
+only what it can have changed, see `asking.py`, unless `--whole` treats it like the others: hours.
 Writes `matrix.json` after every grading, so that an interrupted run goes on where it was; `matrix.md` is made at the
 end. Exits with 1 when anything is not as it should be.
 """
@@ -13,17 +13,13 @@ end. Exits with 1 when anything is not as it should be.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
-import io
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -31,14 +27,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pytest
 import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradebox.sandbox import linux
+from gradebox.run import GradingError
+from gradebox.sandbox import SandboxError, linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
-from tests.scenarios.grading import Bench
+from tests.scenarios.grading import Bench, Graded, TooLong
+from tests.scenarios.store import Store
 
 _ROOM = "/var/tmp" if Path("/var/tmp").is_dir() else None
 KINDS = ("bugs", "variants")
@@ -81,16 +78,10 @@ class Task:
         return f"{self.lab}/{self.kind}/{self.name}"
 
 
-def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
-    """Hold a grade document against what the scenario expects."""
-    criteria = {
-        criterion["id"]: criterion
-        for lab in document["labs"]  # type: ignore[attr-defined]
-        for criterion in lab["criteria"]
-        if criterion["available"]
-    }
-    lost = {name: round(one["max_points"] - one["points"], 3) for name, one in criteria.items()}
-    lost = {name: points for name, points in lost.items() if points}
+def judge(task: Task, graded: Graded, fingerprint: str) -> Row:
+    """Hold a grade against what the scenario expects."""
+    criteria = [one for lab in graded.grade.labs for one in lab.criteria if one.available]
+    lost = {one.id: round(float(one.max_points - one.points), 3) for one in criteria if one.points < one.max_points}
     scenario = task.scenario
     problems = []
     if task.kind != "bugs" and lost:
@@ -99,21 +90,15 @@ def judge(task: Task, document: dict[str, object], fingerprint: str) -> Row:
         problems.append(f"loses nothing in {', '.join(missing)}")
     if surplus := sorted(set(lost) - scenario.loses - scenario.may_lose):
         problems.append(f"loses points in {', '.join(surplus)} too")
-    outcomes = {check["id"]: check["outcome"] for one in criteria.values() for check in one["checks"]}
-    if passed := [name for name in scenario.fails if outcomes.get(name) == "passed"]:
+    if passed := sorted(graded.passed & set(scenario.fails)):
         problems.append(f"passes {', '.join(passed)}")
-    if task.kind != "bugs" and document["integrity"]:
+    if task.kind != "bugs" and graded.grade.integrity:
         problems.append("has integrity notes")
     return Row(
         lab=task.lab, kind=task.kind, name=task.name, title=str(scenario.table.get("title", "")),
         fingerprint=fingerprint, lost=lost, loses=sorted(scenario.loses), may_lose=sorted(scenario.may_lose),
-        problem="; ".join(problems), seconds=float(document["seconds"]),  # type: ignore[arg-type]
+        problem="; ".join(problems), seconds=graded.grade.seconds,
     )  # fmt: skip
-
-
-def grade(task: Task, fingerprint: str, labs: str | None, whole: bool) -> Row:
-    """Grade one scenario."""
-    return grade_alone(task, fingerprint, labs) if whole or task.kind != "bugs" else grade_bug(task, fingerprint, labs)
 
 
 @functools.cache
@@ -122,9 +107,8 @@ def _bench() -> Bench:
     folder = Path(tempfile.mkdtemp(prefix="matrix-", dir=_ROOM))
     folder.chmod(0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    bench = Bench(folder / "student")
-    bench.sandbox.__enter__()
-    atexit.register(bench.sandbox.close)
+    bench = Bench(folder / "student", Store(ROOT / "build" / "replies"))
+    atexit.register(bench.__exit__)
     return bench
 
 
@@ -134,47 +118,17 @@ def _end_with_the_run() -> None:
         linux.die_with_parent(signal.SIGTERM)
 
 
-def grade_bug(task: Task, fingerprint: str, labs: str | None) -> Row:
-    """Grade in this process, with what is known of earlier scenarios.
+def grade(task: Task, fingerprint: str, labs: str | None, whole: bool) -> Row:
+    """Grade one scenario.
 
     Raises:
-        RuntimeError: the grading could not be carried out; the message holds what it printed.
+        RuntimeError: the grading could not be carried out.
     """
-    bench = _bench()
-    report, printed = bench.folder.with_name("report"), io.StringIO()
-
-    def run_pytest(arguments: list[str], plugins: list[object]) -> object:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            return pytest.main(arguments, plugins)
-
-    shutil.rmtree(report, ignore_errors=True)
     try:
-        graded = bench.grade(task.scenario, report, [f"--lab={labs}"] if labs else [], run_pytest)
-    except (OSError, ValueError) as error:
-        raise RuntimeError(f"{task.key} could not be graded: {error}\n{printed.getvalue()[-4000:]}") from error
-    return judge(task, graded.document, fingerprint)
-
-
-def grade_alone(task: Task, fingerprint: str, labs: str | None) -> Row:
-    """Build the submission in a folder of its own and grade it in a process of its own.
-
-    Raises:
-        RuntimeError: the grading could not be carried out; the message holds what it printed.
-    """
-    with tempfile.TemporaryDirectory(prefix="matrix-", dir=_ROOM) as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        submission = task.scenario.build(folder / "student")
-        command = [sys.executable, "-c", "from grader.cli import app; app()", "grade", str(submission)]
-        command += ["--device", "vgpu"]
-        command += ["--report", str(folder / "report")]
-        command += ["--lab", labs] if labs else []
-        command += ["--seed", str(task.seed)] if task.seed is not None else []
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        document = folder / "report" / "grade.json"
-        if done.returncode not in (0, 1, 3) or not document.is_file():
-            raise RuntimeError(f"{task.key} could not be graded:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return judge(task, json.loads(document.read_text(encoding="utf-8")), fingerprint)
+        graded = _bench().grade(task.scenario, labs, seed=task.seed, fresh=whole or task.kind != "bugs")
+    except (OSError, ValueError, GradingError, SandboxError, TooLong) as error:
+        raise RuntimeError(f"{task.key} could not be graded: {error}") from error
+    return judge(task, graded, fingerprint)
 
 
 def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
@@ -204,7 +158,7 @@ def fingerprint_of(task: Task, labs: str | None, whole: bool) -> str:
 @functools.cache
 def _course() -> str:
     digest = hashlib.sha256()
-    for name in ("solutions", "grader", "labkit", "vgpu"):
+    for name in ("solutions", "grader", "gradebox", "labkit", "vgpu"):
         _add_files(digest, ROOT / name)
     return digest.hexdigest()
 

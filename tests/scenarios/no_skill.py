@@ -9,18 +9,12 @@ to look at, and to mend or to excuse.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import pytest
-from gradebox.session import GradingSession, check_id_of
-
-from gradebox.configuration import own_configuration
+from gradebox.criterion import CheckFunction
+from gradebox.run import Grading
 from gradebox.sandbox import RankReply, Reply, Request
-from tests.scenarios.grading import Bench, Graded, Keeper
+from tests.scenarios.asking import Asking, Turn
+from tests.scenarios.grading import Bench, Graded
+from tests.scenarios.reuse import Code
 
 Asked = tuple[str, int, str, bool]
 """What a request asks for, without its inputs."""
@@ -31,71 +25,48 @@ def asked(request: Request) -> Asked:
     return request.probe, request.ranks, request.device, request.values
 
 
-class Checks:
-    """Knows which check runs now, and lets none be blocked by another: each is looked at for itself."""
+class Unblocked(Grading):
+    """A grading in which no check is blocked by another: each is looked at for itself."""
 
-    def __init__(self) -> None:
-        self.name = ""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> None:
-        self.name = check_id_of(item)
+    def _stop_if_blocked(self, check: CheckFunction) -> None:
+        pass
 
 
-@dataclass
-class Recording:
-    """The sandbox, which keeps every reply about the submission."""
+class Recording(Asking):
+    """Keeps every reply about the submission."""
 
-    sandbox: Any
-    checks: Checks = field(default_factory=Checks)
-    replies: dict[tuple[str, Asked], list[Reply]] = field(default_factory=dict)
-    anywhere: dict[Asked, Reply] = field(default_factory=dict)
+    def __init__(self, asking: Asking) -> None:
+        super().__init__(asking.sandbox, asking.store)
+        self.replies: dict[tuple[str, Asked], list[Reply]] = {}
+        self.anywhere: dict[Asked, Reply] = {}
 
     def run(self, request: Request) -> Reply:
-        reply: Reply = self.sandbox.run(request)
+        reply = super().run(request)
         if request.student:
-            self.replies.setdefault((self.checks.name, asked(request)), []).append(reply)
+            self.replies.setdefault((self.check, asked(request)), []).append(reply)
             self.anywhere[asked(request)] = reply
         return reply
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.sandbox, name)
 
+class Replaying(Asking):
+    """Gives the answers of a recording in their order, whatever is asked."""
 
-@dataclass
-class Replaying:
-    """The sandbox, with the answers of a recording in their order, whatever is asked."""
-
-    recording: Recording
-    checks: Checks = field(default_factory=Checks)
-    told: dict[tuple[str, Asked], int] = field(default_factory=dict)
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording.sandbox, recording.store)
+        self._recording = recording
+        self._told: dict[tuple[str, Asked], int] = {}
 
     def run(self, request: Request) -> Reply:
         if not request.student:
-            reply: Reply = self.recording.sandbox.run(request)
-            return reply
-        key = self.checks.name, asked(request)
+            return super().run(request)
+        key = self.check, asked(request)
         # A check that shares a case may have been answered from memory while it was recorded.
-        kept = self.recording.replies.get(key) or [self.recording.anywhere.get(key[1], NOTHING)]
-        number = self.told[key] = self.told.get(key, -1) + 1
+        kept = self._recording.replies.get(key) or [self._recording.anywhere.get(key[1], NOTHING)]
+        number = self._told[key] = self._told.get(key, -1) + 1
         return kept[number % len(kept)]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.recording.sandbox, name)
 
-
-def grade(
-    bench: Bench,
-    used: Recording | Replaying,
-    lab: int,
-    seed: int,
-    report: Path,
-    run_pytest: Callable[[list[str], list[object]], object],
-) -> Graded:
+def grade(bench: Bench, used: Recording | Replaying, lab: int, seed: int) -> Graded:
     """Grade the bench's folder through `used`, no check being blocked by another."""
-    arguments = [*own_configuration(), "--grade", f"--submission={bench.folder}", "--device=vgpu"]
-    arguments += [f"--grade-report={report}", f"--grade-seed={seed}", f"--lab={lab}"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GradingSession, "stop_if_blocked", lambda session, item: None)
-        code = run_pytest(arguments, [Keeper(used), used.checks])
-    return Graded(int(code), json.loads((report / "grade.json").read_text()))  # type: ignore[call-overload]
+    used.begin(Turn(Code.of(bench.folder)))
+    return bench.carry_out(bench.order(str(lab), seed=seed), used, Unblocked)

@@ -6,34 +6,39 @@ from collections.abc import Callable
 
 import pytest
 
+from gradebox.grade import ExitCode, Outcome
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.expectations import assert_caught, assert_complete
 from tests.scenarios.grading import Graded
 
 Grade = Callable[..., Graded]
+LAB, POINTS = "1", 20
 
 
 @pytest.mark.parametrize("bug", scenarios("lab1/bugs"), ids=lambda scenario: scenario.name)
 def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
-    assert_caught(bug, grade(bug, "--lab=1"))
+    assert_caught(bug, grade(bug, LAB))
 
 
 @pytest.mark.parametrize("variant", scenarios("lab1/variants"), ids=lambda scenario: scenario.name)
 def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
-    assert_complete(grade(variant, "--lab=1"), 20)
+    assert_complete(grade(variant, LAB), POINTS)
 
 
 def test_what_the_virtual_gpu_cannot_do_needs_review_and_fails_nobody_silently(grade: Grade) -> None:
-    graded = grade(load(SCENARIOS / "lab1" / "undecided" / "captures_a_cuda_graph"), "--lab=1")
-    assert graded.exit_code == 3
+    graded = grade(load(SCENARIOS / "lab1" / "undecided" / "captures_a_cuda_graph"), LAB)
+    assert graded.grade.exit_code is ExitCode.NEEDS_REVIEW
     first = graded.checks["lab1.benchmark.returns_result"]
-    assert (first["outcome"], first["points"]) == ("needs_review", 0)
-    assert "cannot run this" in first["message"]
-    assert {check["outcome"] for check in graded.checks.values()} == {"passed", "needs_review", "blocked"}
+    assert (first.outcome, float(first.points)) == (Outcome.NEEDS_REVIEW, 0)
+    assert "cannot run this" in first.message
+    assert {check.outcome for check in graded.checks.values()} == {
+        Outcome.PASSED,
+        Outcome.NEEDS_REVIEW,
+        Outcome.BLOCKED,
+    }
 
 
-# With a new seed in each run. On the T4, where bugs and styles are graded, `make matrix` grades it with twenty.
+# On the T4, where bugs and styles are graded, `make matrix` grades it with twenty seeds.
 @pytest.mark.parametrize("model", ["A100-80GB"])
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
-    graded = grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=1", f"--device=vgpu:{model}")
-    assert graded.problems == ""
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB, device=f"vgpu:{model}"), POINTS)

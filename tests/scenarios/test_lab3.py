@@ -11,20 +11,20 @@ from tests.scenarios.expectations import assert_caught, assert_complete
 from tests.scenarios.grading import Graded
 
 Grade = Callable[..., Graded]
-POINTS = 25
+LAB, POINTS = "3", 25
 
 
 @pytest.mark.parametrize("bug", scenarios("lab3/bugs"), ids=lambda scenario: scenario.name)
 def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
-    assert_caught(bug, grade(bug, "--lab=3"))
+    assert_caught(bug, grade(bug, LAB))
 
 
 @pytest.mark.parametrize("variant", scenarios("lab3/variants"), ids=lambda scenario: scenario.name)
 def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
-    assert_complete(grade(variant, "--lab=3"), POINTS)
+    assert_complete(grade(variant, LAB), POINTS)
 
 
-# With a new seed in each run. On the T4, where bugs and styles are graded, `make matrix` grades it with twenty.
+# On the T4, where bugs and styles are graded, `make matrix` grades it with twenty seeds.
 @pytest.mark.parametrize("model", ["H200"])
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
-    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), "--lab=3", f"--device=vgpu:{model}"), POINTS)
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB, device=f"vgpu:{model}"), POINTS)
