@@ -146,6 +146,13 @@ def live(
         os._exit(1)
 
 
+def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes]:
+    """The number of a request, and it. Its bytes stay here: the frames below those of a worker are a copy of ours."""
+    number, frame = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
+    head, tensors = codec.split(frame)
+    return int(number), codec.load_json(head), tensors
+
+
 def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
     while True:
         word, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
