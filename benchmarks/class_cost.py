@@ -28,6 +28,7 @@ from benchmarks.measure import load, save
 from gradebook import standing
 from gradebook.run.memory import PeakMemory
 from gradebook.store import FILE
+from gradebox.report.document import to_document
 from tests.gradebook.synthetic import make_class
 
 ROOT = Path(__file__).parents[1]
@@ -193,7 +194,8 @@ def _alone(folder: Path) -> dict[str, Any]:
 
 def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What differs from each submission's grade in the class."""
-    in_class = {one.student: one.grade for one in standing.read(folder / "undisturbed").students}
+    students = standing.read(folder / "undisturbed").students
+    in_class = {one.student: one.grade and to_document(one.grade) for one in students}
     different_points, different_words = [], []
     for student, what, _ in made:
         alone = json.loads((folder / "reports" / student / "grade.json").read_text()) | {"submission": student}

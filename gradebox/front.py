@@ -13,9 +13,10 @@ from gradebox import report
 from gradebox.configuration import as_seen_from, own_command
 from gradebox.grade import CheckReport, ExitCode, Grade
 from gradebox.options import Options
+from gradebox.order import GradingError
 from gradebox.report import progress
 from gradebox.report.terminal import Progress
-from gradebox.run import Grading, GradingError, Watcher
+from gradebox.run import Grading, Watcher
 from gradebox.texts import printable
 
 _SAVE_SECONDS = 1.0

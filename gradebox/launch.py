@@ -28,7 +28,7 @@ from gradebox.devices import DeviceError
 from gradebox.front import refuse
 from gradebox.grade import ExitCode
 from gradebox.options import Options
-from gradebox.run import GradingError
+from gradebox.order import GradingError
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""

@@ -11,8 +11,8 @@ from gradebox import devices
 from gradebox import overrides as given
 from gradebox.course import Course
 from gradebox.fresh import new_seed
+from gradebox.order import GradingError, Order
 from gradebox.rubric import Rubric
-from gradebox.run import GradingError, Order
 
 TIME_LIMIT_SECONDS = 600.0
 """For a whole grading: ten times what the reference takes. On a device that is measured only who asks has one."""

@@ -19,7 +19,8 @@ from gradebox.devices import DeviceError
 from gradebox.front import Front, refuse
 from gradebox.grade import ExitCode, Outcome
 from gradebox.options import Options
-from gradebox.run import Blocked, GradingError
+from gradebox.order import GradingError
+from gradebox.run import Blocked
 
 options: Options | None = None
 """What is asked; `launch.judge` says it."""

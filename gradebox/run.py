@@ -9,28 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from gradebox import hints, source, trial
 from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.course import Course, CourseError
 from gradebox.criterion import CheckFunction
-from gradebox.devices import CPU, Device
+from gradebox.devices import CPU
 from gradebox.fresh import Fresh
 from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
-from gradebox.overrides import Override
-from gradebox.rubric import Lab, Rubric
+from gradebox.order import GradingError, Lane, Order, lanes_of, plan_of, titles_of
 from gradebox.sandbox import TAMPERING, Isolation, Sandbox, SandboxError
 from gradebox.submission import Inquiry, ProbeFailed, Submission
 from gradebox.texts import printable
-
-
-class GradingError(Exception):
-    """Nothing can be graded; the message is one line that says what to do."""
 
 
 class Blocked(Exception):
@@ -52,30 +45,6 @@ class Watcher:
     def finished(self, check: str, report: CheckReport) -> None: ...
 
 
-@dataclass(frozen=True)
-class Order:
-    """Everything that decides a grade. Times and paths aside, the same order gives the same grade."""
-
-    course: Course
-    submission: Path
-    """The folder to grade. It is copied once, before anything runs."""
-    rubric: Rubric
-    labs: tuple[Lab, ...]
-    """Those of the rubric to grade, perhaps cut down to some criteria; see `Course.select`."""
-    device: Device
-    seed: int
-    name: str = ""
-    """What the submission is called in the grade; its folder's path without it."""
-    overrides: tuple[Override, ...] = ()
-    """Points given by hand to this student."""
-    time_limit_seconds: float | None = None
-    """For the whole grading; what it leaves out is a person's to judge."""
-    jobs: int = 1
-    """Sandboxes that are used side by side; one on a device that is `serial`."""
-    only: frozenset[str] | None = None
-    """Checks to ask, after those that they build on, instead of all of the labs."""
-
-
 def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None) -> Grade:
     """Grade.
 
@@ -93,13 +62,6 @@ def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None
         return grading.result()
 
 
-@dataclass
-class _Lane:
-    """Checks that are asked one after the other, in the rubric's order, because they build on each other."""
-
-    checks: list[CheckFunction] = field(default_factory=list)
-
-
 class Grading:
     """A grading that can be looked at while it goes on. Use as a context manager."""
 
@@ -112,8 +74,8 @@ class Grading:
         """
         self.order = order
         self._watcher = watcher or Watcher()
-        self._plan = _plan(order)
-        self._titles = _titles(order, self._plan)
+        self._plan = plan_of(order)
+        self._titles = titles_of(order, self._plan)
         self._require_submission()
         self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()])
         self._reports: dict[str, CheckReport] = {}
@@ -150,7 +112,7 @@ class Grading:
 
     def keep(self, names: Collection[str]) -> None:
         """Ask only these checks, and those that they build on; before the grading begins."""
-        self._plan = _plan(replace(self.order, only=frozenset(names)))
+        self._plan = plan_of(replace(self.order, only=frozenset(names)))
 
     def __enter__(self) -> Self:
         """Let the sandbox's server begin to import what the course needs, which takes seconds.
@@ -187,7 +149,7 @@ class Grading:
     def _count(self) -> int:
         if self.order.device.serial:
             return 1
-        return max(1, min(self.order.jobs, len(_lanes(self._plan))))
+        return max(1, min(self.order.jobs, len(lanes_of(self._plan))))
 
     def _require_submission(self) -> None:
         order = self.order
@@ -211,7 +173,7 @@ class Grading:
     def begin(self) -> None:
         """Begin to ask the checks: in threads of their own where there are several sandboxes, else in `wait`."""
         self._watcher.begins(len(self._plan))
-        self._open = deque(_lanes(self._plan))
+        self._open = deque(lanes_of(self._plan))
         if len(self._boxes) > 1:
             for box in self._boxes:
                 thread = threading.Thread(target=self._work, args=(box,), daemon=True)
@@ -267,7 +229,7 @@ class Grading:
             with self._lock:
                 self._lock.notify_all()
 
-    def _next(self) -> _Lane | None:
+    def _next(self) -> Lane | None:
         with self._lock:
             return self._open.popleft() if self._open and not self._stopped else None
 
@@ -385,66 +347,3 @@ def in_doubt(reports: dict[str, CheckReport], notes: Sequence[IntegrityNote]) ->
         else report
         for check, report in reports.items()
     }
-
-
-def _plan(order: Order) -> tuple[CheckFunction, ...]:
-    """The checks to ask, in the rubric's order: those of the order, and those that they build on, which earn nothing.
-
-    Raises:
-        GradingError: rubric and checks disagree, or a check requires one that does not come before it.
-    """
-    order.course.prepare()
-    known = [check.id for check in order.rubric.checks()]
-    chosen = {check.id for lab in order.labs for one in lab.criteria for check in one.checks}
-    wanted = chosen if order.only is None else chosen & order.only
-    try:
-        found = {
-            name: check
-            for lab in order.rubric.labs
-            if any(name.startswith(f"{lab.id}.") for name in wanted)
-            for name, check in order.course.checks(lab).items()
-        }
-    except CourseError as error:
-        raise GradingError(str(error)) from None
-    for place, name in reversed(list(enumerate(known))):
-        if name not in wanted:
-            continue
-        for needed in found[name].requires:
-            if needed not in known[:place]:
-                raise GradingError(f"{name} requires {needed}, which does not come before it in the rubric")
-            wanted = wanted | {needed}
-    return tuple(found[name] for name in known if name in wanted)
-
-
-def _titles(order: Order, plan: Sequence[CheckFunction]) -> Mapping[str, str]:
-    """What people call the checks that are graded, asked or not, and those that they build on.
-
-    Raises:
-        GradingError: rubric and checks disagree.
-    """
-    try:
-        return {**order.course.titles(order.labs), **{check.id: check.title for check in plan}}
-    except CourseError as error:
-        raise GradingError(str(error)) from None
-
-
-def _lanes(plan: Sequence[CheckFunction]) -> list[_Lane]:
-    """The checks by criterion; those of two criteria, where one builds on the other, in one lane."""
-    lane_of: dict[str, _Lane] = {}
-    lanes: list[_Lane] = []
-    for check in plan:
-        names = dict.fromkeys([check.id.rpartition(".")[0], *(one.rpartition(".")[0] for one in check.requires)])
-        found = list(dict.fromkeys(id(lane_of[name]) for name in names if name in lane_of))
-        joined = [lane for lane in lanes if id(lane) in found]
-        lane = joined[0] if joined else _Lane()
-        if not joined:
-            lanes.append(lane)
-        for other in joined[1:]:
-            lane.checks += other.checks
-            lanes.remove(other)
-        for name in lane_of:
-            if any(lane_of[name] is other for other in joined[1:]):
-                lane_of[name] = lane
-        lane_of.update(dict.fromkeys(names, lane))
-        lane.checks.append(check)
-    return lanes

@@ -11,7 +11,7 @@ from gradebook.tasks import Grading, Task
 from gradebox import course as courses
 from gradebox import devices
 from gradebox.grade import Grade
-from gradebox.run import GradingError, Order
+from gradebox.order import GradingError, Order
 from gradebox.run import run as grade
 from gradebox.sandbox import Sandbox
 

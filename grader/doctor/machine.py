@@ -28,15 +28,18 @@ _LOOK_AT_SANDBOX = """
 import tempfile
 from gradebox.sandbox.machine import Config, explore
 with tempfile.TemporaryDirectory() as home:
-    found = explore(Config(home, (), (), "auto", (), ()))
+    found = explore(Config(home, (), (), "auto", (), (), {}))
 print("namespaces" if found.namespaces else found.reason)
 """
 _TRY_SANDBOX = """
 import tempfile
-from grader import trial
+import grader
+from gradebox import trial
 from gradebox.sandbox import Sandbox
-with tempfile.TemporaryDirectory() as empty, Sandbox(empty) as sandbox:
-    print(trial.problem(sandbox, "vgpu:T4") or trial.problem(sandbox, "cpu"))
+course = grader.course()
+course.prepare()
+with tempfile.TemporaryDirectory() as empty, Sandbox(empty, course.environment) as sandbox:
+    print(trial.problem(sandbox, course.trial, "vgpu:T4") or trial.problem(sandbox, course.trial, "cpu"))
     print("namespaces" if sandbox.isolation.mode == "namespaces" else sandbox.isolation.reason)
 """
 """As a grading begins: first what is wrong, an empty line where nothing is."""

@@ -25,6 +25,7 @@ def test_on_a_good_machine_labs_can_be_worked_on(doctor: Doctor) -> None:
     assert said.code == 0, said.text
     assert "wrong" not in said.text
     assert "works: a simulated Tesla T4" in said.fact("virtual GPU")
+    assert "could not be tried" not in said.fact("sandbox")
     assert "The labs can be worked on" in said.text
 
 
@@ -32,6 +33,7 @@ def test_without_torch_it_says_how_to_install_it(doctor: Doctor) -> None:
     said = doctor(NO_TORCH, command=("-c", "import sys; sys.argv = ['x', 'doctor']; from grader.cli import app; app()"))
     assert said.code == 1
     assert said.fact("PyTorch").startswith("wrong  PyTorch          is not installed")
+    assert "could not be tried" not in said.fact("sandbox")  # torch is not needed for a look at it
     assert "uv pip install --python" in said.fact("PyTorch")
     assert "--torch-backend=auto" in said.fact("PyTorch")
     assert said.text.splitlines()[-1].startswith("First: ")
@@ -97,7 +99,7 @@ def test_a_sandbox_that_cannot_run_checks_is_wrong(doctor: Doctor) -> None:
     said = doctor(CANNOT_FORK)
     assert said.code == 1
     assert said.fact("sandbox").startswith("wrong")
-    assert "this machine cannot run checks: the sandbox could not run trial.product" in said.fact("sandbox")
+    assert "this machine cannot run checks: the sandbox could not run shared.trial.product" in said.fact("sandbox")
     assert "os.fork is unsafe" in said.fact("sandbox")
 
 
@@ -117,7 +119,7 @@ class Fails(importlib.abc.MetaPathFinder):
                 def run(self, request):
                     raise module.SandboxError(f"the sandbox could not run {request.probe}: os.fork is unsafe")
             real = module.problem
-            module.problem = lambda sandbox, device: real(Sandbox(), device)
+            module.problem = lambda sandbox, probe, device: real(Sandbox(), probe, device)
         spec.loader.exec_module = exec_module
         return spec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -36,8 +37,10 @@ def test_a_check_without_a_hint_and_a_hint_without_a_check_are_named() -> None:
 def test_no_hint_holds_a_line_of_a_solution() -> None:
     secrets = Secrets(ROOT / "solutions")
     # Also as strictly as what students read and fill in is judged.
-    files = [(f"{top}/{file.name}", file.read_bytes()) for file in hints.FOLDER.glob("*") for top in ("docs", "grader")
-             if file.is_file()]  # fmt: skip
+    course = grader.course()
+    files = [(f"{top}/{lab.id}.toml", course.file(lab, hints.FILE).read_bytes())
+             for lab in course.labs for top in ("docs", "grader")]  # fmt: skip
+    assert len(files) == 10
     assert [str(leak) for leak in secrets.leaks(files)] == []
 
 
@@ -60,10 +63,21 @@ def test_what_a_hint_names_is_there(lab: str) -> None:
             assert not name or name in _names(text), f"{hint.check}: {place} is not in {folder}"
 
 
-def test_a_hint_that_lacks_something_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "lab1.toml").write_text('[benchmark.warmed_up]\ntask = "2.1"\nwrite = ["a.py f"]\nsteps = ["x"]\n')
-    with pytest.raises(hints.HintError, match=r"lab1\.benchmark\.warmed_up: '2\.1' is no task of its lab"):
-        hints.load(tmp_path)
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ('task = "2.1"\nwrite = ["a.py f"]\nsteps = ["x"]', r":2: '2\.1' is no task of its lab"),
+        ('task = "one"\nwrite = ["a.py f"]\nsteps = ["x"]', r":2: 'one' is no task of its lab"),
+        ('task = "1.1"\nwrite = ["f in a"]\nsteps = ["x"]', ":3: write names files and functions"),
+        ('task = "1.1"\nwrite = ["a.py f"]\nsteps = []', ":4: one to 3 steps"),
+        ('task = "1.1"\nwrite = ["a.py f"]', r":1: \[benchmark\.warmed_up\] lacks the key 'steps'"),
+    ],
+)
+def test_a_hint_that_lacks_something_is_refused(entry: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "lab1").mkdir()
+    (tmp_path / "lab1" / "hints.toml").write_text(f"[benchmark.warmed_up]\n{entry}\n")
+    with pytest.raises(hints.HintError, match=f"/lab1/hints.toml{said}"):
+        hints.load(replace(grader.course(), folder=tmp_path))
 
 
 def _names(text: str) -> set[str]:

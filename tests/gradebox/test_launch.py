@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradebox import launch
+from tests.gradebox.test_pytest_plugin import junit
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -127,7 +128,7 @@ def test_what_python_took_from_the_current_folder_ends_it(folder: Path) -> None:
 def test_reports_of_pytest_itself_lie_where_the_caller_is(folder: Path) -> None:
     done = run(folder, str(BIN / "pytest"), "--grade", "--junitxml=out/checks.xml")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "lab1_memory" in (folder / "out" / "checks.xml").read_text()
+    assert "lab1.memory.every_stage_present" in junit(folder / "out" / "checks.xml")
     assert "report grade-report/grade.json" in done.stdout
 
 
@@ -137,4 +138,6 @@ def test_the_search_path_holds_libraries_and_nothing_of_the_submission(tmp_path:
         place.mkdir(parents=True)
     entries = ["", ".", str(tmp_path), str(submission), str(submission / "inner"), str(library)]
     elsewhere = "/usr/lib"
-    assert launch._search_path([*entries, elsewhere], tmp_path, submission) == [str(ROOT), str(library), elsewhere]
+    course = tmp_path.parent / "courses"
+    found = launch._search_path([*entries, elsewhere], tmp_path, submission, course)
+    assert found == [str(ROOT), str(course), str(library), elsewhere]

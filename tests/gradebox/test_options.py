@@ -13,7 +13,8 @@ import grader
 from gradebox import front
 from gradebox.configuration import ROOT
 from gradebox.options import TIME_LIMIT_SECONDS, Options
-from gradebox.run import Grading, GradingError
+from gradebox.order import GradingError
+from gradebox.run import Grading
 from tests.gradebox.small_course import write_course, write_submission
 
 COURSE = Options(course=str(ROOT / "grader"), submission="labs", origin=str(ROOT), device="vgpu")

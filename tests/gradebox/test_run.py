@@ -22,8 +22,10 @@ from gradebox import course as courses
 from gradebox.configuration import ROOT
 from gradebox.devices import CPU, Device
 from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
+from gradebox.order import GradingError, Order
+from gradebox.order import lanes_of as _lanes
 from gradebox.report.document import to_document
-from gradebox.run import Grading, GradingError, Order, Watcher, _lanes, run
+from gradebox.run import Grading, Watcher, run
 from gradebox.sandbox import TAMPERING, Sandbox
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission

@@ -61,6 +61,7 @@ def source(tmp_path: Path) -> Path:
         "solutions/lab7_answers/REPORT.template.md": "What did you measure?\n",
         "solutions/lab7_answers/results/answer.json": '{"answer": 42}\n',
         "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
+        "grader/checks.py": "print('judge')\n",
         "gradebox/assertions.py": "print('judge')\n",
         "grader/judge.py": "print('judge')\n",
         "examples/training.py": "print('training')\n",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import Sandbox, SandboxError, SubmissionError, copying
-from tests.sandbox.sandbox_runs import PROBES, call
+from tests.sandbox.sandbox_runs import ENVIRONMENT, PROBES, call
 
 HOSTILE = ("torch", "numpy", "sitecustomize", "usercustomize", "conftest", "random", "json", "labkit")
 
@@ -38,7 +38,7 @@ def hostile(folder: Path) -> Iterator[Sandbox]:
     imports = "import json\nimport random\n\nimport labkit\nimport numpy\n"
     function = "def origin():\n    return [module.__file__ for module in (json, random, labkit, numpy)]\n"
     (folder / "lab1_gpu_basics" / "where.py").write_text(imports + function)
-    with Sandbox(folder, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
+    with Sandbox(folder, ENVIRONMENT, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
         yield sandbox
 
 
@@ -151,7 +151,7 @@ def test_a_folder_that_is_edited_during_a_grading_is_graded_as_it_was(folder: Pa
 
 
 def test_no_room_for_the_copy_is_one_clear_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(entries: object, parent: Path) -> str:
+    def full(*arguments: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(copying, "copy", full)

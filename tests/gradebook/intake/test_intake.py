@@ -243,8 +243,8 @@ def test_a_source_that_is_none_is_one_line(
     [
         ("list.csv", "student,repository\nada,\n", "submission 1: name its student and its repository"),
         ("list.csv", "student,repository\n", "lists no submissions"),
-        ("list.toml", "[[submission]]\nstudent = 'ada'\naddress = 'x'\n", "does not know 'address'"),
-        ("list.toml", "submission = 1\n", r"something else than \[\[submission\]\] tables"),
+        ("list.toml", "[[submission]]\nstudent = 'ada'\naddress = 'x'\n", "unknown key 'address'"),
+        ("list.toml", "submission = 1\n", r"write each submission as \[\[submission\]\]"),
     ],
 )
 def test_a_list_that_makes_no_sense_is_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:

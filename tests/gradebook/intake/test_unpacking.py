@@ -215,7 +215,7 @@ def test_the_process_imports_nothing_that_is_slow(tmp_path: Path, monkeypatch: p
 def test_nothing_is_left_behind_by_a_class_that_is_killed(tmp_path: Path) -> None:
     source, end = os.pipe()
     text = (
-        "import sys; from pathlib import Path; from gradebook import unpacking; "
+        "import sys; from pathlib import Path; from gradebook.intake import unpacking; "
         f"unpacking.unpack(Path('/dev/fd/{source}'), Path(sys.argv[1]), files=1, limit_bytes=1)"
     )
     parent = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)], pass_fds=(source,))

@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 from typer.testing import CliRunner
 
 from gradebook import standing
-from gradebox.report.document import SCHEMA_FILE
+from gradebox.grade import Grade
+from gradebox.report.document import SCHEMA_FILE, from_document, to_document
 from grader.cli import app
 from tests.scenarios.build import ROOT, SCENARIOS, load
 
@@ -38,10 +39,14 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
     return folder, gpulabs("class", folder / "submissions", "--out", folder / "out", *asked)
 
 
-def grade_of(folder: Path, student: str) -> dict[str, Any]:
+def grade_of(folder: Path, student: str) -> Grade:
     (found,) = [one for one in standing.read(folder / "out").students if one.student == student]
     assert found.grade is not None, found.reason
-    return dict(found.grade)
+    return found.grade
+
+
+def comparable(grade: Grade) -> object:
+    return standing.comparable(to_document(grade))
 
 
 def test_a_grade_in_a_class_equals_that_of_the_submission_alone(
@@ -51,12 +56,12 @@ def test_a_grade_in_a_class_equals_that_of_the_submission_alone(
     assert done.returncode == 0, done.stdout + done.stderr
     bob = folder / "submissions" / "bob"
     alone = gpulabs("grade", bob, "--lab=1", "--device=vgpu", "--seed=7", "--report", tmp_path)
-    expected = json.loads((tmp_path / "grade.json").read_text()) | {"submission": "bob"}
+    expected = from_document(json.loads((tmp_path / "grade.json").read_text()))
     in_class = grade_of(folder, "bob")
-    jsonschema.validate(in_class, json.loads(SCHEMA_FILE.read_text()))
-    assert alone.returncode == in_class["exit_code"]
-    assert standing.comparable(in_class) == standing.comparable(expected)
-    assert grade_of(folder, "eve") == in_class | {"submission": "eve"}
+    jsonschema.validate(to_document(in_class), json.loads(SCHEMA_FILE.read_text()))
+    assert alone.returncode == in_class.exit_code
+    assert comparable(in_class) == comparable(replace(expected, submission="bob"))
+    assert grade_of(folder, "eve") == replace(in_class, submission="eve")
 
 
 def test_a_criterion_graded_again_by_itself_comes_out_the_same(
@@ -67,7 +72,7 @@ def test_a_criterion_graded_again_by_itself_comes_out_the_same(
     # It builds on a check of another criterion.
     done = gpulabs("class", "--out", folder / "out", "--regrade", "lab1.measurements,bob")
     assert "1 submission to grade, 1 already are" in done.stderr, done.stderr
-    assert standing.comparable(grade_of(folder, "bob")) == standing.comparable(before)
+    assert comparable(grade_of(folder, "bob")) == comparable(before)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def overrides(going: Going) -> None:
     done(going.on("--overrides", going.file("by_hand.toml", OVERRIDE)))
     grade = going.stands.students[0].grade
     assert grade is not None
-    assert grade["labs"][0]["criteria"][3]["points"] == 4.5
+    assert grade.labs[0].criteria[3].points == 4.5
 
 
 def deadline(going: Going) -> None:
@@ -188,7 +188,7 @@ def test_what_was_said_before_goes_on_where_the_new_file_says_nothing(going: Goi
     ada = going.stands.students[0]
     assert ada.late is not None
     assert ada.grade is not None
-    assert ada.grade["labs"][0]["criteria"][3]["points"] == 4.5
+    assert ada.grade.labs[0].criteria[3].points == 4.5
     done(going.on("--config", going.file("class.toml", "deadline = 2026-03-02T12:00:00+00:00\n")))
     late = going.stands.students[0].late
     assert late is not None

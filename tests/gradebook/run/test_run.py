@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 
 import grader
 from gradebook import results, standing, versions
-from gradebook.run import grade_class as run
 from gradebook.store import Gradebook
-from gradebox import rubric
+from gradebox import course as courses
+from gradebox.configuration import ROOT
+from gradebox.course import Course
+from gradebox.report.document import to_document
 from tests.gradebook.conftest import SmallClass
 
 BENCHMARK, MEASUREMENTS, MEMORY, ANALYSIS = "lab1.benchmark", "lab1.measurements", "lab1.memory", "lab1.analysis"
@@ -53,7 +57,7 @@ def test_two_students_with_the_same_content_are_graded_once(small_class: SmallCl
     assert small_class.graded == [f"ada (and 1 with the same content): {ALL}"]
     assert ada.grade is not None
     assert bob.grade is not None
-    assert (ada.grade["submission"], bob.grade["submission"]) == ("ada", "bob")
+    assert (ada.grade.submission, bob.grade.submission) == ("ada", "bob")
     assert ada.score == bob.score
 
 
@@ -75,36 +79,34 @@ def test_the_seed_of_a_class_is_drawn_once(small_class: SmallClass) -> None:
 
 
 @pytest.fixture
-def other_rubric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The rubric with other points in `lab1.benchmark`: its first check is worth everything but the others' crumbs."""
-    text = rubric.RUBRIC_FILE.read_text()
+def other_course(tmp_path: Path) -> Course:
+    """The course with other points in `lab1.benchmark`: its first check is worth everything but the others' crumbs."""
+    folder = tmp_path / "grader"
+    shutil.copytree(ROOT / "grader", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "lab1" / "rubric.toml"
+    text = file.read_text()
     old = re.search(r"environment_described = (\S+)\nreturns_result = (\S+)\nright_device_and_dtype = (\S+)", text)
     assert old is not None
     first, second, third = map(Decimal, old.groups())
     names = ("environment_described", "returns_result", "right_device_and_dtype")
     points = (first + third - second, second, second)
     changed = "\n".join(f"{name} = {value}" for name, value in zip(names, points, strict=True))
-    file = tmp_path / "rubric.toml"
     file.write_text(text.replace(old[0], changed))
-    monkeypatch.setattr(run, "RUBRIC_FILE", file)
-    return file
+    return replace(courses.load(folder), folder=ROOT / "grader")  # whose code is the same
 
 
-def test_other_points_are_counted_without_grading(
-    small_class: SmallClass, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_other_points_are_counted_without_grading(small_class: SmallClass, other_course: Course) -> None:
     small_class.hands_in("ada")
     before = small_class.grade().students[0]
-    request.getfixturevalue("other_rubric")
-    after = small_class.grade().students[0]
+    after = small_class.grade(course=other_course).students[0]
     assert len(small_class.graded) == 1
     assert _points(after)["environment_described"] != _points(before)["environment_described"]
 
 
-def _points(student: results.StudentResult) -> dict[str, float]:
+def _points(student: results.StudentResult) -> dict[str, Decimal]:
     assert student.grade is not None
-    checks = student.grade["labs"][0]["criteria"][0]["checks"]
-    return {check["id"].rpartition(".")[2]: check["max_points"] for check in checks}
+    checks = student.grade.labs[0].criteria[0].checks
+    return {check.id.rpartition(".")[2]: check.max_points for check in checks}
 
 
 def test_only_the_criterion_whose_checks_changed_is_graded_again(
@@ -112,15 +114,16 @@ def test_only_the_criterion_whose_checks_changed_is_graded_again(
 ) -> None:
     small_class.hands_in("ada")
     before = small_class.grade()
-    old = versions.digests(grader.course().rubric)
-    monkeypatch.setattr(versions, "digests", lambda points: {**old, MEMORY: "changed"})
+    old = versions.digests(grader.course())
+    monkeypatch.setattr(versions, "digests", lambda course: {**old, MEMORY: "changed"})
     after = small_class.grade()
     assert small_class.graded == [f"ada: {ALL}", f"ada: {MEMORY}"]
     assert _without_seconds(after) == _without_seconds(before)
 
 
 def _without_seconds(result: results.ClassResult) -> list[object]:
-    return [(one.student, one.score, standing.comparable(one.grade)) for one in result.students]
+    assert all(one.grade is not None for one in result.students)
+    return [(one.student, one.score, standing.comparable(to_document(one.grade))) for one in result.students]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_what_a_busy_machine_left_open_is_looked_at_once_more(small_class: Small
     small_class.grade()
     assert small_class.graded == [f"ada: {ALL}", f"ada: {MEMORY}"]
     assert student.grade is not None
-    assert student.grade["exit_code"] != 3
+    assert student.grade.exit_code != 3
 
 
 def test_overrides_replace_points_and_are_read_anew(small_class: SmallClass, tmp_path: Path) -> None:
@@ -171,17 +174,17 @@ def test_overrides_replace_points_and_are_read_anew(small_class: SmallClass, tmp
     file.write_text(entry.format(4.5))
     grade = small_class.grade(overrides=file).students[0].grade
     assert grade is not None
-    assert grade["labs"][0]["criteria"][3]["points"] == 4.5
+    assert grade.labs[0].criteria[3].points == 4.5
     file.write_text(entry.format(1))
     grade = standing.read(small_class.out).students[0].grade
     assert grade is not None
-    assert grade["labs"][0]["criteria"][3]["points"] == 1
+    assert grade.labs[0].criteria[3].points == 1
 
 
 def test_a_mistake_in_the_overrides_is_told_before_anything_is_graded(small_class: SmallClass, tmp_path: Path) -> None:
     small_class.hands_in("ada")
     (tmp_path / "overrides.toml").write_text("[[override]]\nstudent = 'ada'\n")
-    with pytest.raises(ValueError, match="criterion is missing"):
+    with pytest.raises(ValueError, match="lacks the key 'criterion'"):
         small_class.grade(overrides=tmp_path / "overrides.toml")
     assert small_class.graded == []
 
@@ -208,7 +211,7 @@ def test_lateness_costs_what_the_settings_say(small_class: SmallClass, tmp_path:
     assert ada.late is not None
     assert ada.grade is not None
     assert (ada.late.points, ada.late.rule) == (4, "10 % per day, 2 days")
-    assert ada.score == Decimal(str(ada.grade["score"])) - 4
+    assert ada.score == ada.grade.score - 4
 
 
 def test_a_refused_submission_has_a_reason_and_no_points(small_class: SmallClass) -> None:

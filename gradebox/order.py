@@ -1,0 +1,109 @@
+"""What decides a grade, an `Order`, and what follows from it: which checks are asked, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradebox.course import Course, CourseError
+from gradebox.criterion import CheckFunction
+from gradebox.devices import Device
+from gradebox.overrides import Override
+from gradebox.rubric import Lab, Rubric
+
+
+class GradingError(Exception):
+    """Nothing can be graded; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything that decides a grade. Times and paths aside, the same order gives the same grade."""
+
+    course: Course
+    submission: Path
+    """The folder to grade. It is copied once, before anything runs."""
+    rubric: Rubric
+    labs: tuple[Lab, ...]
+    """Those of the rubric to grade, perhaps cut down to some criteria; see `Course.select`."""
+    device: Device
+    seed: int
+    name: str = ""
+    """What the submission is called in the grade; its folder's path without it."""
+    overrides: tuple[Override, ...] = ()
+    """Points given by hand to this student."""
+    time_limit_seconds: float | None = None
+    """For the whole grading; what it leaves out is a person's to judge."""
+    jobs: int = 1
+    """Sandboxes that are used side by side; one on a device that is `serial`."""
+    only: frozenset[str] | None = None
+    """Checks to ask, after those that they build on, instead of all of the labs."""
+
+
+@dataclass
+class Lane:
+    """Checks that are asked one after the other, in the rubric's order, because they build on each other."""
+
+    checks: list[CheckFunction] = field(default_factory=list)
+
+
+def plan_of(order: Order) -> tuple[CheckFunction, ...]:
+    """The checks to ask, in the rubric's order: those of the order, and those that they build on, which earn nothing.
+
+    Raises:
+        GradingError: rubric and checks disagree, or a check requires one that does not come before it.
+    """
+    order.course.prepare()
+    known = [check.id for check in order.rubric.checks()]
+    chosen = {check.id for lab in order.labs for one in lab.criteria for check in one.checks}
+    wanted = chosen if order.only is None else chosen & order.only
+    labs = {lab.id: lab for lab in order.rubric.labs}
+    found: dict[str, CheckFunction] = {}
+    for place, name in reversed(list(enumerate(known))):
+        if name not in wanted:
+            continue
+        if name not in found:
+            try:
+                found |= order.course.checks(labs[name.partition(".")[0]])
+            except CourseError as error:
+                raise GradingError(str(error)) from None
+        for needed in found[name].requires:
+            if needed not in known[:place]:
+                raise GradingError(f"{name} requires {needed}, which does not come before it in the rubric")
+            wanted = wanted | {needed}
+    return tuple(found[name] for name in known if name in wanted)
+
+
+def titles_of(order: Order, plan: Sequence[CheckFunction]) -> Mapping[str, str]:
+    """What people call the checks that are graded, asked or not, and those that they build on.
+
+    Raises:
+        GradingError: rubric and checks disagree.
+    """
+    try:
+        return {**order.course.titles(order.labs), **{check.id: check.title for check in plan}}
+    except CourseError as error:
+        raise GradingError(str(error)) from None
+
+
+def lanes_of(plan: Sequence[CheckFunction]) -> list[Lane]:
+    """The checks by criterion; those of two criteria, where one builds on the other, in one lane."""
+    lane_of: dict[str, Lane] = {}
+    lanes: list[Lane] = []
+    for check in plan:
+        names = dict.fromkeys([check.id.rpartition(".")[0], *(one.rpartition(".")[0] for one in check.requires)])
+        found = list(dict.fromkeys(id(lane_of[name]) for name in names if name in lane_of))
+        joined = [lane for lane in lanes if id(lane) in found]
+        lane = joined[0] if joined else Lane()
+        if not joined:
+            lanes.append(lane)
+        for other in joined[1:]:
+            lane.checks += other.checks
+            lanes.remove(other)
+        for name in lane_of:
+            if any(lane_of[name] is other for other in joined[1:]):
+                lane_of[name] = lane
+        lane_of.update(dict.fromkeys(names, lane))
+        lane.checks.append(check)
+    return lanes
