@@ -63,6 +63,9 @@ def source(tmp_path: Path) -> Path:
         "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
         "grader/checks.py": "print('judge')\n",
         "gradebox/assertions.py": "print('judge')\n",
+        "grader/judge.py": "print('judge')\n",
+        "examples/training.py": "print('training')\n",
+        "examples/courses/other/course.toml": "title = 'Not for students'\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in contents._FILES},
         **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "instructor")},
@@ -82,8 +85,10 @@ def repository(tmp_path: Path) -> Path:
 def test_students_get_stubs_and_the_grader_and_nothing_for_instructors(source: Path, repository: Path) -> None:
     course.release(source, repository, now=NOW, hold_until=NOW + timedelta(days=1))
     names = set(git(repository, "ls-files").split())
-    assert {"labs/lab7_answers/answer.py", "gradebox/assertions.py", "Makefile", "README.md", "CHANGES.md"} <= names
-    assert not any(name.startswith(("solutions", "benchmarks", "docs/instructor")) for name in names)
+    programs = {"gradebox/assertions.py", "grader/judge.py", "examples/training.py"}
+    assert {"labs/lab7_answers/answer.py", "Makefile", "README.md", "CHANGES.md"} | programs <= names
+    theirs = ("solutions", "benchmarks", "docs/instructor", "examples/courses")
+    assert not any(name.startswith(theirs) for name in names)
     assert "total = first_number" not in (repository / "labs" / "lab7_answers" / "answer.py").read_text()
     assert (repository / "labs" / "lab7_answers" / "REPORT.md").read_text() == "What did you measure?\n"
     assert git(repository, "status", "--porcelain") == ""
