@@ -204,7 +204,7 @@ def test_folders_that_python_could_not_import_are_named(place: str, tmp_path: Pa
 
 def test_a_folder_whose_name_python_knows_already_is_refused(tmp_path: Path) -> None:
     folder = write_course(tmp_path).rename(tmp_path / "json")
-    with pytest.raises(CourseError, match=r"/json: Python finds another package json in .*; rename the folder$"):
+    with pytest.raises(CourseError, match=r"/json: Python has another json in .*; rename the folder$"):
         courses.load(folder).prepare()
 
 
