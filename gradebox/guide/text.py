@@ -101,7 +101,7 @@ def _why(step: Step) -> str:
         return "it is open, and what comes after it builds on it."
     if step.known is not None:
         return f"up to {worth}; it is the first that is not done."
-    about = f" for about {step.lines} lines" if step.lines else ""
+    about = f" for about {step.lines} line{'' if step.lines == 1 else 's'}" if step.lines else ""
     return f"up to {worth}{about}; it is the first that is open, and later tasks build on it."
 
 

@@ -12,7 +12,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradebox.devices import DeviceModule, Simulator
 
@@ -31,20 +31,32 @@ devices. Of our package, the course's and the simulator's every function and met
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _MISSING: Any = object()
 
-Fingerprint = tuple[
-    tuple[tuple[str, str, str, Any], ...],
-    tuple[tuple[str, Mapping[str, Any], str, Any], ...],
-    tuple[tuple[str, FunctionType, CodeType, tuple[Any, ...], tuple[Any, ...]], ...],
-    tuple[tuple[str, Any, tuple[Any, ...]], ...],
-    tuple[tuple[str, type, int], ...],
-]
-"""What code consists of, each part with a label: names to look up in `sys.modules`; entries of namespaces; functions
-with their code and defaults; methods of other kinds, with theirs; classes, with the number of their methods. Compared
-by identity; holding the objects keeps their ids unique. Plain tuples, which nobody changes."""
 Parts = dict[str, tuple[Any, ...]]
 """Label to objects, compared by identity."""
 Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, Any], str, Any], ...]]
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
+
+
+class Fingerprint(NamedTuple):
+    """What code consists of, each part with a label. Compared by identity; holding the objects keeps their ids unique.
+
+    Plain tuples, which nobody changes. Not shown as text: that would be each namespace once for each of its names, and
+    whoever prints the variables of all frames would wait for it.
+    """
+
+    looked_up: tuple[tuple[str, str, str, Any], ...]
+    """Names to look up in `sys.modules`."""
+    entries: tuple[tuple[str, Mapping[str, Any], str, Any], ...]
+    """Of namespaces."""
+    functions: tuple[tuple[str, FunctionType, CodeType, tuple[Any, ...], tuple[Any, ...]], ...]
+    """With their code and defaults."""
+    others: tuple[tuple[str, Any, tuple[Any, ...]], ...]
+    """Methods of other kinds, with their functions."""
+    classes: tuple[tuple[str, type, int], ...]
+    """With the number of their methods."""
+
+    def __repr__(self) -> str:
+        return "a fingerprint"
 
 
 def own_packages(course: str, simulator: Simulator | None) -> tuple[ModuleType, ...]:
@@ -102,7 +114,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     others = [(label, value, _inner(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])]
     inner = {id(part): (label, part) for label, _, parts in others for part in parts}
     functions = [(label, one) for label, one in (inner | held).values() if isinstance(one, FunctionType)]
-    return (
+    return Fingerprint(
         tuple(looked_up),
         tuple(entries),
         tuple((label, one, one.__code__, one.__defaults__ or (), _keywords(one)) for label, one in functions),

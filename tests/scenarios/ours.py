@@ -1,6 +1,6 @@
 """Digests of what answers a request besides the submission: our code, installed packages, this machine.
 
-Of code counts what it means: comments and docstrings do not (`gradebook/run/versions.py` reads it). Nothing is
+Of code counts what it means: comments and docstrings do not (`gradebook/versions.py` reads it). Nothing is
 imported.
 """
 
@@ -17,9 +17,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gradebook.run.versions import read_file
-
 import grader
+from gradebook.versions import read_file
 from gradebox.sandbox import Isolation
 from gradebox.sandbox.student import OWN
 from tests.scenarios.build import ROOT
