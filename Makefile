@@ -10,6 +10,8 @@ REPORT ?= grade-report
 SEED ?=
 HINTS ?=
 ARGS ?=
+# Side by side; most tests wait for processes of theirs now and then, so one more than there are cores.
+TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 BIN := .venv/bin
 NEWEST ?=
@@ -52,14 +54,14 @@ $(TESTS_READY): $(READY)
 # The same in every run: one seed, all planted bugs, correct styles and exploits. Replies of the sandbox are kept in
 # build/replies, so that what no change can have touched is not asked again.
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs
 
 # For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
 # where nothing is but Python, make and git, and skip the rest.
 test-all: $(READY) $(TESTS_READY) lint ## everything: fresh questions, all Pythons, and once more with the machine's programs hidden
 	@rm -rf build/replies-all
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -rs --seed random --whole --replies build/replies-all
-	@$(BIN)/python -m tests.bare -m pytest -n 2 --dist worksteal --ignore=tests/scenarios -rs
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --seed random --whole --replies build/replies-all
+	@$(BIN)/python -m tests.bare -m pytest -n $(TEST_JOBS) --dist worksteal --ignore=tests/scenarios -rs
 	@$(PYTHON) .ci/pythons.py --all
 	@$(PYTHON) .ci/pythons.py --all --tested
 

@@ -266,6 +266,8 @@ class Sandbox:
     # --- the server -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        if self._abandoned:
+            raise SandboxError("the grading was ended")
         assert self._home is not None
         here, there = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
