@@ -293,12 +293,17 @@ def _require_names(document: Document, table: _CourseTable) -> None:
 
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
     """Raise unless Python can import the course's folders by their names."""
-    for lab in (folder, *(folder / name for name in labs)):
-        for place in (lab, lab / "checks", lab / "probes"):
-            if place.is_dir() and not (place / "__init__.py").is_file():
-                raise document.error((), f"{place} lacks an __init__.py, which may be empty")
-            if not place.name.isidentifier():
-                raise document.error((), f"the folder {place} needs another name: letters, digits and underscores")
+    inner = [place for name in labs for place in (folder / name, folder / name / "checks", folder / name / "probes")]
+    for place in (folder, *inner):
+        # Folders in which Python has left nothing but its caches are nobody's.
+        if place.is_dir() and not (place / "__init__.py").is_file() and _holds_something(place):
+            raise document.error((), f"{place} lacks an __init__.py, which may be empty")
+        if not place.name.isidentifier():
+            raise document.error((), f"the folder {place} needs another name: letters, digits and underscores")
+
+
+def _holds_something(folder: Path) -> bool:
+    return any(one.name != "__pycache__" for one in folder.iterdir())
 
 
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:

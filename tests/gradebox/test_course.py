@@ -287,3 +287,10 @@ def test_a_selected_criterion_has_its_own_points() -> None:
 def test_a_rubric_is_read_back_from_its_text() -> None:
     course = grader.course().rubric
     assert rubric.from_text(course.to_text()) == course
+
+
+def test_caches_of_folders_that_are_gone_are_nobodys(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    for place in ("checks", "further/truth"):  # as a checkout has them after the folder was moved
+        (folder / place / "__pycache__").mkdir(parents=True)
+    assert courses.load(folder).labs
