@@ -185,7 +185,7 @@ def graded_on_a_small_disk(course: Path, folder: Path, size: str, report: Path) 
 
 
 def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), tmp_path / "small", "8k", tmp_path / "report")
+    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), tmp_path / "small", "4k", tmp_path / "report")
     assert code == 2, output + errors
     assert errors.startswith("could not grade: there is no room for a copy of the submission in")
     assert "TMPDIR=/path" in errors
