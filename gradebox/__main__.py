@@ -22,7 +22,7 @@ _Course = Annotated[
     Path, typer.Option(help="The course's folder, with course.toml.", envvar="GRADEBOX_COURSE", show_default=False)
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, or another one that the course knows.")]
-_Report = Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")]
+_Report = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")]
 
 
 @app.command("grade")
@@ -32,7 +32,9 @@ def grade_submission(
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or an exercise.")] = None,
     criterion: Annotated[str | None, typer.Option(help="Only these criteria, for example lab3.accumulation.")] = None,
     device: _Device = "auto",
-    seed: Annotated[int | None, typer.Option(help="Repeat a grading with its printed seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")
+    ] = None,
     report: _Report = Path("grade-report"),
     overrides: Annotated[
         Path | None, typer.Option(help="Points given by hand (default: overrides.toml beside the course's folder).")
@@ -41,7 +43,7 @@ def grade_submission(
     time_limit: Annotated[
         float | None, typer.Option(help=f"Seconds for the whole grading (default: {TIME_LIMIT_SECONDS:g}).")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Checks side by side (default: as many as cores).")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Sandboxes side by side (default: per core and 3 GB one).")] = None,
 ) -> None:
     """Grade a submission; executes nothing of it outside the sandbox.
 

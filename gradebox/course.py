@@ -18,10 +18,12 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 
 from gradebox import reading, rubric
 from gradebox.criterion import CheckFunction, functions
@@ -205,14 +207,24 @@ def _whole(course: Course, lab: Lab) -> Lab:
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
     if not (folder / lab / "checks").is_dir():
         raise CourseError(f"{folder / lab} has no folder checks")
-    package = importlib.import_module(f"{folder.name}.{lab}.checks")
+    package = _imported(f"{folder.name}.{lab}.checks")
     found: dict[str, CheckFunction] = {}
     for module in _modules(package.__name__, package.__path__):
-        for check in functions(importlib.import_module(module)):
+        for check in functions(_imported(module)):
             if not check.id.startswith(f"{lab}."):
                 raise CourseError(f"{module} has {check.id}, which belongs to another lab's folder")
             found[check.id] = check
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise CourseError(
+            f"the checks in {name} do not load: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        ) from error
 
 
 def _modules(package: str, path: Iterable[str]) -> Iterator[str]:

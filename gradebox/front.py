@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from gradebox.report.terminal import Progress
 from gradebox.run import Grading, Watcher
 from gradebox.texts import printable
 
+_LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
+"""How much later than its time limit a judge is ended."""
 _SAVE_SECONDS = 1.0
 """How often what was graded so far is written down, for the case that this process is killed."""
 
@@ -26,10 +29,17 @@ _SAVE_SECONDS = 1.0
 class Front(Watcher):
     """Opens a grading, shows how far it is, and tells its end."""
 
-    def __init__(self, options: Options) -> None:
-        """Raises what `Options.order` and `Grading` raise."""
+    def __init__(self, options: Options, *, alone: bool = False) -> None:
+        """Raises what `Options.order` and `Grading` raise.
+
+        With `alone` this process does nothing else, and is ended when the grading goes on long after its time limit.
+        """
         self._options = options
         self.order = options.order()
+        limit = self.order.time_limit_seconds if alone else None
+        self._watched = limit is not None
+        if limit is not None:
+            _end_after(limit)
         self.grading = Grading(self.order, self)
         self._titles = {check.id: check.title for check in self.grading.plan}
         self._bar = Progress()
@@ -37,6 +47,8 @@ class Front(Watcher):
         self._earlier: progress.Earlier | None = None
 
     def close(self) -> None:
+        if self._watched:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         self._bar.close()
 
     # --- while it goes on -------------------------------------------------------------------------------------------
@@ -115,9 +127,9 @@ class Front(Watcher):
         return self._earlier
 
 
-def grade(options: Options) -> ExitCode:
-    """Grade as `gpulabs grade` does, in this process. Raises what `Options.order` raises."""
-    front = Front(options)
+def grade(options: Options, *, alone: bool = False) -> ExitCode:
+    """Grade as `gpulabs grade` does, in this process. Takes and raises what `Front` does."""
+    front = Front(options, alone=alone)
     try:
         with front.grading:
             try:
@@ -134,6 +146,15 @@ def grade(options: Options) -> ExitCode:
             return front.finish()
     finally:
         front.close()
+
+
+def _end_after(seconds: float) -> None:
+    """Let the kernel end this process when so much time has passed, whatever it does: a pattern, a parser, a slow disk.
+
+    Its time limit has left out what remains long before, if it could look at the clock.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
 
 
 def refuse(reason: str) -> ExitCode:

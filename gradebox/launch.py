@@ -43,8 +43,6 @@ _IMPATIENCE = 3
 """So many wishes to stop, and the judge is killed."""
 _TIDY_SECONDS = 30.0
 """After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
-_LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
-"""How much later than its time limit a judge is ended."""
 _UNDER_PYTEST = "under pytest"
 JUDGE = "gradebox.pytest_judge"
 """The plugin of the judge's pytest."""
@@ -135,7 +133,7 @@ def judge(arguments: list[str]) -> int:
         code = pytest_judge.ended_with
         return int(ExitCode.COULD_NOT_GRADE) if code is None else _ENDED + code
     try:
-        return _ENDED + front.grade(options)
+        return _ENDED + front.grade(options, alone=True)
     except (GradingError, DeviceError, ValueError) as error:
         return _ENDED + refuse(str(error))
     except KeyboardInterrupt:
@@ -167,15 +165,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     for each in _STOPPING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def end_after(seconds: float) -> None:
-    """Let the kernel end this judge when so much time has passed, whatever it does: a pattern, a parser, a slow disk.
-
-    Its time limit has left out what remains long before, if it could look at the clock.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
 
 
 def _killed(number: int) -> str:

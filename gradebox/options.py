@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradebox import course as courses
-from gradebox import devices
+from gradebox import devices, resources
 from gradebox import overrides as given
 from gradebox.course import Course
 from gradebox.fresh import new_seed
@@ -18,9 +17,17 @@ TIME_LIMIT_SECONDS = 600.0
 """For a whole grading: ten times what the reference takes. On a device that is measured only who asks has one."""
 
 
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_MOST_JOBS = 4
+"""Sandboxes that nobody asked for: beyond these a grade waits for its longest criterion."""
+_BYTES_PER_JOB = 3 * 2**30
+"""A sandbox with what the checks of a lab start in it."""
+
+
+def _jobs() -> int:
+    """As many sandboxes as there are cores, as far as memory goes."""
+    memory = resources.memory_bytes()
+    room = _MOST_JOBS if memory is None else max(1, memory // _BYTES_PER_JOB)
+    return min(resources.cores(), _MOST_JOBS, room)
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Options:
             name=self.submission,
             overrides=self._given(course, rubric),
             time_limit_seconds=self.time_limit or (None if device.serial else TIME_LIMIT_SECONDS),
-            jobs=self.jobs or _cores(),
+            jobs=self.jobs or _jobs(),
         )
 
     def _given(self, course: Course, rubric: Rubric) -> tuple[given.Override, ...]:

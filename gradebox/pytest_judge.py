@@ -40,7 +40,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             raise GradingError(f"--grade takes no test paths, but got {named}; name the folder as --submission=DIR")
         if getattr(config.option, "numprocesses", None):
             raise GradingError("grading needs no -n: it uses the cores that are there; leave it out")
-        judging = _Judging(Front(options))
+        judging = _Judging(Front(options, alone=True))
         config.add_cleanup(judging.close)
         if not config.option.collectonly:
             judging.front.grading.__enter__()

@@ -154,7 +154,7 @@ class Grading:
     def _require_submission(self) -> None:
         order = self.order
         if not order.submission.is_dir():
-            raise GradingError(f"there is no folder {order.submission}; name the submission as --submission=DIR")
+            raise GradingError(f"there is no folder {order.submission}; name the folder to grade")
         if not any(criterion.available for lab in order.labs for criterion in lab.criteria):
             names = ", ".join(lab.option for lab in order.labs)
             raise GradingError(f"lab {names} is not available yet: its checks are not written")

@@ -18,7 +18,9 @@ def grade_submission(
     seed: Annotated[
         int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")
     ] = None,
-    report: Annotated[Path, typer.Option(help="Where grade.json and grade.html go.")] = Path("grade-report"),
+    report: Annotated[
+        Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")
+    ] = Path("grade-report"),
     overrides: Annotated[
         Path | None, typer.Option(help="Points given by hand (default: overrides.toml of the course's checkout).")
     ] = None,
@@ -27,7 +29,7 @@ def grade_submission(
         float | None, typer.Option(help="Seconds for the whole grading (default: 600 on the virtual GPU).")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Checks side by side (default: as many as cores; one on a real GPU).")
+        int | None, typer.Option(help="Sandboxes side by side (default: per core and 3 GB one; 1 on a real GPU).")
     ] = None,
 ) -> None:
     """Grade a submission, as `pytest --grade` does; executes nothing of the folder it is started in.

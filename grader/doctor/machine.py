@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gradebox import resources
 from grader.doctor.fact import ROOT, Fact, gigabytes, note, ok, python, wrong
 
 INSTALL_BYTES = 9e9
@@ -132,7 +133,7 @@ def _no_shared(name: str) -> Fact:
 
 
 def _memory() -> Fact:
-    total = _total_memory()
+    total = resources.memory_bytes()
     if total is None:
         return ok("memory", "this system does not tell")
     if total < MEMORY_BYTES:
@@ -147,22 +148,8 @@ def _memory() -> Fact:
     return ok("memory", gigabytes(total))
 
 
-def _total_memory() -> int | None:
-    """Of the machine, or what a container is allowed."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(limit).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
-
-
 def _cores() -> Fact:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = resources.cores()
     if count < 2:
         return note("cores", "1 core: grading takes about twice as long as it says anywhere", "make grade LAB=1")
     return ok("cores", str(count))

@@ -294,3 +294,14 @@ def test_caches_of_folders_that_are_gone_are_nobodys(tmp_path: Path) -> None:
     for place in ("checks", "further/truth"):  # as a checkout has them after the folder was moved
         (folder / place / "__pycache__").mkdir(parents=True)
     assert courses.load(folder).labs
+
+
+def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
+    folder = write_course(
+        tmp_path,
+        ("basics/checks/numbers.py", "from gradebox.criterion", "import no_such_module\nfrom gradebox.criterion"),
+    )
+    course = courses.load(folder)
+    course.prepare()
+    with pytest.raises(courses.CourseError, match=r"numbers do not load: ModuleNotFoundError: .*numbers\.py:2\)"):
+        course.checks(course.labs[0])

@@ -201,6 +201,29 @@ def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(tmp_pat
     assert "--grade-report=DIR" in errors
 
 
+HANGING = """\
+import json, sys
+from dataclasses import asdict
+from gradebox import front, launch
+from gradebox.options import Options
+front._LATE_SHARE, front._LATE_SECONDS = 0.2, 0.0
+asked = {"course": sys.argv[1], "submission": sys.argv[2], "report": sys.argv[3], "jobs": int(sys.argv[4])}
+options = Options(**asked, time_limit=30.0)
+sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))
+"""
+
+
+@pytest.mark.parametrize("under_pytest", [(), ("under pytest", "--grade")], ids=["alone", "pytest"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
+    jobs: int, under_pytest: tuple[str, ...], tmp_path: Path
+) -> None:
+    course = write_course(tmp_path, ("basics/checks/numbers.py", "seen = ", "while True: pass\n        seen = "))
+    command = [sys.executable, "-c", HANGING, str(course), str(write_submission(tmp_path)), str(tmp_path / "report")]
+    ended = subprocess.run([*command, str(jobs), *under_pytest], cwd=tmp_path, capture_output=True, timeout=60)
+    assert ended.returncode == -signal.SIGALRM, (ended.stdout + ended.stderr).decode()
+
+
 @pytest.mark.usefixtures("_courses_are_forgotten")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import grader
-from gradebox import front
+from gradebox import front, resources
+from gradebox import options as options_module
 from gradebox.configuration import ROOT
 from gradebox.options import TIME_LIMIT_SECONDS, Options
 from gradebox.order import GradingError
@@ -100,3 +101,14 @@ def test_points_given_by_hand_are_in_the_grade_with_their_reason(
     said = capsys.readouterr().out
     assert "given by the instructor instead of 4: shown at the board" in said
     assert "Grade 8/10" in said
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "jobs"), [(1, 64, 1), (2, 24, 2), (8, 8, 2), (8, 2, 1), (64, 256, 4), (3, None, 3)]
+)
+def test_sandboxes_that_nobody_asked_for_fit_the_machine(
+    cores: int, gigabytes: int | None, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "cores", lambda: cores)
+    monkeypatch.setattr(resources, "memory_bytes", lambda: gigabytes and gigabytes * 2**30)
+    assert options_module._jobs() == jobs
