@@ -305,3 +305,37 @@ def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
     course.prepare()
     with pytest.raises(courses.CourseError, match=r"numbers do not load: ModuleNotFoundError: .*numbers\.py:2\)"):
         course.checks(course.labs[0])
+
+
+def test_a_rubric_of_one_file_which_older_gradebooks_hold_is_still_read() -> None:
+    text = """\
+[rubric]
+version = "1"
+points = 10
+criteria = 2
+pass_percent = 70
+
+[lab1]
+title = "One"
+package = "lab1_one"
+points = 10
+
+[lab1.first]
+title = "First"
+points = 4
+[lab1.first.checks]
+works = 2.5
+is_quick = 1.5
+
+[lab1.second]
+title = "Second"
+points = 6
+"""
+    found = rubric.from_text(text)
+    assert (found.version, found.points, found.pass_percent) == ("1", 10, 70)
+    assert [(lab.id, lab.number, lab.points) for lab in found.labs] == [("lab1", 1, 10)]
+    assert [(check.id, check.points) for check in found.checks()] == [
+        ("lab1.first.works", Decimal("2.5")),
+        ("lab1.first.is_quick", Decimal("1.5")),
+    ]
+    assert rubric.from_text(found.to_text()) == found

@@ -13,6 +13,7 @@ import grader
 from gradebox import front, resources
 from gradebox import options as options_module
 from gradebox.configuration import ROOT
+from gradebox.devices import DeviceError
 from gradebox.options import TIME_LIMIT_SECONDS, Options
 from gradebox.order import GradingError
 from gradebox.run import Grading
@@ -42,16 +43,13 @@ ENTRY = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 2\n
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_in_one_line(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises((GradingError, ValueError, Exception), match=r"^[^\n]*$") as refused:
+    with pytest.raises((GradingError, ValueError, DeviceError), match=r"^[^\n]*$") as refused:
         replace(COURSE, **asked).order()
     assert said in str(refused.value)
-    assert type(refused.value).__module__.startswith("gradebox") or isinstance(refused.value, ValueError)
 
 
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_started() -> None:
-    with pytest.raises(
-        GradingError, match=r"^there is no folder .*no/such/folder; name the submission as --submission"
-    ):
+    with pytest.raises(GradingError, match=r"^there is no folder .*no/such/folder; name the folder to grade$"):
         Grading(replace(COURSE, submission="no/such/folder").order())
 
 
