@@ -27,8 +27,8 @@ FRESH = """
 import sys
 sys.path.insert(0, {root!r})
 from benchmarks.sandbox_cost import InProcess
-from grader.probes import lab1
-print(lab1.peak_share(InProcess(), cases={cases!r}))
+from grader.lab1.probes import gpu_basics
+print(gpu_basics.peak_share(InProcess(), cases={cases!r}))
 """
 
 

@@ -1,6 +1,6 @@
 """What a check says: numeric comparisons against the truth, and the ways a check can end.
 
-Used by `grader/checks/`. Works on what a probe reported, with NumPy only; it never sees the submission's objects.
+Used by the checks of a course. Works on what a probe reported, with NumPy only; it never sees the submission's objects.
 """
 
 from __future__ import annotations

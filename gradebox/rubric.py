@@ -133,18 +133,18 @@ class Rubric:
         labs = {
             lab.id: {
                 "number": lab.number, "title": lab.title, "package": lab.package, "points": lab.points,
-                **{
-                    criterion.id.rpartition(".")[2]: {
-                        "title": criterion.title, "points": criterion.points,
-                        "checks": {check.id.rpartition(".")[2]: check.points for check in criterion.checks},
-                    }
-                    for criterion in lab.criteria
-                },
+                **{criterion.id.rpartition(".")[2]: _table(criterion) for criterion in lab.criteria},
             }
             for lab in self.labs
         }  # fmt: skip
         head = {"version": self.version, "points": self.points, "pass_percent": self.pass_percent}
         return json.dumps(reading.plain({"rubric": head, **labs}), ensure_ascii=False, indent=1) + "\n"
+
+
+def _table(criterion: Criterion) -> dict[str, Any]:
+    """A criterion as `from_text` reads it; without `checks` where none are written yet."""
+    checks = {check.id.rpartition(".")[2]: check.points for check in criterion.checks}
+    return {"title": criterion.title, "points": criterion.points} | ({"checks": checks} if checks else {})
 
 
 def from_text(text: str) -> Rubric:

@@ -14,6 +14,9 @@ from gradebox.sandbox import Limits, Sandbox
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 REPOSITORY = Path(__file__).parents[2]
+OURS = tuple(REPOSITORY / name for name in ("grader/lab1/probes", "grader/shared/probes", "gradebox/sandbox"))
+"""Folders of ours of which a probe sees something."""
+ROOMS = ("grader", "gradebox", "gradebook")
 
 
 def attempt(runner: Runner, function: str, **arguments: Any) -> Any:
@@ -23,19 +26,22 @@ def attempt(runner: Runner, function: str, **arguments: Any) -> Any:
     return reply.value["returned"]
 
 
-def test_nothing_can_be_unmounted_or_made_writable(isolated: Runner) -> None:
-    assert attempt(isolated, "mounts", grader=str(REPOSITORY / "grader")) == []
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_can_be_unmounted_or_made_writable(isolated: Runner, room: str) -> None:
+    assert (REPOSITORY / room).is_dir()
+    assert attempt(isolated, "mounts", grader=str(REPOSITORY / room)) == []
 
 
-def test_a_nested_user_namespace_gives_no_power_over_mounts(isolated: Runner) -> None:
-    grader = str(REPOSITORY / "grader")
-    assert attempt(isolated, "mounts_from_a_nested_user_namespace", grader=grader) == []
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_nested_user_namespace_gives_no_power_over_mounts(isolated: Runner, room: str) -> None:
+    assert attempt(isolated, "mounts_from_a_nested_user_namespace", grader=str(REPOSITORY / room)) == []
 
 
 def test_writing_is_possible_below_tmp_and_dev_shm_only(isolated: Runner) -> None:
     mark = uuid.uuid4().hex
     folders = ["/", "/etc", "/usr/lib", "/submission", "/submission/labs", "/packages", "/dev", "/var/tmp", "/root"]
-    folders += [str(REPOSITORY), str(REPOSITORY / "labkit"), str(REPOSITORY / "grader/probes"), os.path.expanduser("~")]
+    assert all(folder.is_dir() for folder in OURS)
+    folders += [str(REPOSITORY), str(REPOSITORY / "labkit"), *map(str, OURS), os.path.expanduser("~")]
     allowed = [f"/tmp/{mark}", f"/dev/shm/{mark}", mark]
     written = attempt(isolated, "write_to", paths=[f"{folder}/{mark}" for folder in folders] + allowed)
     assert set(written) >= set(allowed)
@@ -60,13 +66,21 @@ def test_shared_memory_of_others_is_neither_seen_nor_written(isolated: Runner) -
 def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
     hidden = [
         "solutions",
-        "grader/checks",
-        "grader/rubric.toml",
+        "solutions/lab1_gpu_basics/benchmark.py",
+        "grader/course.toml",
+        "grader/lab1/checks",
+        "grader/lab1/checks/benchmark.py",
+        "grader/lab1/truth/timing.py",
+        "grader/lab1/rubric.toml",
+        "grader/shared/devices.py",
+        "gradebox/run.py",
         "gradebox/pytest_plugin.py",
-        ".git",
-        "tests/grader",
+        "gradebook/store.py",
+        "tests/gradebox",
         "pyproject.toml",
     ]
+    assert all((REPOSITORY / name).exists() for name in hidden), "what is hidden here has moved"
+    hidden += [".git"] if (REPOSITORY / ".git").exists() else []
     assert attempt(isolated, "read_from", paths=[str(REPOSITORY / name) for name in hidden]) == []
 
 

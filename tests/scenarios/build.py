@@ -80,6 +80,7 @@ class Scenario:
             file = target / addition["file"]
             file.write_text(addition["text"] + file.read_text(encoding="utf-8"), encoding="utf-8")
         for link in self.table.get("link", []):
+            assert (ROOT / link["to"]).exists(), f"{self.name}: there is no {link['to']} to link to"
             (target / link["path"]).symlink_to(ROOT / link["to"])
         overlay = shutil.ignore_patterns("scenario.toml", "__pycache__")
         shutil.copytree(self.folder, target, ignore=overlay, dirs_exist_ok=True)

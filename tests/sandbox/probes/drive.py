@@ -1,4 +1,4 @@
-"""A probe that calls any function of the fake submission; the tests' stand-in for `grader/probes/`."""
+"""A probe that calls any function of the fake submission; the tests' stand-in for a lab's `probes/`."""
 
 from __future__ import annotations
 
