@@ -1,0 +1,85 @@
+"""`grader/labN/promises.toml`: for each sentence that binds a student the checks that ask for it, or why none does.
+
+    also = ["labkit/results/lab2.py:AmpTraining"]        # docstrings outside of the lab that bind, too
+
+    ["amp_training.train_with_amp"]
+    "The step is skipped." = ["lab2.scaling.overflow_skips_the_step"]
+    "It was invented in 2018." = "history"
+
+A sentence that has changed is another one: whoever changes it looks at its checks again.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grader
+from tests.promises import sentences
+
+ROOT = Path(__file__).parents[2]
+Entries = Mapping[str, Mapping[str, list[str] | str]]
+
+
+def file_of(lab: str) -> Path:
+    """Where the ledger of a lab is."""
+    return ROOT / "grader" / lab / "promises.toml"
+
+
+def load(lab: str) -> tuple[tuple[str, ...], Entries]:
+    """What binds beside the lab's own docstrings, and the ledger's tables; nothing where there is no ledger.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is no TOML.
+    """
+    file = file_of(lab)
+    table = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return tuple(table.pop("also", ())), table
+
+
+def problems(lab: str) -> Iterator[str]:
+    """What is wrong with a lab's ledger, a line each."""
+    also, ledger = load(lab)
+    chosen = grader.course().select(lab, None)[1][0]
+    checks = set(grader.course().checks(chosen))
+    said = sentences.of_lab(chosen.package, also)
+    asked: set[str] = set()
+    for where, texts in said.items():
+        for text in texts:
+            value = ledger.get(where, {}).get(text)
+            if value is None:
+                yield f"[{where}] is not in the ledger: {text}"
+            elif isinstance(value, str):
+                if len(value) < 3:
+                    yield f"[{where}] neither a check nor a reason: {text}"
+            else:
+                asked |= set(value)
+                if not value:
+                    yield f"[{where}] asked by no check, and no reason: {text}"
+                yield from (f"[{where}] there is no check {name}" for name in value if name not in checks)
+    for where, table in ledger.items():
+        yield from (f"[{where}] nobody says this any more: {text}" for text in table if text not in said.get(where, ()))
+    yield from (f"{name} asks for what no sentence promises" for name in sorted(checks - asked))
+
+
+def text_of(lab: str) -> str:
+    """The ledger as it should be: in the order of the sentences, new ones with "", those that are gone left out."""
+    also, ledger = load(lab)
+    said = sentences.of_lab(grader.course().select(lab, None)[1][0].package, also)
+    lines = [
+        "# What binds a student, and the checks that ask for it. `python -m tests.promises --write` adds sentences."
+    ]
+    lines += ["", f"also = {json.dumps(also, ensure_ascii=False)}"] if also else []
+    for where, texts in said.items():
+        lines += ["", f"[{_quoted(where)}]"]
+        for text in dict.fromkeys(texts):
+            value = ledger.get(where, {}).get(text, "")
+            lines.append(f"{_quoted(text)} = {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML key; literal where that is possible, since it is read by people."""
+    return f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False)
