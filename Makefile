@@ -20,7 +20,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix pythons constraints wheels clean
+.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -85,6 +85,9 @@ lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
 
 matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; WHOLE=1: nothing reused, hours)
 	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(WHOLE),--whole)
+
+mutants: $(READY) ## the reference changed once, in every way there is, and graded (LAB=2)
+	@$(BIN)/python -m tests.mutants $(if $(LAB),--lab "lab$(LAB)") $(ARGS)
 
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release

@@ -61,6 +61,7 @@ class Asking(Watcher):
         self.left_out: set[str] = set()
         """Checks of this turn that are not known, because they ask more than is wanted."""
         self.store = store
+        self.patience_seconds = PATIENCE_SECONDS
         self._turn = Turn()
         self._folder = REFERENCE
         self.check = ""
@@ -86,7 +87,8 @@ class Asking(Watcher):
         hangs = request.student and bool(self._turn.hangs & {request.probe, "*"})
         if hangs:
             limits = request.limits or self.sandbox.limits
-            request = replace(request, limits=replace(limits, wall_seconds=min(limits.wall_seconds, PATIENCE_SECONDS)))
+            patience = min(limits.wall_seconds, self.patience_seconds)
+            request = replace(request, limits=replace(limits, wall_seconds=patience))
         if not self._may_ask(request):
             raise NeedsReview(LEFT_OUT)
         narrow, wide = self._keys(request)

@@ -1,0 +1,86 @@
+"""`python -m tests.mutants [--lab lab2] [--one-in N] [--jobs N]`: grade mutants, and write `docs/mutants.md`.
+
+Verdicts are kept in `build/mutants/`, so that labs can be graded one at a time; replies of the sandbox in
+`build/replies-mutants`. Interrupted, it keeps what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+
+from rich.console import Console
+from rich.progress import track
+
+import grader
+from tests.mutants import excuses, report
+from tests.mutants.slips import Mutant
+from tests.mutants.survey import Verdict, of_lab, survey
+from tests.scenarios.build import ROOT
+
+KEPT = ROOT / "build" / "mutants"
+PAGE = ROOT / "docs" / "mutants.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Grade mutants of the reference.")
+    labs = [lab.id for lab in grader.course().rubric.labs]
+    parser.add_argument("--lab", choices=labs, help="one lab; otherwise all")
+    parser.add_argument("--one-in", type=int, default=1, metavar="N", help="grade one in N of them, always the same")
+    parser.add_argument("--only", default="", metavar="TEXT", help="those whose file and function contain this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--excuse", action="store_true", help="grade nothing: read the excuses again")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    for lab in [options.lab] if options.lab else labs:
+        if options.excuse:
+            _excuse_again(lab)
+            continue
+        chosen = [one for one in of_lab(lab) if _number(one) % options.one_in == 0 and options.only in _name(one)]
+        known = excuses.load()
+        outcomes = []
+        verdicts = survey(lab, chosen, options.jobs)
+        try:
+            for verdict in track(verdicts, f"mutants of {lab}", total=len(chosen), console=console):
+                outcome = report.outcome_of(verdict, known)
+                outcomes.append(outcome)
+                if outcome.is_open:
+                    console.print(
+                        f"{_name(verdict.mutant)}:{outcome.line}: {outcome.kind}: {outcome.change}", markup=False
+                    )
+        finally:
+            if not options.only:
+                report.save(KEPT / f"{lab}.json", sorted(outcomes, key=lambda one: (one.file, one.line, one.change)))
+    kept = {lab: report.load(KEPT / f"{lab}.json") for lab in labs if (KEPT / f"{lab}.json").exists()}
+    if not options.only:
+        PAGE.write_text(report.page(kept, {lab: len(of_lab(lab)) for lab in kept}), encoding="utf-8")
+        console.print(f"{PAGE.relative_to(ROOT)} is written")
+    return 0
+
+
+def _excuse_again(lab: str) -> None:
+    file = KEPT / f"{lab}.json"
+    if not file.exists():
+        return
+    known = excuses.load()
+    mutants = {(one.file, one.function, one.key.partition(": ")[2]): one for one in of_lab(lab)}
+    outcomes = []
+    for one in report.load(file):
+        mutant = mutants.get((one.file, one.function, one.change))
+        if mutant is not None:
+            outcomes.append(report.outcome_of(Verdict(mutant, one.noticed), known))
+    report.save(file, outcomes)
+
+
+def _name(mutant: Mutant) -> str:
+    return f"{mutant.file}:{mutant.function}"
+
+
+def _number(mutant: Mutant) -> int:
+    """The same in every run, as long as the mutant is."""
+    return int.from_bytes(hashlib.sha256(f"{_name(mutant)} {mutant.key}".encode()).digest()[:4])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Grades mutants until somebody notices: a check that does not pass. Replies are kept as those of scenarios are.
+
+What a change cannot reach is answered by the store, so that a mutant costs what the questions about its function cost,
+and nothing after the first that it fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from unittest import mock
+
+import grader
+from gradebox.grade import CheckReport, Outcome
+from gradebox.run import Grading
+from gradebox.sandbox import Sandbox
+from tests.mutants.slips import Mutant, mutants
+from tests.scenarios import ours
+from tests.scenarios.asking import Turn
+from tests.scenarios.build import ROOT
+from tests.scenarios.grading import Bench
+from tests.scenarios.reuse import REFERENCE, Code
+from tests.scenarios.store import Store
+
+REPLIES = ROOT / "build" / "replies-mutants"
+PATIENCE_SECONDS = 40.0
+"""For a probe: what the slowest needs, several times over. A mutant that takes longer is noticed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    noticed: str
+    """The first check that did not pass; empty if all passed."""
+    message: str = ""
+
+
+def of_lab(lab: str) -> list[Mutant]:
+    """All mutants of what students write in a lab."""
+    folder = REFERENCE / grader.course().select(lab, None)[1][0].package
+    files = [file for file in sorted(folder.rglob("*.py")) if ".template." not in file.name]
+    return [mutant for file in files for mutant in mutants(file, str(file.relative_to(REFERENCE)))]
+
+
+def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIES) -> Iterator[Verdict]:
+    """Grade mutants of one lab side by side; verdicts as they come."""
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        waiting = [pool.submit(_judge, lab, mutant, replies) for mutant in chosen]
+        for done in as_completed(waiting):
+            yield done.result()
+
+
+class _UntilNoticed(Grading):
+    """A grading that ends with the first check that does not pass."""
+
+    noticed: tuple[str, str] | None = None
+
+    def _record(self, check: str, report: CheckReport) -> None:
+        super()._record(check, report)
+        if report.outcome is not Outcome.PASSED and self.noticed is None:
+            self.noticed = check, report.message
+            self.stop("a check noticed")
+
+
+@functools.cache
+def _bench(replies: Path) -> Bench:
+    """This process's; its server and folder end with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    store = Store(replies)
+    ours.load(store.folder / "read.json")
+    bench = Bench(folder / "student", store)
+    bench.asking.patience_seconds = PATIENCE_SECONDS
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(bench.__exit__)
+    return bench
+
+
+def _judge(lab: str, mutant: Mutant, replies: Path) -> Verdict:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    bench = _bench(replies)
+    shutil.rmtree(bench.folder)
+    shutil.copytree(REFERENCE, bench.folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (bench.folder / mutant.file).write_text(mutant.text, encoding="utf-8")
+    bench.asking.begin(Turn(Code.of(bench.folder), hangs=frozenset("*")))
+    with (
+        mock.patch("gradebox.submission._machine_is_busy", return_value=False),
+        _UntilNoticed(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
+    ):
+        grading.carry_out()
+        check, message = grading.noticed or ("", "")
+    return Verdict(mutant, check, message)
