@@ -55,9 +55,9 @@ def of_lab(lab: str) -> list[Mutant]:
 def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIES) -> Iterator[Verdict]:
     """Grade mutants of one lab side by side; verdicts as they come."""
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        waiting = [pool.submit(_judge, lab, mutant, replies) for mutant in chosen]
+        waiting = {pool.submit(judge, lab, {one.file: one.text}, replies): one for one in chosen}
         for done in as_completed(waiting):
-            yield done.result()
+            yield Verdict(waiting[done], *done.result())
 
 
 class _UntilNoticed(Grading):
@@ -85,17 +85,22 @@ def _bench(replies: Path) -> Bench:
     return bench
 
 
-def _judge(lab: str, mutant: Mutant, replies: Path) -> Verdict:
+def judge(lab: str, files: dict[str, str], replies: Path = REPLIES) -> tuple[str, str]:
+    """Grade a lab of the reference with other contents in some of its files: the first check that did not pass.
+
+    Returns:
+        Its id and its message; two empty texts if all passed.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"
     bench = _bench(replies)
     shutil.rmtree(bench.folder)
     shutil.copytree(REFERENCE, bench.folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (bench.folder / mutant.file).write_text(mutant.text, encoding="utf-8")
+    for name, text in files.items():
+        (bench.folder / name).write_text(text, encoding="utf-8")
     bench.asking.begin(Turn(Code.of(bench.folder), hangs=frozenset("*")))
     with (
         mock.patch("gradebox.submission._machine_is_busy", return_value=False),
         _UntilNoticed(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
     ):
         grading.carry_out()
-        check, message = grading.noticed or ("", "")
-    return Verdict(mutant, check, message)
+        return grading.noticed or ("", "")

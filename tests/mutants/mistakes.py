@@ -1,0 +1,82 @@
+"""Mistakes that readers wrote down who had seen nothing of the grader: what share of them a grading notices.
+
+`python -m tests.mutants.mistakes FILE.toml --lab lab2`. A file holds edits of the reference:
+
+    [[mistake]]
+    name = "last_window_dropped"
+    title = "the windows are counted by whole division"
+    promise = "a shorter window is a window, too"
+    [[mistake.edit]]
+    file = "lab2_mixed_precision/amp_training.py"
+    old = "..."
+    new = "..."
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.survey import REPLIES, judge
+from tests.scenarios.reuse import REFERENCE
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A reader's mistake."""
+
+    name: str
+    title: str
+    files: dict[str, str]
+    """What is changed below `solutions/`, and how it reads then."""
+
+
+def load(file: Path) -> Iterator[Mistake]:
+    """The mistakes of a file.
+
+    Raises:
+        ValueError: an edit fits in no place of the reference, or in several.
+    """
+    for entry in tomllib.loads(file.read_text(encoding="utf-8"))["mistake"]:
+        yield Mistake(entry["name"], entry["title"], _edited(entry))
+
+
+def _edited(entry: dict[str, Any]) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for edit in entry["edit"]:
+        text = files.get(edit["file"]) or (REFERENCE / edit["file"]).read_text(encoding="utf-8")
+        if text.count(edit["old"]) != 1:
+            count = text.count(edit["old"])
+            raise ValueError(f"{entry['name']}: {count} places of {edit['file']} match {edit['old']!r}")
+        files[edit["file"]] = text.replace(edit["old"], edit["new"])
+    return files
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.mistakes", description="Grade readers' mistakes.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--lab", required=True)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    mistakes = list(load(options.file))
+    noticed = 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        verdicts = [pool.submit(judge, options.lab, one.files, REPLIES) for one in mistakes]
+        for one, verdict in zip(mistakes, verdicts, strict=True):
+            check, message = verdict.result()
+            noticed += bool(check)
+            print(f"{'noticed' if check else 'OPEN   '} {one.name}: {check or one.title}", flush=True)
+            if check:
+                print(f"        {message[:160]}")
+    print(f"{noticed} of {len(mistakes)} noticed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
