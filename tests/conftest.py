@@ -18,13 +18,26 @@ _ROOT = Path(__file__).parents[1]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("scenarios", "planted bugs, correct styles and exploits (tests/scenarios)")
     group.addoption("--seed", default="20260", help="of the questions that scenarios are asked; `random`: another one")
-    group.addoption("--whole", action="store_true", help="ask every scenario every question")
+    group.addoption(
+        "--whole", action="store_true", help="ask every scenario every question, and run tests marked night"
+    )
     group.addoption("--replies", default=str(_ROOT / "build" / "replies"), help="folder of replies that are kept")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--whole)")
     if config.option.seed == "random":  # before pytest-xdist hands the options to its workers
         config.option.seed = str(secrets.randbelow(2**31))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests of the night out, unless they are asked for, all of them or one by its name."""
+    if config.option.whole or any("::" in word for word in config.option.file_or_dir or ()):
+        return
+    left_out = [item for item in items if item.get_closest_marker("night")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -114,6 +114,7 @@ def test_on_a_cpu_all_the_rest_runs_and_the_verdict_is_incomplete(acceptance: Ac
         assert word in run.page
 
 
+@pytest.mark.night
 def test_virtual_gpus_are_marked_and_never_pass(acceptance: Acceptance) -> None:
     run = acceptance("--device", "vgpu:T4", *FEW_STEPS)
     assert run.code == 3
@@ -148,6 +149,8 @@ def test_injected_faults_are_found_and_their_gpus_named(acceptance: Acceptance) 
     }
     assert len(run.report["injected_faults"]) == len(faults)
     assert "Faults were injected on purpose" in run.page
+    assert run.report["simulated"] is True
+    assert "Simulated: these GPUs are virtual" in run.page
 
 
 def test_a_dead_rank_and_a_lost_gpu_are_named(acceptance: Acceptance) -> None:
@@ -169,6 +172,7 @@ def test_a_hung_collective_ends_in_a_report_that_names_the_rank_behind(acceptanc
     assert "stand_still" in run.report["ranks"][1]["log"], "the stack says where it stood"
 
 
+@pytest.mark.night
 def test_running_out_of_memory_is_the_error_in_the_banner(acceptance: Acceptance) -> None:
     run = acceptance("--device", "vgpu:T4", "--inject", "oom:1")
     assert run.code == 1
@@ -185,7 +189,7 @@ def test_under_torchrun_the_report_is_the_same(acceptance: Acceptance) -> None:
     assert "- Training Status: SKIPPED" in run.output
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.night), 1])
 def test_under_torchrun_somebody_reports_when_a_whole_rank_is_killed(acceptance: Acceptance, rank: int) -> None:
     process = acceptance.start("--device", "cpu", launcher=TORCHRUN)
     ends = time.monotonic() + LIMIT_SECONDS

@@ -34,6 +34,7 @@ def test_there_is_a_page_and_it_is_small(name: str) -> None:
     assert str(ROOT) not in text, "a page says nothing of the machine that built it"
 
 
+@pytest.mark.night
 def test_with_the_solutions_every_cell_shows_something_right() -> None:
     for name, done in run("solutions", build.names()).items():
         assert build.errors(done) == [], name
