@@ -97,9 +97,7 @@ class TestMemory:
                 )
                 # Whichever runs first finds no workspaces of cuBLAS.
                 next(real).compare(profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
-        require_refused(
-            ['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], seen.endings
-        )
+        require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], seen.endings)
 
     @requires("every_stage_present")
     def test_memory_timeline_saved(self, submission: Submission, fresh: Fresh) -> None:

@@ -55,7 +55,9 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     seconds = samples[middle] if len(samples) % 2 else (samples[middle - 1] + samples[middle]) / 2
     return MatmulResult(
         device=torch.device(device).type,
-        dtype={torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}.get(dtype, str(dtype)[6:]),
+        dtype={torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}.get(
+            dtype, str(dtype)[6:]
+        ),
         size=size,
         iterations=iterations,
         seconds=seconds,
@@ -116,7 +118,11 @@ def main(argv=None):
     sizes = [int(n) for n in option(argv, "--sizes", "128,512,1024,2048,4096").split(",")]
     with open_device(option(argv, "--device", "auto"), values=False) as device:
         rows = compare_cpu_gpu(sizes, "cuda", int(option(argv, "--iterations", 100)))
-    document = {"schema": 1, "provenance": {"python": platform.python_version(), "simulated": device.simulated}, "results": []}
+    document = {
+        "schema": 1,
+        "provenance": {"python": platform.python_version(), "simulated": device.simulated},
+        "results": [],
+    }
     for c in rows:
         document["results"].append({"size": c.size, "cpu": vars(c.cpu), "gpu": vars(c.gpu), "speedup": c.speedup})
     (out / "benchmark.json").write_text(json.dumps(document))
