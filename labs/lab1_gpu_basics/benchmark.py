@@ -47,9 +47,10 @@ def benchmark_matmul(
     Returns:
         A `MatmulResult`. `seconds` is the *median* of the seconds per product over repeated measurements, so that one
         disturbed product does not spoil the result: time the products singly or in blocks, at least five measurements
-        when `iterations` is at least 5. Seconds are those that pass (wall time), not those of a busy processor. `tflops`
-        is 2 size^3 / seconds / 1e12. `iterations` is the number of timed products: that many, also where blocks of one
-        length do not add up to it. `device` is the device's type alone ("cuda"), `dtype` a name such as "float32".
+        when `iterations` is at least 5. Seconds are those that pass (wall time), not those of a busy processor.
+        `tflops` is 2 size^3 / seconds / 1e12. `iterations` is the number of timed products: that many, also where
+        blocks of one length do not add up to it. `device` is the device's type alone ("cuda"), `dtype` a name such as
+        "float32".
 
     Raises:
         ValueError: `size` or `iterations` is below 1, or `warmup` below 0.

@@ -11,7 +11,7 @@ from torch import nn
 
 from grader.shared.probes.handed_out import network
 
-IMPLEMENTATIONS: tuple[dict[str, bool], ...] = ({}, {"foreach": False}, {"fused": True})
+IMPLEMENTATIONS: tuple[dict[str, Any], ...] = ({}, {"foreach": False}, {"fused": True})
 """Of Adam: they keep the same, but the step takes different temporary tensors."""
 
 
@@ -32,7 +32,7 @@ def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: in
 
 
 def _step(
-    *, widths: Sequence[int], batch: int, room: Sequence[int], adam: dict[str, bool], dtype: str = "float32"
+    *, widths: Sequence[int], batch: int, room: Sequence[int], adam: dict[str, Any], dtype: str = "float32"
 ) -> list[dict[str, Any]]:
     create_model, create_batch = network(widths, batch, room)
     stages: list[dict[str, Any]] = []

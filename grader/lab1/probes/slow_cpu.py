@@ -19,7 +19,7 @@ class _Waiting(TorchDispatchMode):
     """Every product sleeps first, and its seconds are noted."""
 
     def __init__(self, wait: Any, note: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._wait, self._note = wait, note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

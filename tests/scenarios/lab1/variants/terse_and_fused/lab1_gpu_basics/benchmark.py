@@ -4,7 +4,7 @@ from time import perf_counter as now
 import torch
 
 from labkit import plotting
-from labkit.results import Comparison as C
+from labkit.results import Comparison as Both
 from labkit.results import MatmulResult as R
 
 from . import kept_benchmark as kept
@@ -22,7 +22,7 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     a, b = torch.randn(2, size, size, device=device).to(dtype)
     s = torch.cuda.synchronize if a.is_cuda else tuple
     t = []
-    for i in range(-warmup, iterations):
+    for _ in range(-warmup, iterations):
         s(), t.append(now()), a.mm(b), s()
         t[-1] = now() - t[-1]
     m = median(t[warmup:])
@@ -42,7 +42,7 @@ def compare_cpu_gpu(sizes=SIZES, device="cuda", iterations=100, *, dtype=torch.f
     for n in sizes:
         c = benchmark_matmul("cpu", n, cpu_iterations, dtype=dtype, warmup=1)
         g = benchmark_matmul(device, n, iterations, dtype=dtype)
-        out += [C(size=n, cpu=c, gpu=g, speedup=c.seconds / g.seconds)]
+        out += [Both(size=n, cpu=c, gpu=g, speedup=c.seconds / g.seconds)]
     return out
 
 
