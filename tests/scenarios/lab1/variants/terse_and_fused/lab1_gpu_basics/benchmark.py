@@ -69,7 +69,7 @@ def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seco
 def plot_speedup(comparisons, path):
     f, (x,) = plotting.new_figure("")
     x.semilogx(*zip(*sorted((c.size, c.speedup) for c in comparisons), strict=True), base=2)
-    x.axline((1, 1), slope=0)
+    x.axline((1, 1), (2, 1))
     return plotting.save_png(f, path)
 
 
