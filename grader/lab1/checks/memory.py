@@ -15,6 +15,7 @@ from grader.lab1.truth.refusals import require_refused
 from grader.shared.programs import picture_and_json
 from labkit.results import STAGES
 
+_ELEMENT_BYTES = (4, 2)
 _EITHER_FIRST = 0.24
 """Share of the peak in float16 that two libraries' workspaces may take, times 2 bytes; in float32 half of it."""
 
@@ -77,7 +78,6 @@ class TestMemory:
         case = comparisons(fresh)
         seen = submission.probe("lab1.memory.memory_precisions", values=False, **case)
         runs = [{**given, "dtype": dtype} for given in case["networks"] for dtype in ("float32", "float16")]
-        real = iter(truths(submission, runs, case["kept"], case["freed"]))
         hint = (
             "the whole model is cast, and each precision starts from nothing: model, batch and optimizer of the run "
             "before must be gone"
@@ -85,9 +85,10 @@ class TestMemory:
         for given, profiles in zip(case["networks"], seen.profiles, strict=True):
             names = [profile["dtype"] for profile in profiles]
             require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
-            require_equal([profile["device"] for profile in profiles], ["cuda"] * 2, what="MemoryProfile.device")
-            for profile, bytes_per_element in zip(profiles, (4, 2), strict=True):
+            for profile, bytes_per_element in zip(profiles, _ELEMENT_BYTES, strict=True):
                 stages = _allocated(profile, "compare_precisions()")
+                names = [stage["stage"] for stage in profile["stages"]]
+                require_equal(names, list(STAGES), what="stages of compare_precisions()")
                 require_parameters(
                     stages["model"] - stages["baseline"],
                     given["widths"],
@@ -95,8 +96,12 @@ class TestMemory:
                     f"bytes of the model in {profile['dtype']}, layers of {given['widths']}",
                     f"{bytes_per_element} bytes per number: {hint}",
                 )
-                # Whichever runs first finds no workspaces of cuBLAS.
-                next(real).compare(profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
+        told = [profile for profiles in seen.profiles for profile in profiles]
+        real = truths(submission, runs, case["kept"], case["freed"])
+        for truth, profile, bytes_per_element in zip(real, told, _ELEMENT_BYTES * len(case["networks"]), strict=True):
+            require_equal(profile["device"], "cuda", what="MemoryProfile.device")
+            # Whichever runs first finds no workspaces of cuBLAS.
+            truth.compare(profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
         require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], seen.endings)
 
     @requires("every_stage_present")

@@ -29,11 +29,10 @@ def _rows(seen: Any, asked: Sequence[str], steps: int, warmup: int, what: str) -
     require(
         not twice, f"{what}: {twice[:1]} stands there twice", "one OperationTime per operation, whatever its shapes"
     )
-    require_equal(
-        seen.steps_run,
-        warmup + steps,
-        what=f"{what}: calls of step() with {steps} steps after {warmup}",
-        hint="warmup + steps calls, of which the last ones are recorded",
+    require(
+        seen.steps_run == warmup + steps,
+        f"{what}: the step ran {seen.steps_run} times, expected {steps} after {warmup} to warm up",
+        "warmup + steps calls, of which the last ones are recorded",
     )
     missing = [name for name in asked if name not in names]
     require(
@@ -120,10 +119,10 @@ def require_profiled_on_cpu(seen: Any, steps: int, warmup: int) -> None:
         show=seconds,
         hint=f"in seconds, summed over the recorded calls; {_SELF}",
     )
+    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))
     require(
-        rows[outer]["cpu_seconds"] < _INNER_SHARE * rows[inner]["cpu_seconds"],
-        f"{what}: {outer}, which calls {inner}, takes {seconds(rows[outer]['cpu_seconds'])}, and {inner} itself "
-        f"{seconds(rows[inner]['cpu_seconds'])}",
+        own < _INNER_SHARE * called,
+        f"{what}: {outer}, which calls {inner}, takes {seconds(own)}, and {inner} itself {seconds(called)}",
         "self times: what an operation calls in turn is not its own",
     )
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import require, require_equal
+from gradebox.assertions import CheckFailed, require, require_equal
 from gradebox.fresh import Fresh
 from labkit.results import STAGES
 
@@ -92,11 +92,14 @@ def _symptom(drawn: Iterable[Iterable[Sequence[float]]], rows: Sequence[Sequence
 
 def require_memory_drawn(axes: Sequence[Mapping[str, Any]], profiles: Sequence[Mapping[str, Any]], what: str) -> None:
     """Fail unless allocated, reserved and peak memory of every profile are drawn in one unit and on one scale."""
-    values = {
-        (str(profile["dtype"]), figure): [float(stage[figure]) for stage in profile["stages"]]
-        for profile in profiles
-        for figure in _FIGURES
-    }
+    try:
+        values = {
+            (str(profile["dtype"]), figure): [float(stage[figure]) for stage in profile["stages"]]
+            for profile in profiles
+            for figure in _FIGURES
+        }
+    except (KeyError, TypeError, ValueError):
+        raise CheckFailed("the results hold no profiles", "save what compare_precisions returns") from None
     best: tuple[int, list[str]] = (-1, [])
     for side in (1, 0):
         heights = sorted(point[side] for one in axes for series in one["series"] for point in series)
