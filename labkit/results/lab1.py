@@ -57,7 +57,9 @@ class MemoryProfile:
     """Memory of one training step, stage by stage in the order of STAGES."""
 
     device: str
+    """Where it ran: "cuda"."""
     dtype: str
+    """Element type of parameters and inputs, as in "float32"."""
     stages: tuple[StageMemory, ...]
 
 

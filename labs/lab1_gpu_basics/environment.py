@@ -32,10 +32,10 @@ def check_environment(device: str | None = None) -> Environment:
         An `Environment` with
         - python: the version, as `platform.python_version()` gives it; torch: `torch.__version__`;
         - cuda: `torch.version.cuda`, what PyTorch was *built* for (None for a CPU build);
-        - driver: what NVML reports through `pynvml` (None when there is no driver to ask);
+        - driver: what NVML reports through `pynvml` (None when there is no driver to ask, or no `pynvml`);
         - device: "cuda" or "cpu";
         - device_name, memory_bytes (in all, not what is free), compute_capability as (major, minor): of GPU 0; on the
-          CPU the name is the processor's or, where the system does not tell, the machine's type, and the other two are
+          CPU the name is `platform.processor()` or, where that is empty, `platform.machine()`, and the other two are
           None;
         - profiler: whether PyTorch carries Kineto, the library that `torch.profiler` records with, as
           `torch.profiler.kineto_available()` says;

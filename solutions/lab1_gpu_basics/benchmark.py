@@ -38,24 +38,26 @@ def benchmark_matmul(
     dtype: torch.dtype = torch.float32,
     warmup: int = 10,
 ) -> MatmulResult:
-    """Time the product of two random `size` x `size` matrices, and nothing but the product.
+    """Time the product of two `size` x `size` matrices (random ones, say), and nothing but the product.
 
     A GPU works asynchronously: `a @ b` only puts the product into a queue and returns. So the device must be idle when
     the clock is started (else earlier work is counted) and idle again before it is stopped (else the product is not).
     The first products on a device also pay for loading libraries and choosing kernels: hence the warm-up.
 
     Args:
-        device: "cpu" or "cuda".
+        device: "cpu" or "cuda", as a text or as a `torch.device`.
         size: rows and columns of both operands, shape [size, size].
-        iterations: products to time; 1 is legal.
+        iterations: products to time, in all measurements together; 1 is legal.
         dtype: element type of the operands. They are created on the device in this type before the clock starts.
         warmup: products before the first timed one; 0 is legal.
 
     Returns:
         A `MatmulResult`. `seconds` is the *median* of the seconds per product over repeated measurements, so that one
         disturbed product does not spoil the result: time the products singly or in blocks, at least five measurements
-        when `iterations` is at least 5. `tflops` is 2 size^3 / seconds / 1e12. `iterations` is the number of timed
-        products, `device` the device's type ("cuda"), `dtype` a name such as "float32".
+        when `iterations` is at least 5. Seconds are those that pass (wall time), not those of a busy processor.
+        `tflops` is 2 size^3 / seconds / 1e12. `iterations` is the number of timed products: that many, also where
+        blocks of one length do not add up to it. `device` is the device's type alone ("cuda"), `dtype` a name such as
+        "float32".
 
     Raises:
         ValueError: `size` or `iterations` is below 1, or `warmup` below 0.
@@ -131,7 +133,7 @@ def compare_cpu_gpu(
         device: the GPU, "cuda".
         iterations: timed products per size on the GPU.
         dtype: on both sides. CPUs are very slow in float16.
-        cpu_iterations: timed products per size on the CPU: fewer, because a large one takes a second.
+        cpu_iterations: timed products per size on the CPU: fewer by default, because a large one takes a second.
 
     Returns:
         One `Comparison` per size, in the order of `sizes`; `speedup` is CPU seconds / GPU seconds.
@@ -159,7 +161,7 @@ def find_crossover(comparisons: Sequence[Comparison]) -> int | None:
     """Find the size from which on the GPU pays.
 
     Args:
-        comparisons: one per size, in any order.
+        comparisons: one per size, in any order; perhaps none at all.
 
     Returns:
         The smallest measured size for which, and for every larger measured size, the GPU is faster (speedup above 1);
@@ -253,7 +255,7 @@ def plot_speedup(comparisons: Sequence[Comparison], path: Path | str) -> Path:
         path: the PNG file to write.
 
     Returns:
-        The path written.
+        The path written, as it was given.
 
     Raises:
         OSError: the file cannot be written.

@@ -49,7 +49,8 @@ def profile_training_memory(
 
     1. baseline: the cache is emptied; nothing of this step is on the device yet. What is allocated now belongs to
        others: on a second call, before PyTorch 2.15, the workspaces that cuBLAS keeps from its first product on.
-    2. model: the model is moved to the device and cast to `dtype`, and Adam is created for it.
+    2. model: the model is moved to the device and cast to `dtype`, and `torch.optim.Adam` is created for it, with its
+       defaults; which of its implementations does the work (`foreach`, `fused`) is yours to choose.
     3. forward: the batch is moved to the device (inputs cast to `dtype`, targets as they are) and the output computed.
     4. loss: the cross entropy of output and targets is computed.
     5. backward: gradients are computed; the graph with its saved activations is freed.
@@ -69,7 +70,8 @@ def profile_training_memory(
         - allocated_bytes: `torch.cuda.memory_allocated` at the end of the stage;
         - reserved_bytes: `torch.cuda.memory_reserved` at the end of the stage (what the caching allocator holds);
         - peak_bytes: `torch.cuda.max_memory_allocated` of this stage alone, because the peak is reset as it begins.
-        The device is synchronised before each reading.
+        What others hold on the device is counted with it, in every stage. Synchronising before a reading changes none
+        of the three (PyTorch counts on the host), but is a good habit.
 
     Raises:
         ValueError: `device` is a CPU, whose memory PyTorch does not count.
@@ -194,14 +196,14 @@ def find_bottleneck(profile: MemoryProfile) -> str:
 
 
 def plot_memory(profiles: Sequence[MemoryProfile], path: Path | str) -> Path:
-    """Plot allocated, reserved and peak memory over the stages, the profiles side by side on one scale.
+    """Plot allocated, reserved and peak memory over the stages, the profiles side by side on one scale, in one unit.
 
     Args:
         profiles: one or more.
         path: the PNG file to write.
 
     Returns:
-        The path written.
+        The path written, as it was given.
 
     Raises:
         OSError: the file cannot be written.

@@ -29,13 +29,14 @@ def profile_operations(
     """Record some calls of `step` with `torch.profiler` and sum up the time by operation.
 
     Args:
-        step: does the work, for example one training step; called `warmup + steps` times.
+        step: does the work, for example one training step; called `warmup + steps` times, and no more.
         device: where the work runs, "cuda" or "cpu".
         steps: recorded calls.
         warmup: calls before the recording starts. They are not recorded, and the device is idle when it starts.
 
     Returns:
-        One `OperationTime` per PyTorch operation (its name begins with "aten::") that ran while recording:
+        One `OperationTime` per PyTorch operation (its name begins with "aten::") that ran while recording, whatever the
+        shapes it ran with, and also if it launched no kernel:
         - calls: how often, over all recorded steps together;
         - cpu_seconds, device_seconds: *self* times, that is without the operations it called in turn, summed over
           these calls, in seconds (the profiler itself counts in microseconds). A kernel counts for the operation that

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from gradebox.assertions import number, require, require_between, require_close, require_equal, seconds, shown
+from collections.abc import Sequence
+
+from gradebox.assertions import require_close, require_equal, seconds
 from gradebox.criterion import criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.checks import report as lab1_report
+from grader.lab1.truth.operations import (
+    made_up_operations,
+    require_profiled,
+    require_profiled_on_cpu,
+    require_slowest,
+)
+from grader.lab1.truth.refusals import calls_of, require_refused
 from labkit.results import STAGES
+
+_USUAL_BYTES = 4
+_CPU_SIZE = 512
+"""Rows and columns of a product that a CPU is busy with for milliseconds."""
+_TIES = (("launch", "memory"), ("launch", "compute"), ("memory", "compute"), ("launch", "memory", "compute"))
 
 
 @criterion("lab1.analysis")
@@ -20,49 +34,69 @@ class TestAnalysis:
             rows = []
             for size, win in zip(sizes, wins, strict=True):
                 gpu = fresh.log_uniform(1e-5, 1e-2)
-                rows.append([size, gpu * fresh.uniform(1.2, 40) if win else gpu / fresh.uniform(1.2, 40), gpu])
+                ratio = fresh.log_uniform(1.001, 40)
+                # As fast as the CPU is not faster.
+                rows.append([size, gpu * ratio if win else gpu / fresh.shuffled((1.0, ratio))[0], gpu])
             stays = [i for i in range(len(wins)) if all(wins[i:])]
             answers.append(sizes[stays[0]] if stays else None)
             order = fresh.shuffled(list(range(len(rows))))
             cases.append([rows[index] for index in order])
+        cases.insert(place := fresh.integer(0, len(cases)), [])
+        answers.insert(place, None)
         seen = submission.numeric_probe("lab1.gpu_basics.crossover", cases=cases)
         for case, answer, told in zip(cases, answers, seen.sizes, strict=True):
-            shown = ", ".join(f"{row[0]}: {row[1] / row[2]:.3g}x" for row in sorted(case))
+            shown = ", ".join(f"{row[0]}: {row[1] / row[2]:.4g}x" for row in sorted(case)) or "of no size at all"
             require_equal(
                 told,
                 answer,
                 what=f"find_crossover() for speedups {shown}",
-                hint="the smallest size from which on the GPU is faster at every larger measured size; None if never",
+                hint="the smallest size from which on the GPU is faster (above 1) at every larger "
+                "measured size; None if never",
             )
 
     def test_bound_named(self, submission: Submission, fresh: Fresh) -> None:
         """Names what bounds a product: launch, memory or compute."""
-        cases, answers = [], []
+        cases: list[dict[str, float]] = []
+        answers: list[tuple[str, dict[str, float]]] = []
         for answer in fresh.shuffled(("launch", "memory", "compute") * 3):
             size, element = fresh.integer(64, 8192), 2 ** fresh.integer(1, 3)
             rest = [fresh.log_uniform(1e-6, 1e-3) for _ in range(2)]
             longest = max(rest) * fresh.uniform(1.2, 1.8)  # close, so that a wrong factor of 2 or 3 shows
             names = [name for name in ("launch", "memory", "compute") if name != answer]
             took = {answer: longest, names[0]: rest[0], names[1]: rest[1]}
-            cases.append(
-                {
-                    "size": size,
-                    "peak_tflops": 2 * size**3 / took["compute"] / 1e12,
-                    "bandwidth_bytes_per_second": 3 * size**2 * element / took["memory"],
-                    "launch_seconds": took["launch"],
-                    "bytes_per_element": element,
-                }
-            )
+            case = {
+                "size": size,
+                "peak_tflops": 2 * size**3 / took["compute"] / 1e12,
+                "bandwidth_bytes_per_second": 3 * size**2 * element / took["memory"],
+                "launch_seconds": took["launch"],
+            }
+            if element != _USUAL_BYTES or fresh.integer(0, 1):  # it need not be told
+                case["bytes_per_element"] = element
+            cases.append(case)
             answers.append((answer, took))
-        seen = submission.numeric_probe("lab1.gpu_basics.bounds", cases=cases)
+        for tied in _TIES:
+            case, took = _tied(fresh, tied)
+            place = fresh.integer(0, len(cases))
+            cases.insert(place, case)
+            answers.insert(place, (tied[0], took))
+        usual = {"size": 512, "peak_tflops": 8.0, "bandwidth_bytes_per_second": 3e11, "launch_seconds": 5e-6}
+        nonsense = [
+            {name: value}
+            for name in ("size", "bytes_per_element", "peak_tflops", "bandwidth_bytes_per_second")
+            for value in (0, -fresh.integer(1, 9))
+        ]
+        refused = [{**usual, **case} for case in nonsense]
+        seen = submission.numeric_probe("lab1.gpu_basics.bounds", cases=cases, refused=refused)
         for (answer, took), told in zip(answers, seen.bounds, strict=True):
             shown = ", ".join(f"{name} {seconds(value)}" for name, value in sorted(took.items()))
             require_equal(
                 told,
                 answer,
                 what=f"classify_bound() where the three limits are {shown}",
-                hint="the bound is what takes longest: the launch, moving 3 n² elements, or 2 n³ operations",
+                hint="the bound is what takes longest: the launch, moving 3 n² elements, or 2 n³ operations; of equal "
+                "ones the first of launch, memory, compute",
             )
+        require_refused(calls_of("classify_bound", nonsense), seen.endings)
 
     def test_peak_share_computed(self, submission: Submission, fresh: Fresh) -> None:
         """Computes the share of the peak that was reached."""
@@ -71,11 +105,13 @@ class TestAnalysis:
             size, share, peak = fresh.odd(101, 4097), fresh.uniform(0.05, 0.95), fresh.uniform(5, 900)
             cases.append({"size": size, "seconds": 2 * size**3 / (share * peak * 1e12), "peak_tflops": peak})
             answers.append(share)
-        seen = submission.numeric_probe("lab1.gpu_basics.peak_share", cases=cases)
+        refused = [0, -fresh.uniform(1, 99)]
+        seen = submission.numeric_probe("lab1.gpu_basics.peak_share", cases=cases, refused=refused)
         for answer, told in zip(answers, seen.shares, strict=True):
             require_close(
                 told, answer, relative=1e-6, what="peak_share()", hint="a ratio: achieved TFLOPS over peak TFLOPS"
             )
+        require_refused(calls_of("peak_share", [{"peak_tflops": peak} for peak in refused]), seen.endings)
 
     def test_bottleneck_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the stage that needs the most memory."""
@@ -84,23 +120,30 @@ class TestAnalysis:
         peaks = [[fresh.integer(10**6, 5 * 10**8) for _ in STAGES] for _ in winners]
         for row, winner in zip(peaks, winners, strict=True):
             row[winner] = max(row) + fresh.integer(10**6, 10**8)
+        for row, winner in zip(peaks[:2], winners[:2], strict=True):  # of equal ones the first
+            for later in range(winner + 1, count):
+                row[later] = fresh.shuffled((row[later], row[winner]))[0]
+            row[-1] = row[winner]
         allocated = [[fresh.integer(10**5, peak) for peak in row] for row in peaks]
         for held, winner in zip(allocated, winners, strict=True):  # who needs most is never who holds most
             held[winner] = max(size for stage, size in enumerate(held) if stage != winner) // 2
-        seen = submission.numeric_probe("lab1.gpu_basics.bottleneck", peaks=peaks, allocated=allocated)
+        reserved = [[max(row) + fresh.integer(10**6, 10**8) for _ in row] for row in peaks]
+        seen = submission.numeric_probe("lab1.memory.bottleneck", peaks=peaks, allocated=allocated, reserved=reserved)
         for row, winner, told in zip(peaks, winners, seen.stages, strict=True):
             require_equal(
-                told, STAGES[winner], what=f"find_bottleneck() for peaks {row}", hint="the largest peak_bytes"
+                told,
+                STAGES[winner],
+                what=f"find_bottleneck() for peaks {row}",
+                hint="the largest peak_bytes; of equal ones the first",
             )
         for held, told in zip(allocated, seen.increases, strict=True):
             steps = [after - before for before, after in zip([0, *held], held, strict=False)]
-            wanted = dict(zip(STAGES, steps, strict=True))
-            require(
-                isinstance(told, dict), f"stage_increases() returned {shown(told)}, expected a dict of stage: bytes"
+            require_equal(
+                told,
+                [[name, step] for name, step in zip(STAGES, steps, strict=True)],
+                what=f"stage_increases() for allocated bytes {held}",
+                hint="from the stage before to this one, in the order of the stages; the first counts from 0",
             )
-            told = {name: value for name, value in told.items() if name != STAGES[0]}
-            wanted.pop(STAGES[0])
-            require_equal(told, wanted, what=f"stage_increases() for allocated bytes {held}")
 
     def test_slowest_operation_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the slowest operation of a training step."""
@@ -115,54 +158,29 @@ class TestAnalysis:
             longer = round(fresh.uniform(1.6, 4.0), 3)
             shorter = round(fresh.uniform(1.2, longer), 3)
             paces = [[f"aten::{name}", longer if name == slowest else shorter] for name in repeats]
+            warmup = fresh.integer(0, 4)
             seen = submission.probe(
-                "lab1.gpu_basics.operations",
+                "lab1.operations.operations",
                 values=not submission.device.simulated,
                 size=size,
                 repeats=repeats,
                 steps=steps,
-                warmup=2,
+                warmup=warmup,
                 paces=paces if submission.device.simulated else [],
             )
-            require(bool(seen.operations), "profile_operations() returned nothing")
-            first = seen.operations[0]
-            require(
-                first["name"] == f"aten::{slowest}",
-                f"the slowest operation of a step with {repeats}: saw {first['name']!r}, expected 'aten::{slowest}'",
-                "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
-            )
-            require_equal(
-                first["calls"],
-                steps * repeats[slowest],
-                what=f"calls of {first['name']} in {steps} profiled steps",
-                hint="warm-up steps run before the profiler starts; every profiled step is counted",
-            )
-            took = [number(row["device_seconds"], "device_seconds") for row in seen.operations]
-            require(took == sorted(took, reverse=True), f"the operations are not sorted by device_seconds: {took[:5]}")
-            if submission.device.simulated:
-                require(
-                    seen.steps_run >= steps and f"aten::{slowest}" in seen.device_seconds,
-                    f"profile_operations(): the step ran {seen.steps_run} times, expected at least {steps}",
-                    "call step() in the profiled steps: what was not run cannot be profiled",
-                )
-                kernel = seen.device_seconds[f"aten::{slowest}"] * steps / seen.steps_run
-                require_close(
-                    took[0],
-                    kernel,
-                    relative=0.02,
-                    what=f"device seconds of {first['name']} in {steps} steps",
-                    show=seconds,
-                    hint="the profiler's times are in microseconds",
-                )
-                everything = sum(seen.device_seconds.values()) * steps / seen.steps_run
-                require_between(
-                    sum(took),
-                    0,
-                    1.02 * everything,
-                    what=f"device seconds of all operations together in {steps} steps",
-                    show=seconds,
-                    hint="self times: without the operations called in turn, and without listing kernels a second time",
-                )
+            require_profiled(seen, f"aten::{slowest}", repeats, steps, warmup, timed=submission.device.simulated)
+        nonsense = fresh.shuffled([{"steps": 0}, {"steps": -1}, {"warmup": -1}])
+        steps, warmup = fresh.integer(3, 5), fresh.integer(0, 3)
+        seen = submission.probe(
+            "lab1.operations.on_cpu", device="cpu", size=_CPU_SIZE, steps=steps, warmup=warmup, refused=nonsense
+        )
+        require_profiled_on_cpu(seen, steps, warmup)
+        require_refused(calls_of("profile_operations", nonsense), seen.endings)
+        lists, counts = made_up_operations(fresh)
+        refused = [0, -fresh.integer(1, 9)]
+        seen = submission.numeric_probe("lab1.operations.slowest", cases=lists, counts=counts, refused=refused)
+        require_slowest(lists, counts, seen.names)
+        require_refused(calls_of("slowest", [{"count": count} for count in refused]), seen.endings)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""
@@ -178,3 +196,22 @@ def _outcomes(fresh: Fresh) -> list[list[int]]:
     lucky = [[*row(0, 0), *row(1, 1), *row(0, 1), *row(1, 1)] for _ in range(3)]
     rising = [[*row(0, 1), *row(1, 1)] for _ in range(3)]
     return fresh.shuffled([*lucky, *rising, row(1, 2), row(0, 2), [*row(0, 0), *row(1, 1), *row(0, 1)]])
+
+
+def _tied(fresh: Fresh, tied: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Arguments of `classify_bound` for which exactly these limits are equal and longest, and the three limits.
+
+    Powers of two keep the quotients equal to the last bit, whatever the order of the divisions.
+    """
+    size, element, peak = 2 ** fresh.integer(6, 13), 2 ** fresh.integer(1, 3), 2.0 ** fresh.integer(-1, 8)
+    compute = 2 * size**3 / (peak * 1e12)
+    bandwidth = 3 * size**2 * element / (2 * size**3 / peak) * 1e12
+    shorter = 2.0 ** -fresh.integer(1, 3)
+    took = {name: compute if name in tied else compute * shorter for name in ("launch", "memory", "compute")}
+    return {
+        "size": size,
+        "peak_tflops": peak / (took["compute"] / compute),
+        "bandwidth_bytes_per_second": bandwidth / (took["memory"] / compute),
+        "launch_seconds": took["launch"],
+        "bytes_per_element": element,
+    }, took

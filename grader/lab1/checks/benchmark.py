@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
-from gradebox.assertions import number, positive, require, require_between, require_close, require_equal, seconds
+from gradebox.assertions import (
+    CheckFailed,
+    number,
+    positive,
+    require,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab1.truth.pictures import made_up_comparisons, require_speedups_drawn, require_written
+from grader.lab1.truth.refusals import calls_of, require_refused
 from grader.lab1.truth.timing import (
     Call,
+    count_of,
     expected,
     expected_on_host,
     host_paces,
@@ -21,6 +35,15 @@ from grader.lab1.truth.timing import (
 )
 from grader.shared.programs import picture_and_json
 
+_MANY = 60
+_OWN_WARM_UP = 3
+"""Products per timed one: `torch.utils.benchmark` runs two before each measurement."""
+_REFUSED = (
+    {"sizes": [64], "device": "cpu"},
+    {"sizes": [64, 0]},
+    {"sizes": [64], "iterations": 0},
+    {"sizes": [64], "cpu_iterations": 0},
+)
 ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
 _BOTH = "call benchmark_matmul for the CPU and for the GPU"
 DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
@@ -28,26 +51,20 @@ DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
 
 @criterion("lab1.benchmark")
 class TestBenchmark:
-    def test_environment_described(self, submission: Submission) -> None:
+    def test_environment_described(self, submission: Submission, fresh: Fresh) -> None:
         """Describes the machine that it runs on."""
-        seen = submission.probe("lab1.gpu_basics.environment")
-        told = seen.told
-        require_equal(told["python"], seen.python, what="Environment.python")
-        require_equal(told["torch"], seen.torch, what="Environment.torch")
-        require_equal(told["cuda"], seen.cuda, what="Environment.cuda", hint="what PyTorch was built for")
-        require_equal(told["simulated"], submission.device.simulated, what="Environment.simulated")
-        require_equal(told["device"], "cuda", what="Environment.device where a GPU is present")
-        require_equal(told["device_name"], seen.device_name, what="Environment.device_name")
-        require_equal(told["memory_bytes"], seen.memory_bytes, what="Environment.memory_bytes")
-        require_equal(told["compute_capability"], seen.capability, what="Environment.compute_capability")
-        require(bool(told["driver"]), "Environment.driver is empty although NVML answers", "ask pynvml for it")
+        refused = ["cuda:0", fresh.shuffled(("tpu", "gpu", "CUDA"))[0]]
+        devices = fresh.shuffled((None, "cuda", "cpu"))
+        seen = submission.probe("lab1.gpu_basics.environment", devices=devices, refused=refused)
+        _require_described(submission, seen, [device or "cuda" for device in devices])
+        require_refused([f"check_environment({device!r})" for device in refused], seen.endings)
         if submission.device.simulated:
-            without = submission.probe("lab1.gpu_basics.environment", device="cpu").told
-            require_equal(without["device"], "cpu", what="Environment.device on a machine without a GPU")
-            require_equal(without["driver"], None, what="Environment.driver on a machine without a driver", hint=ABSENT)
-            require_equal(
-                without["memory_bytes"], None, what="Environment.memory_bytes on a machine without a GPU", hint=ABSENT
-            )
+            there = fresh.shuffled((None, "cpu"))
+            refused = ["cuda", refused[1]]
+            seen = submission.probe("lab1.gpu_basics.environment", device="cpu", devices=there, refused=refused)
+            _require_described(submission, seen, ["cpu", "cpu"], ", on a machine without a GPU", simulated=False)
+            calls = [f"check_environment({device!r}) on a machine without a GPU" for device in refused]
+            require_refused(calls, seen.endings)
 
     def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
         """Returns a complete result."""
@@ -56,7 +73,6 @@ class TestBenchmark:
         result = seen["result"]
         require_equal(result["size"], size, what="MatmulResult.size")
         require_equal(result["iterations"], 7, what="MatmulResult.iterations")
-        require(str(result["device"]).startswith("cuda"), f"MatmulResult.device: saw {result['device']!r}")
         require(number(result["seconds"], "MatmulResult.seconds") > 0, f"seconds: saw {result['seconds']}")
         require(number(result["tflops"], "MatmulResult.tflops") > 0, f"tflops: saw {result['tflops']}")
 
@@ -67,16 +83,16 @@ class TestBenchmark:
         calls: list[Call] = [
             {"size": fresh.odd(201, 299), "iterations": 6, "dtype": "float16"},
             {"size": fresh.odd(301, 399), "iterations": 6, "dtype": "float32"},
+            {"size": fresh.odd(301, 399), "iterations": 6, "dtype": fresh.shuffled(("bfloat16", "float64"))[0]},
             {"size": fresh.odd(31, 63), "iterations": 6, "device": "cpu"},
+            {"size": long_size(device, fresh), "iterations": 6, "as_object": True},
         ]
         for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
             place, dtype = call.get("device", "cuda"), call.get("dtype", "float32")
             what = f"benchmark_matmul({place!r}, {call['size']}, dtype={dtype})"
             told = seen["result"]
-            require(str(told["device"]).startswith(place), f"{what}: the result says device {told['device']!r}")
-            require(
-                str(told["dtype"]).removeprefix("torch.") == dtype, f"{what}: the result says dtype {told['dtype']!r}"
-            )
+            require_equal(told["device"], place, what=f"{what}: MatmulResult.device", hint="the device's type alone")
+            require_equal(told["dtype"], dtype, what=f"{what}: MatmulResult.dtype", hint='a name without "torch."')
             on_gpu = [product for product in seen["products"] if product["device"] == "cuda"]
             if place == "cpu":
                 require(not on_gpu, f"{what} ran products on the GPU", "create both operands on `device`")
@@ -90,13 +106,22 @@ class TestBenchmark:
                 f"{call['iterations']}" + (f"; also saw {', '.join(others)}" if others else ""),
                 "create both operands on `device` in `dtype` before the clock starts",
             )
+            if call.get("as_object"):
+                took, least = number(told["seconds"], "MatmulResult.seconds"), expected(device, call, seen).low
+                require(
+                    took >= 0.5 * least,
+                    f"benchmark_matmul(torch.device('cuda'), {call['size']}): saw {seconds(took)}, expected "
+                    f"{seconds(least)}; with 'cuda' as a text it may be right",
+                    "a torch.device is not equal to a text: make one kind of the other before you compare",
+                )
 
     @requires("returns_result")
     def test_warmed_up(self, submission: Submission, fresh: Fresh) -> None:
         """Warms up before it measures."""
         device = submission.device.name
-        call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": 5}
-        (seen,) = measure(submission, fresh, device, [call])
+        call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": fresh.integer(1, 9)}
+        often = {"size": fresh.odd(301, 399), "iterations": 1, "warmup": fresh.integer(31, 60)}
+        seen, long = measure(submission, fresh, device, [call, often])
         hint = "the first product also loads a library; run `warmup` products before the clock starts"
         require_ran(call, seen, hint)
         honest = expected(device, call, seen).high
@@ -105,6 +130,12 @@ class TestBenchmark:
             least_read(device, call, seen) <= took <= 50 * honest,
             f"the first product in a new process: saw {seconds(took)}, expected about {seconds(honest)}",
             hint,
+        )
+        ran = count_of(often, long)
+        require(
+            ran > often["warmup"],
+            f"benchmark_matmul(..., iterations=1, warmup={often['warmup']}) ran {ran} products",
+            "warmup says how many products come before the first timed one",
         )
 
     @requires("returns_result")
@@ -136,9 +167,10 @@ class TestBenchmark:
     def test_seconds_per_product(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the seconds of one product."""
         device = submission.device.name
-        counts = fresh.shuffled([4, 8, 16, 32])
+        # Few ones, and numbers that no block divides.
+        counts = fresh.shuffled([fresh.integer(2, 4), fresh.integer(6, 9), 5 * fresh.integer(3, 5) + 1, _MANY - 1])
         calls = [
-            {"size": size, "iterations": count}
+            {"size": size, "iterations": count, "warmup": fresh.integer(0, 3)}
             for size, count in zip(long_sizes(device, fresh, len(counts)), counts, strict=True)
         ]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
@@ -152,52 +184,158 @@ class TestBenchmark:
                 expected=f"about {seconds(honest.low)}",
                 hint="MatmulResult.seconds is per product: divide by the number of products between start and stop",
             )
+            ran, asked = count_of(call, seen), call["warmup"] + call["iterations"]
+            # Some timers warm up by themselves, even for each product.
+            require(
+                asked <= ran <= _OWN_WARM_UP * (call["iterations"] + 4) + call["warmup"],
+                f"benchmark_matmul(..., iterations={call['iterations']}, warmup={call['warmup']}) ran {ran} products, "
+                f"expected {asked}",
+                "iterations counts the timed products of all measurements together, the last, shorter block included",
+            )
 
     @requires("returns_result")
     def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
         """Compares the CPU with the GPU at every size."""
         simulated = submission.device.simulated
         sizes = [fresh.odd(33, 1023) for _ in range(fresh.integer(4, 6))]
-        calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(5, 15)}]
+        dtype = fresh.shuffled(("float16", "bfloat16", "float64"))[0] if simulated else "float64"
+        calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(8, 15), "cpu_iterations": 7}]
+        calls.append({"sizes": fresh.shuffled(sizes[:2]), "iterations": 6, "cpu_iterations": 8, "dtype": dtype})
         if simulated:  # the default takes long on a real CPU
             calls.append({})
         paces = host_paces(fresh, sizes) if simulated else []
-        seen = submission.probe("lab1.gpu_basics.compare", values=not simulated, calls=calls, host_paces=paces)
+        seen = submission.probe(
+            "lab1.gpu_basics.compare", values=not simulated, calls=calls, refused=_REFUSED, host_paces=paces
+        )
         for arguments, rows in zip(calls, seen.rows, strict=True):
             wanted = arguments.get("sizes", DEFAULT_SIZES)
             require_equal([row["size"] for row in rows], wanted, what="sizes of compare_cpu_gpu()")
             for row in rows:
-                _require_compared(row, arguments.get("iterations", 100))
+                kind = arguments.get("dtype", "float32")
+                _require_compared(row, arguments.get("iterations", 100), arguments.get("cpu_iterations"), kind)
                 if simulated:
-                    expected_on_host(submission.device.name, row["size"], paces).require(
+                    expected_on_host(submission.device.name, row["size"], paces, kind).require(
                         row["cpu"]["seconds"],
                         f"compare_cpu_gpu() at {row['size']}: .cpu.seconds, per product on a CPU that is slower than "
                         "its data sheet",
                         _BOTH,
                     )
-        for size in sizes:
-            call = {**calls[0], "size": size}
+        for call in [{**given, "size": size} for given in calls[:2] for size in given["sizes"]]:
             require_ran(call, {"products": seen.products}, _BOTH)
             if not simulated:  # where no CPU's time is known, its products were seen
                 require_ran({**call, "iterations": 1}, {"products": seen.products}, _BOTH, place="cpu")
 
-    @requires("returns_result", "all_sizes_compared")
+        calls_refused = calls_of("compare_cpu_gpu", _REFUSED)
+        require_refused(calls_refused, seen.endings)
+
+    @requires("returns_result")
+    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+        """Refuses arguments that make no sense."""
+        size = fresh.odd(33, 99)
+        cases = [
+            {"size": 0},
+            {"size": -size},
+            {"size": size, "iterations": 0},
+            {"size": size, "iterations": -fresh.integer(1, 9)},
+            {"size": size, "iterations": 5, "warmup": -fresh.integer(1, 9)},
+        ]
+        seen = submission.probe("lab1.gpu_basics.matmul_refusals", values=False, cases=cases)
+        require_refused(calls_of("benchmark_matmul", cases), seen.endings)
+
+    @requires("returns_result")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
         chosen = ",".join(map(str, sizes))
         arguments = ["--sizes", chosen, "--iterations", "5"]
-        seen = submission.probe("shared.programs.run", module="lab1_gpu_basics.benchmark", arguments=arguments)
+        plots = [made_up_comparisons(fresh) for _ in range(2)]
+        seen = submission.probe("lab1.pictures.benchmark", arguments=arguments, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
+        what = f"benchmark --sizes {chosen}"
         found = [row.get("size") for row in rows if isinstance(row, dict)]
-        require_equal(found, sizes, what=f"sizes in the results of `benchmark --sizes {chosen}`")
+        require_equal(found, sizes, what=f"sizes in the results of `{what}`")
+        for name, files in (("benchmark.json", seen.json), ("speedup.png", seen.pictures)):
+            require(name in files, f"`{what}` wrote {', '.join(files)} into --out, and no {name}")
+        require(
+            _is_simulated(seen.json["benchmark.json"]) is submission.device.simulated,
+            f"`{what}`: benchmark.json does not say whether its times are simulated",
+            "labkit.results.save_json writes the device's provenance beside the results",
+        )
+        saved = [[row["size"], row["cpu"]["seconds"], row["gpu"]["seconds"]] for row in map(_compared, rows)]
+        for given, plot, of in zip([saved, *plots], [seen.shown, *seen.plots], ("speedup.png", *_CALLS), strict=True):
+            require_speedups_drawn(plot, given, of)
+        require_written("plot_speedup", seen)
 
 
-def _require_compared(row: dict[str, Any], iterations: int) -> None:
+_CALLS = ("plot_speedup() of some comparisons", "plot_speedup() of others")
+
+
+def _is_simulated(text: str) -> Any:
+    """What a results file says of its device, or None."""
+    try:
+        return json.loads(text)["provenance"]["simulated"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _compared(row: Any) -> dict[str, Any]:
+    """A row of the results that has both times, and their ratio."""
+    try:
+        cpu, gpu = (positive(row[side]["seconds"], f"benchmark.json: {side}.seconds") for side in ("cpu", "gpu"))
+        ratio = row["speedup"]
+    except (KeyError, TypeError):
+        raise CheckFailed(
+            "benchmark.json holds no comparisons", "save what compare_cpu_gpu returns with labkit.results.save_json"
+        ) from None
+    require_close(ratio, cpu / gpu, relative=1e-3, what=f"benchmark.json: speedup at {row['size']}")
+    return dict(row)
+
+
+def _require_described(
+    submission: Submission, seen: Any, devices: Sequence[str], where: str = "", *, simulated: bool | None = None
+) -> None:
+    """Fail unless each description is what the probe found, for the device that it is of."""
+    bare = seen.without_pynvml
+    require(bare["driver"] in (None, seen.driver), f"Environment.driver without pynvml: saw {bare['driver']!r}", ABSENT)
+    for told, device in zip([*seen.told, bare], [*devices, devices[0] if where else "cuda"], strict=True):
+        gpu = device == "cuda"
+        wanted = {
+            "python": seen.python,
+            "torch": seen.torch,
+            "cuda": seen.cuda,
+            "driver": bare["driver"] if told is bare else seen.driver,
+            "device": device,
+            "device_name": seen.device_name if gpu else seen.processor,
+            "memory_bytes": seen.memory_bytes if gpu else None,
+            "compute_capability": seen.capability if gpu else None,
+            "profiler": seen.profiler,
+            "simulated": submission.device.simulated if simulated is None else simulated,
+        }
+        for name, value in wanted.items():
+            hint = _ENVIRONMENT_HINTS.get(name, ABSENT if value is None else "")
+            require_equal(told[name], value, what=f"Environment.{name} of {device!r}{where}", hint=hint)
+
+
+_ENVIRONMENT_HINTS = {
+    "cuda": "what PyTorch was built for",
+    "driver": f"ask NVML through pynvml; {ABSENT}",
+    "memory_bytes": "all of the GPU's memory, not what is free; None on a CPU",
+    "device_name": "of GPU 0, or platform.processor() and, where that says nothing, platform.machine()",
+}
+
+
+def _require_compared(
+    row: dict[str, Any], iterations: int, cpu_iterations: int | None = None, dtype: str = "float32"
+) -> None:
     """Fail unless one comparison is of a CPU with a GPU, and its ratio the right way up."""
     what = f"compare_cpu_gpu() at {row['size']}"
     require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
     require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
     require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations")
+    if cpu_iterations is not None:
+        require_equal(row["cpu"]["iterations"], cpu_iterations, what=f"{what}: .cpu.iterations")
+    for side in ("cpu", "gpu"):
+        kind = str(row[side]["dtype"]).removeprefix("torch.")
+        require_equal(kind, dtype, what=f"{what}: .{side}.dtype")
     cpu, gpu = (positive(row[side]["seconds"], f"{what}: .{side}.seconds") for side in ("cpu", "gpu"))
     require_close(row["speedup"], cpu / gpu, relative=1e-6, what=f"{what}, speedup = cpu.seconds / gpu.seconds")

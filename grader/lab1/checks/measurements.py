@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import number, require, require_close, seconds
+from gradebox.assertions import number, positive, require, require_between, require_close, seconds
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
@@ -25,6 +25,11 @@ _DISTURBED, _RUN = 25, 5
 
 A run of five lies in two blocks of four or five products at most, in three of two or three: the median of five or more
 single times or blocks stays what it is, wherever the runs begin. The mean, the smallest, the largest are wrong."""
+_NAPS = (0.008, 0.016)
+"""Seconds that a product on a CPU waits: far more than it computes."""
+_BUSY = 3
+"""Times as long as the longest of the products a median may be, on a machine that does other things, too."""
+_NEAR = 0.02
 SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
 
 
@@ -42,6 +47,19 @@ class TestMeasurements:
                     f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
                     SYNC_HINT,
                 )
+        # A CPU on which each product waits for something: only a clock on the wall sees that.
+        nap = round(fresh.uniform(*_NAPS), 4)
+        seen = submission.probe(
+            "lab1.slow_cpu.matmul", device="cpu", size=fresh.odd(31, 63), iterations=5, warmup=1, nap_seconds=nap
+        )
+        require_between(
+            seen.result["seconds"],
+            0.98 * nap,
+            _BUSY * max(seen.took),
+            what=f"seconds per product on a CPU that takes {seconds(nap)} for each",
+            show=seconds,
+            hint="the time that passes (time.perf_counter), not the time for which a processor was busy",
+        )
 
     @requires("lab1.benchmark.returns_result")
     def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
@@ -59,17 +77,21 @@ class TestMeasurements:
     def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
         """Counts TFLOPS from the size and the seconds."""
         device = submission.device.name
-        calls = [{"size": fresh.odd(101, 999), "iterations": 5} for _ in range(3)]
-        for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
-            require(took > 0, f"MatmulResult.seconds: saw {took}")
+        sizes = sorted((fresh.odd(101, 999) for _ in range(3)), reverse=True)
+        calls = [{"size": size, "iterations": 5} for size in sizes]
+        # One slow product: only the median's TFLOPS are those of the seconds that are told.
+        hiccups = [[{"first": fresh.integer(0, 4), "count": 1, "factor": 200.0}] for _ in calls]
+        how = {"hiccups": hiccups} if submission.device.simulated else {}
+        for call, seen in zip(calls, measure(submission, fresh, device, calls, **how), strict=True):
+            took = positive(seen["result"]["seconds"], "MatmulResult.seconds")
+            reached = 2 * call["size"] ** 3 / took / 1e12
             require_close(
                 seen["result"]["tflops"],
-                2 * call["size"] ** 3 / took / 1e12,
+                reached,
                 relative=0.005,
                 what=f"TFLOPS of a product of {call['size']} that took {seconds(took)}",
                 show=lambda value: f"{value:.5g} TFLOPS",
-                hint="each of the n² results takes n multiplications and n additions",
+                hint=_symptom(number(seen["result"]["tflops"], "MatmulResult.tflops") / reached),
             )
 
     @requires("lab1.benchmark.returns_result")
@@ -123,14 +145,19 @@ class TestMeasurements:
         # The largest first: a hiccup that is left over, whoever has run fewer products, hits no smaller one.
         sizes = sorted(long_sizes(device, fresh, len(hiccups)), reverse=True)
         calls = [{"size": size, "iterations": _DISTURBED, "warmup": 3} for size in sizes]
+        few = sorted(long_sizes(device, fresh, 2), reverse=True)
+        for size, count in zip(few, (fresh.integer(10, 14), fresh.integer(5, 9)), strict=True):
+            # The first one and the last one: two of at least five measurements, whatever their lengths.
+            calls.append({"size": size, "iterations": count, "warmup": 3})
+            hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
         for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
             require_ran(call, seen, "time the products that are asked for")
             took = number(seen["result"]["seconds"], "MatmulResult.seconds")
             honest = expected(device, call, seen)
             require(
                 0.9 * honest.low <= took <= 1.1 * honest.high,
-                f"of {_DISTURBED} products {_RUN} took 200 times as long as the others, and {_RUN} a twentieth: saw "
-                f"{seconds(took)}, expected {seconds(honest.high)}",
+                f"of {call['iterations']} products {_disturbance(call)}: saw {seconds(took)}, expected "
+                f"{seconds(honest.high)}",
                 "the docstring asks for the median: of the single products, or of at least five blocks",
             )
 
@@ -161,6 +188,28 @@ class TestMeasurements:
                     f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, which nobody "
                     f"measured: {slowest:.5g} and more are reached",
                 )
+
+
+def _disturbance(call: Call) -> str:
+    if call["iterations"] == _DISTURBED:
+        return f"{_RUN} took 200 times as long as the others, and {_RUN} a twentieth"
+    return "the first and the last took 200 times as long as the others"
+
+
+def _symptom(ratio: float) -> str:
+    """Which mistake multiplies TFLOPS by this."""
+    known = {
+        0.5: "each of the n² results takes n multiplications and n additions",
+        2.0: "each of the n² results takes n multiplications and n additions, and no more",
+        1e3: "that is a number of GFLOPS: TFLOPS count in 1e12",
+        1e12: "that is a number of FLOPS: TFLOPS count in 1e12",
+        1e12 / 2**40: "TFLOPS count in 1e12 operations, not in 2^40",
+        1e-3: "that is a number of PFLOPS: TFLOPS count in 1e12",
+    }
+    return next(
+        (hint for factor, hint in known.items() if abs(ratio / factor - 1) < _NEAR),
+        "2 n³ operations, divided by the seconds that stand beside them",
+    )
 
 
 def _hiccups(fresh: Fresh) -> list[list[dict[str, Any]]]:

@@ -9,95 +9,121 @@ from gradebox.assertions import mebibytes, number, require, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab1.truth.memory import network, networks, require_parameters, truth
+from grader.lab1.truth.memory import comparisons, require_parameters, steps, truths
+from grader.lab1.truth.pictures import made_up_profiles, require_memory_drawn, require_written
+from grader.lab1.truth.refusals import require_refused
 from grader.shared.programs import picture_and_json
 from labkit.results import STAGES
+
+_ELEMENT_BYTES = (4, 2)
+_EITHER_FIRST = 0.24
+"""Share of the peak in float16 that two libraries' workspaces may take, times 2 bytes; in float32 half of it."""
 
 
 @criterion("lab1.memory")
 class TestMemory:
     def test_every_stage_present(self, submission: Submission, fresh: Fresh) -> None:
         """Profiles every stage of a training step."""
-        seen = submission.probe("lab1.gpu_basics.memory", values=False, **network(fresh))
-        names = [stage["stage"] for stage in seen.profile["stages"]]
-        require_equal(names, list(STAGES), what="stages of profile_training_memory()")
-        require_equal(str(seen.profile["dtype"]).removeprefix("torch."), "float32", what="MemoryProfile.dtype")
+        for profile in _profiles(submission, fresh):
+            names = [stage["stage"] for stage in profile["stages"]]
+            require_equal(names, list(STAGES), what="stages of profile_training_memory()")
 
     @requires("every_stage_present")
     def test_allocated_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the bytes allocated after each stage."""
-        case = network(fresh)
-        seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
-        real = truth(submission, case)
+        case = steps(fresh)
         hint = (
             "torch.cuda.memory_allocated() at the end of each stage; until then keep what a training loop keeps "
             "(batch, output, loss) and nothing else, and no gradients after zero_grad"
         )
-        real.compare(seen.profile, "allocated_bytes", hint)
-        stages = _allocated(seen.profile, "profile_training_memory()")
+        profiles = _profiles(submission, fresh)
+        for real, profile in zip(truths(submission, **case), profiles, strict=True):
+            real.compare(profile, "allocated_bytes", hint)
+        stages = _allocated(profiles[0], "profile_training_memory()")
         held = stages["model"] - stages["baseline"]
-        require_parameters(held, case["widths"], 4, "bytes that the parameters added in stage 'model'")
+        require_parameters(held, case["runs"][0]["widths"], 4, "bytes that the parameters added in stage 'model'")
 
     @requires("every_stage_present")
     def test_reserved_told_apart(self, submission: Submission, fresh: Fresh) -> None:
         """Tells reserved bytes apart from allocated ones."""
-        case = network(fresh)
-        seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
-        truth(submission, case).compare(
-            seen.profile, "reserved_bytes", "reserved is what the caching allocator keeps, freed tensors included"
+        hint = (
+            "reserved is what the caching allocator keeps, freed tensors included; the step begins with an empty cache"
         )
+        for real, profile in zip(truths(submission, **steps(fresh)), _profiles(submission, fresh), strict=True):
+            real.compare(profile, "reserved_bytes", hint)
 
     @requires("every_stage_present")
     def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the peak of each stage."""
-        case = network(fresh)
-        seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
-        truth(submission, case).compare(
-            seen.profile, "peak_bytes", "torch.cuda.max_memory_allocated(), reset where each stage begins"
-        )
+        hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
+        for real, profile in zip(truths(submission, **steps(fresh)), _profiles(submission, fresh), strict=True):
+            real.compare(profile, "peak_bytes", hint)
 
     @requires("every_stage_present")
     def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
         """Begins each stage with a new peak."""
-        case = network(fresh)
-        seen = submission.probe("lab1.gpu_basics.memory", values=False, **case)
+        first = _profiles(submission, fresh)[0]
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
-        peaks = {stage["stage"]: number(stage["peak_bytes"], "peak_bytes") for stage in seen.profile["stages"]}
+        peaks = {stage["stage"]: number(stage["peak_bytes"], "peak_bytes") for stage in first["stages"]}
         require(
             peaks["loss"] < 0.9 * max(peaks.values()) and peaks["zero_grad"] < max(peaks.values()),
             f"the peak never falls: {mebibytes(peaks['zero_grad'])} in 'zero_grad', which needs less than 'step'",
             hint,
         )
-        truth(submission, case).compare_falls(seen.profile, hint)
+        truths(submission, **steps(fresh))[0].compare_falls(first, hint)
 
     @requires("every_stage_present")
     def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
         """Compares the memory of float32 and float16."""
-        cases = networks(fresh)
-        seen = submission.probe("lab1.gpu_basics.memory_precisions", values=False, networks=cases)
-        for case, profiles in zip(cases, seen.profiles, strict=True):
-            names = [str(profile["dtype"]).removeprefix("torch.") for profile in profiles]
+        case = comparisons(fresh)
+        seen = submission.probe("lab1.memory.memory_precisions", values=False, **case)
+        runs = [{**given, "dtype": dtype} for given in case["networks"] for dtype in ("float32", "float16")]
+        hint = (
+            "the whole model is cast, and each precision starts from nothing: model, batch and optimizer of the run "
+            "before must be gone"
+        )
+        for given, profiles in zip(case["networks"], seen.profiles, strict=True):
+            names = [profile["dtype"] for profile in profiles]
             require_equal(names, ["float32", "float16"], what="dtypes of compare_precisions()")
-            for profile, bytes_per_element in zip(profiles, (4, 2), strict=True):
+            for profile, bytes_per_element in zip(profiles, _ELEMENT_BYTES, strict=True):
                 stages = _allocated(profile, "compare_precisions()")
+                names = [stage["stage"] for stage in profile["stages"]]
+                require_equal(names, list(STAGES), what="stages of compare_precisions()")
                 require_parameters(
                     stages["model"] - stages["baseline"],
-                    case["widths"],
+                    given["widths"],
                     bytes_per_element,
-                    f"bytes of the model in {profile['dtype']}, layers of {case['widths']}",
-                    f"{bytes_per_element} bytes per number: the whole model is cast. And each precision starts from "
-                    "nothing: model, batch and optimizer of the run before must be gone",
+                    f"bytes of the model in {profile['dtype']}, layers of {given['widths']}",
+                    f"{bytes_per_element} bytes per number: {hint}",
                 )
+        told = [profile for profiles in seen.profiles for profile in profiles]
+        real = truths(submission, runs, case["kept"], case["freed"])
+        for truth, profile, bytes_per_element in zip(real, told, _ELEMENT_BYTES * len(case["networks"]), strict=True):
+            require_equal(profile["device"], "cuda", what="MemoryProfile.device")
+            # Whichever runs first finds no workspaces of cuBLAS.
+            truth.compare(profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
+        require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], seen.endings)
 
-    @requires("every_stage_present", "precisions_compared")
-    def test_memory_timeline_saved(self, submission: Submission) -> None:
+    @requires("every_stage_present")
+    def test_memory_timeline_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and the memory timeline."""
-        seen = submission.probe(
-            "shared.programs.run", values=False, module="lab1_gpu_basics.memory_profiling", arguments=[]
-        )
+        plots = [made_up_profiles(fresh, count) for count in fresh.shuffled((1, 3))]
+        seen = submission.probe("lab1.pictures.memory", values=False, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.memory_profiling")
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
         require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")
+        for given, plot in zip([rows, *plots], [seen.shown, *seen.plots], strict=True):
+            require_memory_drawn(plot, given, f"plot_memory() of {len(given)} profiles")
+        require_written("plot_memory", seen)
+
+
+def _profiles(submission: Submission, fresh: Fresh) -> list[dict[str, Any]]:
+    """What `profile_training_memory` says of this grading's steps."""
+    profiles: list[dict[str, Any]] = submission.probe("lab1.memory.memory", values=False, **steps(fresh)).profiles
+    for profile in profiles:
+        require_equal(profile["device"], "cuda", what="MemoryProfile.device")
+        require_equal(profile["dtype"], "float32", what="MemoryProfile.dtype")
+    return profiles
 
 
 def _allocated(profile: Mapping[str, Any], what: str) -> dict[str, float]:

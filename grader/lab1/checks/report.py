@@ -39,6 +39,14 @@ def judge(submission: Submission) -> None:
     memory = reports.results(submission, LAB, "memory.json")
     operations = reports.results(submission, LAB, "operations.json")
     require_equal(claims["device"], benchmark["provenance"].get("device_name"), what="claim device")
+    environment = reports.results(submission, LAB, "environment.json")
+    for name, document in (("memory", memory), ("operations", operations), ("environment", environment)):
+        require_equal(
+            document["provenance"].get("device_name"),
+            claims["device"],
+            what=f"provenance.device_name in results/{name}.json",
+            hint="run all four programs with the same --device, and copy the numbers afterwards",
+        )
     _judge_benchmark(claims, benchmark)
     _judge_memory(claims, memory["results"])
     first = max(operations["results"], key=lambda row: row["device_seconds"])

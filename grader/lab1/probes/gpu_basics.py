@@ -1,44 +1,71 @@
-"""Probes of Lab 1: what the student's benchmark, memory profile and analysis report, beside what the GPU really did."""
+"""Probes of Lab 1: what the student's environment, benchmark and analysis report, beside what the GPU really did."""
 
 from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from grader.shared.probes.handed_out import network
+from grader.lab1.probes.endings import ending
 from grader.shared.probes.support import fields, plain, sequence, watch_products
-from labkit.results import (
-    STAGES,
-    Comparison,
-    Environment,
-    MatmulResult,
-    MemoryProfile,
-    OperationTime,
-    StageMemory,
-)
+from labkit.results import Comparison, Environment, MatmulResult
 
 BENCHMARK = "lab1_gpu_basics.benchmark"
-MEMORY = "lab1_gpu_basics.memory_profiling"
 _ALL_KERNELS = 10**9
 
 
-def environment(student: Any) -> dict[str, Any]:
-    """What `check_environment()` says, beside what this process finds."""
-    told = student.module("lab1_gpu_basics.environment").check_environment()
+def environment(student: Any, *, devices: Sequence[str | None], refused: Sequence[str] = ()) -> dict[str, Any]:
+    """What `check_environment` says of each of `devices`, and without pynvml, beside what this process finds.
+
+    Args:
+        refused: devices that there are not.
+    """
+    check = student.module("lab1_gpu_basics.environment").check_environment
     on_gpu = torch.cuda.is_available()
+    busy = torch.empty(2**24, dtype=torch.uint8, device=student.device)  # what is free is less than all
+    told = [
+        fields(check() if device is None else check(device), Environment, f"check_environment({device!r})")
+        for device in devices
+    ]
+    endings = [ending(lambda: check(device)) for device in refused]  # noqa: B023 - called at once
+    driver = _driver()
+    without, sys.modules["pynvml"] = sys.modules.get("pynvml"), None  # type: ignore[assignment]
+    try:
+        bare = fields(check(), Environment, "check_environment()")
+    finally:
+        sys.modules.pop("pynvml")
+        if without is not None:
+            sys.modules["pynvml"] = without
+    del busy
     return {
-        "told": fields(told, Environment, "check_environment()"),
+        "told": told,
+        "endings": endings,
+        "without_pynvml": bare,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
+        "driver": driver,
+        "profiler": bool(torch.profiler.kineto_available()),
         "device_name": torch.cuda.get_device_name(0) if on_gpu else None,
+        "processor": platform.processor() or platform.machine(),
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
         "capability": list(torch.cuda.get_device_capability(0)) if on_gpu else None,
     }
+
+
+def _driver() -> str | None:
+    """What NVML says, or None without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
 
 
 def matmul(
@@ -54,6 +81,7 @@ def matmul(
     """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
 
     Args:
+        calls: with `as_object` the device is a `torch.device`.
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
         hiccups: of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
@@ -70,9 +98,10 @@ def matmul(
     observed: list[dict[str, Any]] = []
     for call in calls:
         arguments = {"device": student.device, **call}
-        if "dtype" in arguments:
-            arguments["dtype"] = getattr(torch, arguments["dtype"])
+        _typed(arguments)
         size, dtype = arguments["size"], arguments.get("dtype", torch.float32)
+        if arguments.pop("as_object", False):
+            arguments["device"] = torch.device(arguments["device"])
         if warm:
             _queue_products(arguments["device"], size, dtype, 3)
             _synchronize()
@@ -98,15 +127,22 @@ def matmul(
     return {"calls": observed}
 
 
+def _typed(arguments: dict[str, Any]) -> None:
+    """A dtype by its name becomes PyTorch's."""
+    if "dtype" in arguments:
+        arguments["dtype"] = getattr(torch, arguments["dtype"])
+
+
+def matmul_refusals(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How `benchmark_matmul` ends with each case's arguments."""
+    run = student.module(BENCHMARK).benchmark_matmul
+    return {"endings": [ending(lambda: run(student.device, **case)) for case in cases]}  # noqa: B023
+
+
 def _disturb(gpu: Any, runs: Sequence[dict[str, Any]], size: int, warmup: int) -> None:
     for run in runs:
         skipped = warmup + run["first"]
         gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
-
-
-def _slow_down(gpu: Any, paces: Sequence[Sequence[Any]]) -> None:
-    for name, factor in paces:
-        gpu.inject_slowdown(factor, name=name, count=_ALL_KERNELS)
 
 
 def _slow_down_host(gpu: Any, paces: Sequence[Sequence[float]]) -> None:
@@ -134,7 +170,7 @@ def _idle_at_start(gpu: Any, size: int, timed: int) -> bool | None:
     return bool(kernels[places[0]].launched_at >= before)
 
 
-def _queue_products(device: str, size: int, dtype: torch.dtype, count: int) -> None:
+def _queue_products(device: str | torch.device, size: int, dtype: torch.dtype, count: int) -> None:
     left = torch.ones(size, size, device=device, dtype=dtype)
     for _ in range(count):
         torch.mm(left, left)
@@ -165,11 +201,16 @@ def _event_seconds(size: int, dtype: torch.dtype, repeats: int = 5) -> float:
 
 
 def compare(
-    student: Any, *, calls: Sequence[dict[str, Any]], host_paces: Sequence[Sequence[float]] = ()
+    student: Any,
+    *,
+    calls: Sequence[dict[str, Any]],
+    refused: Sequence[dict[str, Any]] = (),
+    host_paces: Sequence[Sequence[float]] = (),
 ) -> dict[str, Any]:
     """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile.
 
     Args:
+        refused: arguments that make no sense.
         host_paces: pairs (FLOPs, factor): a CPU's product with as many FLOPs or more takes `factor` times as long
             (virtual GPU only).
     """
@@ -177,11 +218,14 @@ def compare(
     del host_paces
     run, compared = student.module(BENCHMARK).compare_cpu_gpu, []
     with watch_products(student.gpu) as products:
-        for arguments in calls:
+        for call in calls:
+            arguments = dict(call)
+            _typed(arguments)
             rows = sequence(run(device=student.device, **arguments), "compare_cpu_gpu()")
             compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
         seen = products()
-    return {"rows": compared, "products": _counted(seen)}
+    endings = [ending(lambda: run(**{"device": student.device, **case})) for case in refused]  # noqa: B023
+    return {"rows": compared, "products": _counted(seen), "endings": endings}
 
 
 def _comparison(size: int, cpu_seconds: float, gpu_seconds: float) -> Comparison:
@@ -204,110 +248,22 @@ def crossover(student: Any, *, cases: Sequence[Sequence[Sequence[float]]]) -> di
     }
 
 
-def bounds(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`classify_bound` with each case's arguments."""
+def bounds(student: Any, *, cases: Sequence[dict[str, Any]], refused: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """`classify_bound` with each case's arguments, and with those that make no sense."""
     classify = student.module(BENCHMARK).classify_bound
-    return {"bounds": [plain(classify(**case), "classify_bound()") for case in cases]}
+    return {
+        "bounds": [plain(classify(**case), "classify_bound()") for case in cases],
+        "endings": [ending(lambda: classify(**case)) for case in refused],  # noqa: B023
+    }
 
 
-def peak_share(student: Any, *, cases: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """`peak_share` of results that took these seconds."""
+def peak_share(student: Any, *, cases: Sequence[dict[str, float]], refused: Sequence[float] = ()) -> dict[str, Any]:
+    """`peak_share` of results that took these seconds, and with peaks that make no sense."""
     share = student.module(BENCHMARK).peak_share
     return {
         "shares": [
             plain(share(_comparison(int(case["size"]), 1.0, case["seconds"]).gpu, case["peak_tflops"]), "peak_share()")
             for case in cases
-        ]
+        ],
+        "endings": [ending(lambda: share(_comparison(64, 1.0, 1e-3).gpu, peak)) for peak in refused],  # noqa: B023
     }
-
-
-def memory(
-    student: Any, *, widths: Sequence[int], batch: int, room: Sequence[int] = (), dtype: str = "float32"
-) -> dict[str, Any]:
-    """`profile_training_memory` of a fully connected network with these layer widths, which takes this much `room`."""
-    create_model, create_batch = network(widths, batch, room)
-    del room
-    profile = student.module(MEMORY).profile_training_memory(
-        create_model, create_batch, device=student.device, dtype=getattr(torch, dtype)
-    )
-    return {"profile": fields(profile, MemoryProfile, "profile_training_memory()")}
-
-
-def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`compare_precisions` of the same kind of network, for each one (`widths`, `batch` and `room`)."""
-    compared = []
-    for given in networks:
-        create_model, create_batch = network(**given)
-        profiles = sequence(
-            student.module(MEMORY).compare_precisions(create_model, create_batch, device=student.device),
-            "compare_precisions()",
-        )
-        compared.append(
-            [fields(profile, MemoryProfile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]
-        )
-    return {"profiles": compared}
-
-
-def bottleneck(student: Any, *, peaks: Sequence[Sequence[int]], allocated: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """`find_bottleneck` and `stage_increases` on made-up profiles, one per row of `peaks` and `allocated`."""
-    module = student.module(MEMORY)
-    profiles = [
-        MemoryProfile(
-            device="cuda",
-            dtype="float32",
-            stages=tuple(
-                StageMemory(stage=stage, allocated_bytes=held, reserved_bytes=2 * peak, peak_bytes=peak)
-                for stage, peak, held in zip(STAGES, row, held_row, strict=True)
-            ),
-        )
-        for row, held_row in zip(peaks, allocated, strict=True)
-    ]
-    return {
-        "stages": [plain(module.find_bottleneck(profile), "find_bottleneck()") for profile in profiles],
-        "increases": [plain(module.stage_increases(profile), "stage_increases()") for profile in profiles],
-    }
-
-
-def operations(
-    student: Any,
-    *,
-    size: int,
-    repeats: dict[str, int],
-    steps: int,
-    warmup: int,
-    paces: Sequence[Sequence[Any]] = (),
-) -> dict[str, Any]:
-    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often.
-
-    Args:
-        paces: pairs (name, factor): kernels of that operation take `factor` times as long (virtual GPU only).
-    """
-    _slow_down(student.gpu, paces)
-    del paces
-    left = torch.rand(size, size, device=student.device)
-    run: dict[str, Callable[[], object]] = {
-        "mm": lambda: torch.mm(left, left),
-        "exp": lambda: torch.exp(left),
-        "softmax": lambda: torch.softmax(left, dim=-1),
-        "sort": lambda: torch.sort(left, dim=-1),
-    }
-    calls = 0
-
-    def step() -> None:
-        nonlocal calls
-        calls += 1
-        for name, count in repeats.items():
-            for _ in range(count):
-                run[name]()
-
-    told = sequence(
-        student.module("lab1_gpu_basics.profiler").profile_operations(
-            step, device=student.device, steps=steps, warmup=warmup
-        ),
-        "profile_operations()",
-    )
-    rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
-    truth: dict[str, float] = {}
-    for kernel in student.gpu.timeline if student.gpu is not None else ():
-        truth[kernel.name] = truth.get(kernel.name, 0.0) + kernel.seconds
-    return {"operations": rows, "steps_run": calls, "device_seconds": truth}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,29 @@ from torch import nn
 
 from grader.shared.probes.handed_out import network
 
+IMPLEMENTATIONS: tuple[dict[str, Any], ...] = ({}, {"foreach": False}, {"fused": True})
+"""Of Adam: they keep the same, but the step takes different temporary tensors."""
 
-def memory(
-    student: Any, *, widths: Sequence[int], batch: int, room: Sequence[int] = (), dtype: str = "float32"
-) -> dict[str, Any]:
-    """The same training step, measured by the course: runs in a child of its own, without any student's code."""
+
+def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: int) -> dict[str, Any]:
+    """The same training steps, measured by the course: runs in a child of its own, without any student's code.
+
+    Returns:
+        `stages`: for each implementation of Adam and each of `runs`, the stages. Each implementation begins anew.
+    """
+    measured = []
+    for options in IMPLEMENTATIONS:
+        torch._C._cuda_clearCublasWorkspaces()
+        others = torch.empty(kept, dtype=torch.uint8, device="cuda")
+        torch.empty(freed, dtype=torch.uint8, device="cuda")
+        measured.append([_step(**run, adam=options) for run in runs])
+        del others
+    return {"stages": measured}
+
+
+def _step(
+    *, widths: Sequence[int], batch: int, room: Sequence[int], adam: dict[str, Any], dtype: str = "float32"
+) -> list[dict[str, Any]]:
     create_model, create_batch = network(widths, batch, room)
     stages: list[dict[str, Any]] = []
 
@@ -30,6 +49,7 @@ def memory(
         )
         torch.cuda.reset_peak_memory_stats()
 
+    gc.collect()
     kind = getattr(torch, dtype)
     inputs, targets = create_batch()
     model = create_model()
@@ -37,7 +57,7 @@ def memory(
     torch.cuda.reset_peak_memory_stats()
     end("baseline")
     model = model.to("cuda", kind)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), **adam)
     end("model")
     inputs, targets = inputs.to("cuda", kind), targets.to("cuda")
     output = model(inputs)
@@ -50,4 +70,4 @@ def memory(
     end("step")
     optimizer.zero_grad()
     end("zero_grad")
-    return {"stages": stages}
+    return stages

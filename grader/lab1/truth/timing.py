@@ -98,18 +98,23 @@ def _odd(size: float) -> int:
     return int(size) // 2 * 2 + 1
 
 
-def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str = "cuda") -> None:
-    """Fail unless the products whose time was told have run there: what a clock read is more than a number."""
+def count_of(call: Call, observed: dict[str, Any], *, place: str = "cuda") -> int:
+    """How many products of this call ran there, in its dtype: timed ones and those before."""
     dtype, work = call.get("dtype", "float32"), 2 * call["size"] ** 3
-    ran = sum(
+    return sum(
         product["count"]
         for product in observed["products"]
         if product["device"] == place and product["dtype"] == dtype and product["flops"] == work
     )
+
+
+def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str = "cuda") -> None:
+    """Fail unless the products whose time was told have run there: what a clock read is more than a number."""
+    ran = count_of(call, observed, place=place)
     require(
         ran >= call["iterations"],
-        f"{ran} products of {call['size']} in {dtype} ran on the {_PLACES[place]}, of which {call['iterations']} were "
-        "to be timed",
+        f"{ran} products of {call['size']} in {call.get('dtype', 'float32')} ran on the {_PLACES[place]}, of which "
+        f"{call['iterations']} were to be timed",
         hint,
     )
 
@@ -156,14 +161,14 @@ def host_paces(fresh: Fresh, sizes: Sequence[int]) -> list[list[float]]:
     return [[2 * size**3, round(fresh.log_uniform(*_HOST_PACES), 3)] for size in sizes]
 
 
-def expected_on_host(device: str, size: int, paces: Sequence[Sequence[float]]) -> Interval:
-    """The seconds per float32 product of two CPU tensors on the virtual GPU's host, at these `host_paces`.
+def expected_on_host(device: str, size: int, paces: Sequence[Sequence[float]], dtype: str = "float32") -> Interval:
+    """The seconds per product of two CPU tensors on the virtual GPU's host, at these `host_paces`.
 
     A method that treats both sides alike also synchronises with the GPU and reads a clock around each product.
     """
     spec = _spec(device)
     factor = math.prod(pace for flops, pace in paces if 2 * size**3 >= flops)
-    product = factor * vgpu.cost.cpu_matmul_seconds(spec, size, size, size)
+    product = factor * vgpu.cost.cpu_matmul_seconds(spec, size, size, size, dtype)
     beside = 4 * spec.host.operation_seconds + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval((1 - _HOST_TOLERANCE) * product, (1 + _HOST_TOLERANCE) * product + beside)
 

@@ -67,7 +67,7 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     benchmark = MatmulBenchmark(device, size, dtype)
     seconds = benchmark.run(iterations, warmup)
     return MatmulResult(
-        device=str(benchmark.a.device),
+        device=str(benchmark.a.device.type),
         dtype=str(dtype).removeprefix("torch."),
         size=size,
         iterations=iterations,
@@ -77,6 +77,9 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
 
 
 def compare_cpu_gpu(sizes=SIZES, device="cuda", iterations=100, *, dtype=torch.float32, cpu_iterations=10):
+    if torch.device(device).type == "cpu":
+        raise ValueError("nothing to compare")
+
     def rows():
         for size in sizes:
             sides = [
@@ -97,10 +100,14 @@ def find_crossover(comparisons):
 
 
 def peak_share(result, peak_tflops):
+    if not peak_tflops > 0:
+        raise ValueError(peak_tflops)
     return np.float64(result.tflops) / peak_tflops
 
 
 def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seconds, bytes_per_element=4):
+    if min(size, bytes_per_element) < 1 or min(peak_tflops, bandwidth_bytes_per_second) <= 0:
+        raise ValueError("below the least")
     names = np.array(["launch", "memory", "compute"])
     limits = [
         launch_seconds,
@@ -115,6 +122,7 @@ def plot_speedup(comparisons, path):
     FigureCanvasAgg(figure)
     axis = figure.add_subplot()
     axis.bar([str(row.size) for row in comparisons], [row.speedup for row in comparisons])
+    axis.axhline(1.0)
     axis.set(xlabel="size", ylabel="speedup", yscale="log")
     figure.savefig(path)
     return pathlib.Path(path)

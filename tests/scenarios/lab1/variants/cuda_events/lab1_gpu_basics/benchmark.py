@@ -75,10 +75,14 @@ def find_crossover(comparisons):
 
 
 def peak_share(result, peak_tflops):
+    if peak_tflops <= 0:
+        raise ValueError("a peak is above 0")
     return 2 * result.size**3 / result.seconds / (peak_tflops * 1e12)
 
 
 def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seconds, bytes_per_element=4):
+    if not (size >= 1 and bytes_per_element >= 1 and peak_tflops > 0 and bandwidth_bytes_per_second > 0):
+        raise ValueError("figures of a device are above 0")
     memory = 3 * size * size * bytes_per_element / bandwidth_bytes_per_second
     compute = 2 * size**3 / peak_tflops / 1e12
     if launch_seconds >= memory and launch_seconds >= compute:
@@ -89,6 +93,7 @@ def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seco
 def plot_speedup(comparisons, path):
     figure, (axis,) = plotting.new_figure("Speedup", x_label="size", y_label="speedup")
     axis.loglog([row.size for row in comparisons], [row.speedup for row in comparisons], "s-")
+    axis.plot([min(row.size for row in comparisons), max(row.size for row in comparisons)], [1, 1], ":")
     return plotting.save_png(figure, path)
 
 

@@ -23,6 +23,12 @@ def wait(device):
         torch.cuda.synchronize()
 
 
+def positive(**numbers):
+    for name, number in numbers.items():
+        if number <= 0:
+            raise ValueError(f"{name} = {number}")
+
+
 def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmup=10):
     if not (size >= 1 and iterations >= 1 and warmup >= 0):
         raise ValueError(f"bad arguments {size=} {iterations=} {warmup=}")
@@ -48,8 +54,10 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     middle = len(samples) // 2
     seconds = samples[middle] if len(samples) % 2 else (samples[middle - 1] + samples[middle]) / 2
     return MatmulResult(
-        device=str(device),
-        dtype={torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}.get(dtype, str(dtype)),
+        device=torch.device(device).type,
+        dtype={torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}.get(
+            dtype, str(dtype)[6:]
+        ),
         size=size,
         iterations=iterations,
         seconds=seconds,
@@ -58,7 +66,9 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
 
 
 def compare_cpu_gpu(sizes=SIZES, device="cuda", iterations=100, *, dtype=torch.float32, cpu_iterations=10):
-    cpus = {n: benchmark_matmul("cpu", n, min(cpu_iterations, iterations), dtype=dtype, warmup=1) for n in sizes}
+    if torch.device(device).type == "cpu":
+        raise ValueError("compare with a GPU")
+    cpus = {n: benchmark_matmul("cpu", n, cpu_iterations, dtype=dtype, warmup=1) for n in sizes}
     gpus = {n: benchmark_matmul(device, n, iterations, dtype=dtype) for n in sizes}
     return [Comparison(size=n, cpu=cpus[n], gpu=gpus[n], speedup=cpus[n].seconds / gpus[n].seconds) for n in sizes]
 
@@ -71,10 +81,12 @@ def find_crossover(comparisons):
 
 
 def peak_share(result, peak_tflops):
+    positive(peak_tflops=peak_tflops)
     return result.tflops / peak_tflops
 
 
 def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seconds, bytes_per_element=4):
+    positive(size=size, bytes=bytes_per_element, peak=peak_tflops, bandwidth=bandwidth_bytes_per_second)
     candidates = [
         (launch_seconds, "launch"),
         (bytes_per_element * 3.0 * size**2 / bandwidth_bytes_per_second, "memory"),
@@ -86,6 +98,7 @@ def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seco
 def plot_speedup(comparisons, path):
     plt.figure()
     plt.plot([c.size for c in comparisons], [c.speedup for c in comparisons], marker="o")
+    plt.hlines(1, 0, max(c.size for c in comparisons))
     plt.xlabel("matrix size")
     plt.ylabel("speedup")
     plt.grid(True)
@@ -103,9 +116,13 @@ def main(argv=None):
     out = Path(option(argv, "--out", Path(__file__).parent / "results"))
     out.mkdir(parents=True, exist_ok=True)
     sizes = [int(n) for n in option(argv, "--sizes", "128,512,1024,2048,4096").split(",")]
-    with open_device(option(argv, "--device", "auto"), values=False):
+    with open_device(option(argv, "--device", "auto"), values=False) as device:
         rows = compare_cpu_gpu(sizes, "cuda", int(option(argv, "--iterations", 100)))
-    document = {"schema": 1, "provenance": {"python": platform.python_version()}, "results": []}
+    document = {
+        "schema": 1,
+        "provenance": {"python": platform.python_version(), "simulated": device.simulated},
+        "results": [],
+    }
     for c in rows:
         document["results"].append({"size": c.size, "cpu": vars(c.cpu), "gpu": vars(c.gpu), "speedup": c.speedup})
     (out / "benchmark.json").write_text(json.dumps(document))

@@ -35,7 +35,7 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     seconds = np.median(times[warmup:])
     return MatmulResult(
         device=torch.device(device).type,
-        dtype=str(dtype),
+        dtype=str(dtype).rpartition(".")[2],
         size=size,
         iterations=iterations,
         seconds=seconds,

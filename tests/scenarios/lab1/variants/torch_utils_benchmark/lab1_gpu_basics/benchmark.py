@@ -26,7 +26,8 @@ def benchmark_matmul(device, size, iterations=100, *, dtype=torch.float32, warmu
     if warmup:
         timer.timeit(warmup)
     blocks = min(iterations, 5)
-    measured = [timer.timeit(max(1, iterations // blocks)) for _ in range(blocks)]
+    lengths = [iterations // blocks] * (blocks - 1)
+    measured = [timer.timeit(length) for length in [*lengths, iterations - sum(lengths)]]
     seconds = statistics.median(measurement.median for measurement in measured)
     return MatmulResult(
         device=left.device.type,

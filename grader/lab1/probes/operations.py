@@ -1,0 +1,124 @@
+"""Probes of Lab 1's profiler: steps whose operations are known, on the GPU and on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from grader.lab1.probes.endings import ending
+from grader.shared.probes.support import fields, sequence
+from labkit.results import OperationTime
+
+PROFILER = "lab1_gpu_basics.profiler"
+_ALL_KERNELS = 10**9
+_BUSY_SIZE = 4000
+"""Kernels on so many rows and columns take longer than some steps' launches."""
+
+
+def operations(
+    student: Any,
+    *,
+    size: int,
+    repeats: dict[str, int],
+    steps: int,
+    warmup: int,
+    paces: Sequence[Sequence[Any]] = (),
+) -> dict[str, Any]:
+    """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often.
+
+    Work that nobody has waited for is queued before. Of `exp` every second call is of a smaller tensor; one operation
+    launches nothing.
+
+    Args:
+        paces: pairs (name, factor): kernels of that operation take `factor` times as long (virtual GPU only).
+    """
+    for name, factor in paces:
+        student.gpu.inject_slowdown(factor, name=name, count=_ALL_KERNELS)
+    del paces
+    left, small = (torch.rand(length, length, device=student.device) for length in (size, size // 2))
+    run: dict[str, Callable[[int], object]] = {
+        "mm": lambda _: torch.mm(left, left),
+        "exp": lambda index: torch.exp(small if index % 2 else left),
+    }
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        left.view(-1)
+        for name, count in repeats.items():
+            for index in range(count):
+                run[name](index)
+
+    profile = student.module(PROFILER).profile_operations
+    elsewhere = torch.rand(_BUSY_SIZE, _BUSY_SIZE, device=student.device)
+    for _ in range(20):
+        torch.cos(elsewhere)
+    before = len(student.gpu.timeline) if student.gpu is not None else 0
+    told = sequence(profile(step, device=student.device, steps=steps, warmup=warmup), "profile_operations()")
+    rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
+    return {"operations": rows, "steps_run": calls, **_recorded(student.gpu, before, repeats, steps)}
+
+
+def _recorded(gpu: Any, before: int, repeats: Mapping[str, int], steps: int) -> dict[str, Any]:
+    """Seconds on host and device by operation in the last `steps` steps, and whether the device was idle at first."""
+    names = {f"aten::{name}" for name in repeats}
+    kernels = list(gpu.timeline) if gpu is not None else []
+    places = [index for index, kernel in enumerate(kernels) if index >= before and kernel.name in names]
+    places = places[-steps * sum(repeats.values()) :]
+    truth: dict[str, list[float]] = {}
+    for kernel in (kernels[place] for place in places):
+        host, device = truth.get(kernel.name, [0.0, 0.0])
+        truth[kernel.name] = [host + kernel.host_seconds, device + kernel.seconds]
+    ended = max((kernel.end for kernel in kernels[: places[0]]), default=0.0) if places else 0.0
+    return {"seconds": truth, "idle_at_start": not places or bool(kernels[places[0]].launched_at >= ended)}
+
+
+def on_cpu(student: Any, *, size: int, steps: int, warmup: int, refused: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`profile_operations` on a CPU, of operations that call others: `matmul` calls `mm`, `softmax` calls `_softmax`.
+
+    Args:
+        refused: arguments that make no sense.
+    """
+    torch.set_num_threads(1)
+    left = torch.rand(size, size)
+    took: list[float] = []
+
+    def step() -> None:
+        begin = time.perf_counter()
+        torch.softmax(left[:8], dim=-1)
+        torch.matmul(left, left)
+        took.append(time.perf_counter() - begin)
+
+    profile = student.module(PROFILER).profile_operations
+    told = sequence(profile(step, device="cpu", steps=steps, warmup=warmup), "profile_operations()")
+    steps_run = len(took)
+    return {
+        "operations": [fields(row, OperationTime, f"profile_operations()[{i}]") for i, row in enumerate(told)],
+        "steps_run": steps_run,
+        "step_seconds": took[-steps:],
+        "endings": [ending(lambda: profile(step, **{"device": "cpu", **case})) for case in refused],  # noqa: B023
+    }
+
+
+def slowest(
+    student: Any, *, cases: Sequence[Sequence[Sequence[Any]]], counts: Sequence[int | None], refused: Sequence[int]
+) -> dict[str, Any]:
+    """The names that `slowest` gives for made-up operations (name, CPU seconds, device seconds), case by case.
+
+    Args:
+        counts: how many it is asked for; None: it is not told.
+    """
+    choose = student.module(PROFILER).slowest
+    made = [
+        [OperationTime(name=name, calls=1, cpu_seconds=cpu, device_seconds=device) for name, cpu, device in case]
+        for case in cases
+    ]
+    names = []
+    for rows, count in zip(made, counts, strict=True):
+        told = sequence(choose(rows) if count is None else choose(rows, count), "slowest()")
+        names.append([fields(row, OperationTime, f"slowest()[{index}]")["name"] for index, row in enumerate(told)])
+    return {"names": names, "endings": [ending(lambda: choose(made[0], count)) for count in refused]}  # noqa: B023

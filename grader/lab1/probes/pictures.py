@@ -1,0 +1,151 @@
+"""Probes of Lab 1's plots: what is drawn where, by the programs and of made-up results. It knows no answers."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.support import run_program
+from labkit.results import Comparison, MatmulResult, MemoryProfile, StageMemory
+
+
+def benchmark(student: Any, *, arguments: Sequence[str], plots: Sequence[Sequence[Sequence[float]]]) -> dict[str, Any]:
+    """Run the benchmark program with these arguments; then `plot_speedup` of rows (size, CPU seconds, GPU seconds)."""
+    made = [[_comparison(int(size), cpu, gpu) for size, cpu, gpu in rows] for rows in plots]
+    return _program(student, "lab1_gpu_basics.benchmark", arguments, "plot_speedup", made)
+
+
+def memory(student: Any, *, plots: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Run the memory program; then `plot_memory` of profiles (`dtype`, and `stages` with their figures)."""
+    made = [
+        [
+            MemoryProfile(
+                device="cuda", dtype=profile["dtype"], stages=tuple(StageMemory(**row) for row in profile["stages"])
+            )
+            for profile in profiles
+        ]
+        for profiles in plots
+    ]
+    return _program(student, "lab1_gpu_basics.memory_profiling", [], "plot_memory", made)
+
+
+def _comparison(size: int, cpu: float, gpu: float) -> Comparison:
+    sides = [
+        MatmulResult(
+            device=device, dtype="float32", size=size, iterations=9, seconds=took, tflops=2e-12 * size**3 / took
+        )
+        for device, took in (("cpu", cpu), ("cuda", gpu))
+    ]
+    return Comparison(size=size, cpu=sides[0], gpu=sides[1], speedup=cpu / gpu)
+
+
+def _program(
+    student: Any, module: str, arguments: Sequence[str], function: str, made: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """What `run_program` tells, with `shown`: the last figure written by it; `plots`: by each call of `function`."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, _figures() as figures:
+        told = run_program(student, module, arguments, Path(folder, "results"))
+        shown = figures[-1] if figures else []
+        draw: Callable[..., Any] = getattr(student.module(module), function)
+        plots, paths = [], []
+        for number, given in enumerate(made):
+            figures.clear()
+            path = Path(folder, f"{function}-{number}.png")
+            returned = draw(tuple(given), str(path) if number % 2 else path)
+            plots.append(figures[-1] if figures else [])
+            if not isinstance(returned, str | Path):
+                raise WrongReturn(f"{function}() returned a {type(returned).__name__}, expected the path")
+            paths.append({"returned": str(returned), "asked": str(path), "written": path.is_file()})
+        (occupied := Path(folder, "occupied")).touch()
+        try:
+            draw(made[0], occupied / "plot.png")
+            unwritable = ""
+        except OSError:
+            unwritable = "OSError"
+        except Exception as error:
+            unwritable = type(error).__name__
+    return {**told, "shown": shown, "plots": plots, "paths": paths, "unwritable": unwritable}
+
+
+@contextmanager
+def _figures() -> Iterator[list[list[dict[str, Any]]]]:
+    """Yield a list that gets, for each figure that matplotlib writes as PNG, what its axes show."""
+    from matplotlib.backends import backend_agg
+
+    canvas_type: Any = backend_agg.FigureCanvasAgg
+    write = canvas_type.print_png
+    written: list[list[dict[str, Any]]] = []
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        with suppress(Exception):  # an artist that is not like others must not cost the picture
+            written.append([_axes(axes) for axes in canvas.figure.axes if axes.get_visible()])
+        return write(canvas, *arguments, **options)
+
+    canvas_type.print_png = print_png
+    try:
+        yield written
+    finally:
+        canvas_type.print_png = write
+
+
+def _axes(axes: Any) -> dict[str, Any]:
+    """Series of points (x, y) in the data's units, heights of lines across, and the limits of both axes."""
+    from matplotlib import collections as groups
+    from matplotlib import lines, patches
+
+    kinds: Any = lines, groups, patches
+    series: list[list[list[float]]] = []
+    levels: list[float] = []
+    for artist in axes.get_children():
+        if artist is axes.patch or not artist.get_visible():
+            continue
+        if isinstance(artist, kinds[0].AxLine):
+            with suppress(TypeError):
+                levels.append(float(artist.get_xy1()[1]))
+        elif isinstance(artist, kinds[0].Line2D):
+            points = _points(np.asarray(artist.get_xydata(), dtype=float))
+            heights = {round(y, 9) for _, y in points}
+            if len(heights) == 1 and len(points) > 1:
+                levels.extend(heights)
+            if artist.get_transform().contains_branch_seperately(axes.transData) == (True, True):
+                series.append(points)
+        elif isinstance(artist, kinds[2].StepPatch):
+            values, edges, _ = artist.get_data()
+            series.append(_points(np.column_stack([(edges[1:] + edges[:-1]) / 2, values])))
+        elif isinstance(artist, kinds[1].LineCollection):
+            for segment in artist.get_segments():
+                points = _points(np.asarray(segment, dtype=float))
+                series.append(points)
+                if len({round(y, 9) for _, y in points}) == 1 and len(points) > 1:
+                    levels.append(round(points[0][1], 9))
+        elif isinstance(artist, kinds[1].PathCollection):
+            series.append(_points(np.asarray(artist.get_offsets(), dtype=float)))
+        elif isinstance(artist, kinds[1].Collection):
+            series += [_points(np.asarray(path.vertices, dtype=float)) for path in artist.get_paths()]
+    boxes = [patch for patch in axes.patches if isinstance(patch, patches.Rectangle) and patch.get_visible()]
+    tops = [(box.get_x() + box.get_width() / 2, box.get_y() + box.get_height()) for box in boxes]
+    sides = [(box.get_x() + box.get_width(), box.get_y() + box.get_height() / 2) for box in boxes]
+    sizes = [(box.get_width(), box.get_height()) for box in boxes]
+    series += [_points(np.asarray(part, dtype=float).reshape(-1, 2)) for part in (tops, sides, sizes) if part]
+    return {
+        "series": series,
+        "levels": levels,
+        "x_limits": [float(limit) for limit in axes.get_xlim()],
+        "y_limits": [float(limit) for limit in axes.get_ylim()],
+    }
+
+
+def _points(points: Any) -> list[list[float]]:
+    """Those that are finite, as lists."""
+    rows: list[list[float]] = points[np.isfinite(points).all(axis=1)].tolist()
+    return rows
