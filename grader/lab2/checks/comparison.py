@@ -68,6 +68,13 @@ def measured(submission: Submission, device: str, case: Case, **how: Any) -> lis
         what = f"compare_precisions(..., steps={STEPS}, warmup={WARMUP}) in {name}"
         require_equal(model["forwards"], STEPS + WARMUP, what=f"{what}: forward passes of the model")
         require_equal(model["steps"], STEPS + WARMUP, what=f"{what}: steps of the optimizer")
+        scaled = STEPS + WARMUP if name == "float16" else 0
+        require_equal(
+            model["updates"],
+            scaled,
+            what=f"{what}: updates of a GradScaler",
+            hint="float16 is trained with one, and its time is that of such a training; the others need none",
+        )
         adam = {"kind": "Adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}
         require_equal(model["optimizers"], [adam], what=f"{what}: its optimizer", hint="Adam with its defaults")
     require_equal(len(seen.models), len(accuracies), what="models that compare_precisions() made, one per precision")

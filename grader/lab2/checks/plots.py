@@ -23,7 +23,7 @@ def require_plots(submission: Submission, fresh: Fresh) -> None:
         return [*found[:-1], None] if gap else found
 
     trained = {"float32": losses(), "bfloat16": losses(), "float16": losses(gap=True)}
-    unstable = [losses(), losses(gap=True), [None] * epochs]
+    unstable: list[list[float | None]] = [losses(), losses(gap=True), [None] * epochs]
     base = {"step_seconds": fresh.uniform(0.01, 0.1), "peak_bytes": fresh.integer(10**8, 10**9), "accuracy": 0.9}
     low = {"step_seconds": base["step_seconds"] / fresh.uniform(1.5, 3), "peak_bytes": fresh.integer(10**8, 10**9)}
     rows: dict[str, list[dict[str, Any]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
@@ -54,13 +55,14 @@ def compare(
 ) -> dict[str, Any]:
     """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only).
 
-    Beside its rows, for each model that it made: how often that ran, and which optimizer made how many steps then.
+    Beside its rows, for each model that it made: how often that ran, which optimizer made how many steps then, and how
+    often a loss scale was updated.
     """
     create, create_batch = _network(widths, batch)
     made: list[dict[str, Any]] = []
 
     def create_model() -> nn.Module:
-        note: dict[str, Any] = {"forwards": 0, "steps": 0, "optimizers": []}
+        note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": []}
         made.append(note)
         model = create()
         model.register_forward_pre_hook(lambda *_: note.update(forwards=note["forwards"] + 1))
@@ -74,16 +76,28 @@ def compare(
             if told not in made[-1]["optimizers"]:
                 made[-1]["optimizers"].append(told)
 
+    update = torch.amp.GradScaler.update
+
+    @functools.wraps(update)
+    def counted(scaler: torch.amp.GradScaler, *arguments: Any, **options: Any) -> None:
+        if made and scaler.is_enabled():
+            made[-1]["updates"] += 1
+        update(scaler, *arguments, **options)
+
     if slow is not None:
         student.gpu.inject_slowdown(**slow)
     handle = register_optimizer_step_post_hook(after_step)
-    told = sequence(
-        student.module(COMPARISON).compare_precisions(
-            dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
-        ),
-        "compare_precisions()",
-    )
-    handle.remove()
+    torch.amp.GradScaler.update = counted  # type: ignore[assignment,method-assign]
+    try:
+        told = sequence(
+            student.module(COMPARISON).compare_precisions(
+                dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
+            ),
+            "compare_precisions()",
+        )
+    finally:
+        torch.amp.GradScaler.update = update  # type: ignore[method-assign]
+        handle.remove()
     rows = [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]
     return {"rows": rows, "models": made}
 

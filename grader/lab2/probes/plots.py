@@ -48,7 +48,8 @@ def _watch() -> Iterator[list[float]]:
     from matplotlib.backends import backend_agg
 
     canvas_type: Any = backend_agg.FigureCanvasAgg
-    write, drawn = canvas_type.print_png, []
+    write = canvas_type.print_png
+    drawn: list[float] = []
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
