@@ -32,7 +32,6 @@ EXCUSED: dict[str, str] = {
     "lab2.scaling.float16_as_accurate_as_float32": _OBSERVED,
     "lab2.stability.formats_described": _FACTS,
     "lab2.stability.wrong_arguments_refused": _OBSERVED,
-    "lab2.comparison.results_and_plots_saved": _FILES,
     "lab2.comparison.wrong_arguments_refused": _OBSERVED,
     "lab2.comparison.report_agrees_with_results": _REPORT,
     "lab3.setup.joins_and_leaves": _OBSERVED,

@@ -43,6 +43,19 @@ def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module]
     return create_model, create_batch
 
 
+class Noted(nn.Module):
+    """A model that tells of each forward pass, however it is called; a hook would miss `model.forward(x)`."""
+
+    def __init__(self, model: nn.Module, tell: Callable[[nn.Module, Tensor], object]) -> None:
+        super().__init__()
+        self.model, self.tell = model, tell
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.model(x)
+        self.tell(self, output)
+        return output
+
+
 def compare(
     student: Any,
     *,
@@ -64,9 +77,7 @@ def compare(
     def create_model() -> nn.Module:
         note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": []}
         made.append(note)
-        model = create()
-        model.register_forward_pre_hook(lambda *_: note.update(forwards=note["forwards"] + 1))
-        return model
+        return Noted(create(), lambda *_: note.update(forwards=note["forwards"] + 1))
 
     def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         if made:
@@ -155,12 +166,10 @@ def accuracies(
         note: dict[str, Any] = {"training": [], "evaluation": []}
         made.append(note)
 
-        def look(model: nn.Module, _: object, output: Tensor) -> None:
+        def look(model: nn.Module, output: Tensor) -> None:
             note["training" if model.training else "evaluation"].append(plain(output.dtype, ""))
 
-        model = classifier(first, second)
-        model.register_forward_hook(look)
-        return model
+        return Noted(classifier(first, second), look)
 
     told = student.module(COMPARISON).measure_accuracies(
         create_model,
