@@ -201,13 +201,20 @@ class TestAmp:
         # So small that nothing overflows at the default scale, also for those who add up losses and divide gradients.
         weight, inputs = fresh.normal(classes, features), fresh.normal(samples, features) * np.float32(0.02)
         labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
-        exact, bare = submission.numeric_probe(
+        calls: list[dict[str, Any]] = [
+            {"epochs": -fresh.integer(0, 3)},
+            {"accumulation_steps": -fresh.integer(0, 3)},
+            {"dtype": "float64"},
+        ]
+        seen = submission.numeric_probe(
             "lab2.arguments.train",
             weight=weight,
             inputs=inputs,
             labels=labels,
             runs=[{"dtype": "float32", "epochs": epochs}, {}],
-        ).runs
+            refusals=calls,
+        )
+        exact, bare = seen.runs
         start = np.asarray(weight, dtype=np.float64)
 
         def gradient(now: Any) -> Any:
@@ -233,13 +240,7 @@ class TestAmp:
             what="AmpTraining.final_scale after ten good steps, no scaler being given",
             hint="torch.amp.GradScaler with its defaults",
         )
-        calls: list[dict[str, Any]] = [
-            {"epochs": -fresh.integer(0, 3)},
-            {"accumulation_steps": -fresh.integer(0, 3)},
-            {"dtype": "float64"},
-        ]
-        refused = submission.numeric_probe("lab2.arguments.train_refused", calls=calls).answers
-        for call, told in zip(calls, refused, strict=True):
+        for call, told in zip(calls, seen.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in call.items())
             require(told, f"train_with_amp(model, loader, {shown}) raised no ValueError")
 

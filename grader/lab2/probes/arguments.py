@@ -22,9 +22,18 @@ def _arguments(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    student: Any, *, weight: Tensor, inputs: Tensor, labels: Tensor, runs: Sequence[dict[str, Any]]
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    runs: Sequence[dict[str, Any]],
+    refusals: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """`train_with_amp` of a linear classifier on one batch, with nothing but each run's arguments."""
+    """`train_with_amp` of a linear classifier on one batch, with nothing but each run's arguments.
+
+    Then whether it refuses those of each of `refusals`.
+    """
     one_thread()
     module = student.module(AMP)
     found = []
@@ -32,19 +41,11 @@ def train(
         model = Watched(linear(weight), nn.Identity()).to(student.device)
         result = module.train_with_amp(model, [(inputs, labels)], **_arguments(run))
         found.append({"result": fields(result, AmpTraining, "train_with_amp()"), "after": flat(model)})
-    return {"runs": found}
 
+    def refuse(call: dict[str, Any]) -> object:
+        return module.train_with_amp(linear(weight).to(student.device), [(inputs, labels)], **_arguments(call))
 
-def train_refused(student: Any, *, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Whether `train_with_amp` refuses each call's arguments."""
-    module = student.module(AMP)
-    answers = []
-    for call in calls:
-        model = linear(torch.ones(3, 4)).to(student.device)
-        loader = [(torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))]
-        options = _arguments(call)
-        answers.append(refused(lambda: module.train_with_amp(model, loader, **options)))  # noqa: B023
-    return {"answers": answers}
+    return {"runs": found, "refused": [refused(lambda: refuse(call)) for call in refusals]}  # noqa: B023
 
 
 def stability_refused(student: Any, *, scales: Sequence[dict[str, Any]], epochs: Sequence[int]) -> dict[str, Any]:
