@@ -50,9 +50,9 @@ def train_with_amp(
     - float32: no autocast, no scaling; model and inputs keep the dtype they have (float64, too).
     - float16: autocast, and the loss is multiplied by a scale before backward, because small gradients would become 0
       in float16. Gradients are divided by it again ("unscaled") before anything looks at them. If one of them is not
-      finite, the scale was too large: the step is skipped and the scale multiplied by the backoff factor (0.5), once
-      per skipped step. After as many good steps in a row as the growth interval says, it is multiplied by the growth
-      factor (2).
+      finite (the loss may be, all the same), the scale was too large: the step is skipped and the scale multiplied by
+      the backoff factor (0.5), once per skipped step. After as many good steps in a row as the growth interval says, it
+      is multiplied by the growth factor (2).
     - bfloat16: autocast without scaling: it has the range of float32.
 
     An optimizer step is made once per window of `accumulation_steps` batches, from the gradient of the mean loss over
@@ -61,7 +61,8 @@ def train_with_amp(
     fit into memory; unscale, check, clip, step and update happen once per window.
 
     Args:
-        model: float32; moved to the device, put into training mode and trained in place.
+        model: float32; moved to the device, put into training mode (all of its modules) and trained in place. A
+            parameter that requires no gradient (it is frozen) stays as it is.
         train_loader: batches (inputs [N, ...], targets [N, ...]); N may differ between batches.
         epochs: how often to go through it.
         device: where to train; None: where the model's parameters are.
@@ -73,8 +74,8 @@ def train_with_amp(
             skipped one, and not once per batch.
         scaler: float16 takes its loss scaling from it: initial scale, growth and backoff factor and growth interval
             count. None: `torch.amp.GradScaler` with its defaults. The other precisions do without, given or not.
-        max_grad_norm: where given, the total norm of the (unscaled) gradients of a step is clipped to it, in every
-            precision; see `torch.nn.utils.clip_grad_norm_`.
+        max_grad_norm: where given, the total norm of the (unscaled) gradients of a step, one norm over all parameters,
+            is clipped to it, in every precision; see `torch.nn.utils.clip_grad_norm_`.
         accumulation_steps: batches per window.
 
     Returns:
@@ -182,8 +183,9 @@ def evaluate(
     """Share of the samples that a classifier gets right.
 
     Args:
-        model: maps inputs [N, ...] to logits [N, classes]. It is evaluated in evaluation mode (dropout off, batch norm
-            by its averages), and afterwards in the mode it was in before.
+        model: maps inputs [N, ...] to logits [N, classes]; moved to the device. It is evaluated in evaluation mode
+            (dropout off, batch norm by its averages); afterwards each of its modules is in the mode it was in before,
+            and they need not all have been in the same one.
         loader: batches (inputs [N, ...], targets [N] int64); N may differ between batches.
         device: where to compute; None: where the model's parameters are.
         dtype: precision of the products, as in training; torch.float32: no autocast.
@@ -195,12 +197,12 @@ def evaluate(
         ValueError: the loader has no samples.
     """
     # TODO(task 2.1):
-    # 1. Model to the device, evaluation mode; remember the mode it was in.
+    # 1. Model to the device, evaluation mode; remember the mode of each module.
     # 2. Without gradients, in autocast: count right samples and all samples over the batches.
-    # 3. Back to the old mode; divide.
+    # 3. Back to the old modes; divide.
     # --- solution: task 2.1 ---
     device = next(model.parameters()).device if device is None else torch.device(device)
-    was_training = model.training
+    was_training = [(module, module.training) for module in model.modules()]
     model.to(device).eval()
     right, samples = 0, 0
     with torch.no_grad(), _autocast(device, dtype):
@@ -208,7 +210,8 @@ def evaluate(
             predicted = model(inputs.to(device)).argmax(dim=-1)
             right += int((predicted == targets.to(device)).sum().item())
             samples += len(targets)
-    model.train(was_training)
+    for module, training in was_training:
+        module.training = training
     if samples == 0:
         raise ValueError("the loader has no samples")
     return right / samples

@@ -54,7 +54,7 @@ def describe_formats() -> list[NumberFormat]:
 def stable_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`, without overflow for any finite x: the maximum is subtracted first.
 
-    Write it yourself, without torch.softmax.
+    Write it yourself, without any softmax or log_softmax of PyTorch.
 
     Args:
         x: any shape; float16, bfloat16, float32 or float64. Minus infinity counts as "never", as in a mask, as long as
@@ -62,8 +62,8 @@ def stable_softmax(x: Tensor, dim: int = -1) -> Tensor:
         dim: along which the results add up to 1.
 
     Returns:
-        The same shape and dtype as x. In 16 bits it is computed in float32 and then rounded, as autocast does it: a sum
-        of 70 000 ones would be infinite in float16.
+        The same shape and dtype as x, which stays as it is. Sixteen bits are computed in float32 and rounded at the
+        end, as autocast does it: a sum of 70 000 ones would be infinite in float16.
 
     Source: https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
     """
@@ -87,7 +87,8 @@ def find_nonfinite(model: nn.Module) -> list[str]:
         model: after a backward pass; parameters without gradient are fine.
 
     Returns:
-        Names as in `model.named_parameters()`, in that order; empty if all is well.
+        Names as in `model.named_parameters()`, in that order; empty if all is well. Finite numbers are well, however
+        large, and what is in the weights does not matter here.
     """
     # TODO(task 2.2): look at each gradient there is. Nothing equals NaN, not even NaN: use torch.isfinite.
     # --- solution: task 2.2 ---
@@ -103,20 +104,22 @@ def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = to
     """Name of the first layer whose output holds NaN or an infinity in a forward pass.
 
     Args:
-        model: on the device of the inputs; its mode and parameters stay as they are, and no hook stays behind, not even
-            when forward fails.
+        model: on the device of the inputs. The modes of its modules, its parameters, gradients, buffers (a batch norm
+            in training mode counts and averages) and the hooks that it has already stay as they are, and no hook stays
+            behind, not even when forward fails.
         inputs: finite numbers, shape as the model wants it.
         dtype: of autocast; torch.float32: no autocast.
 
     Returns:
         The name as in `model.named_modules()` of the first module that *returns* such an output, in the order in which
-        modules return (a layer returns before the block around it); None if there is none. Outputs are tensors, or
-        tuples of tensors, which may hold tuples again: nn.LSTM returns (output, (h, c)).
+        modules return (a layer returns before the block around it, and the model itself, whose name is "", at last);
+        None if there is none. Outputs are tensors, or tuples of tensors, which may hold tuples again: nn.LSTM returns
+        (output, (h, c)).
     """
     # TODO(task 2.2):
     # 1. Give every module a forward hook that looks at its output and notes its name.
     # 2. Run the model without gradients, in autocast.
-    # 3. Remove the hooks in any case.
+    # 3. In any case remove the hooks, and put the buffers back.
     # --- solution: task 2.2 ---
     found: list[str] = []
 
@@ -130,6 +133,7 @@ def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = to
 
     modules = dict(model.named_modules())
     handles = [watch(name) for name in modules]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = inputs.device.type
     try:
         with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
@@ -137,6 +141,8 @@ def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = to
     finally:
         for handle in handles:
             handle.remove()
+        for buffer, before in buffers:
+            buffer.copy_(before)
     return found[0] if found else None
     # --- end ---
 
@@ -159,7 +165,7 @@ def classify_gradients(
     - overflow: at least one number of `gradients` is infinite or NaN; this goes before underflow.
     - underflow: of the numbers that are not 0 in `reference`, all parameters together, more than `vanished_share` are
       exactly 0 in `gradients`. Zeros of the reference (units that ReLU switched off) do not count.
-    - healthy: neither.
+    - healthy: neither, also where all of `reference` is 0.
 
     Overflow wants a smaller loss scale, underflow a larger one.
 

@@ -85,7 +85,7 @@ def compare_precisions(
         create_batch: returns inputs [N, ...] and targets [N] on the CPU.
         device: "cuda" or "cpu".
         steps: timed steps per precision.
-        warmup: steps before them, untimed.
+        warmup: steps before them, the same but untimed.
 
     Returns:
         One `PrecisionResult` per precision, in order: step_seconds is the *median* over the timed steps, each timed

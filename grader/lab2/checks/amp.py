@@ -10,11 +10,13 @@ from gradebox.assertions import mebibytes, require, require_between, require_clo
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
-from grader.lab2.truth.training import require_accurate, require_ran
+from grader.lab2.truth.training import Adam, relative_error, require_accurate, require_ran
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 STEPS = {"float32": 3, "float16": 1, "bfloat16": 3}
 """One step in float16: what may go wrong between two, the checks of gradient scaling look at."""
+_ADAM_ERROR = 1e-3
+"""Float32 makes 1e-5 of it; weight decay of AdamW's default already moves weights by 3e-3 of the way."""
 AUTOCAST_HINT = "with torch.autocast(device_type, dtype=...) around the forward pass and the loss, and nothing else"
 
 
@@ -41,8 +43,8 @@ class TestAmp:
         epochs = fresh.integer(3, 12)
         runs, case, _ = trained(submission, fresh, {"float32": epochs})
         seen = runs["float32"]
-        passes = epochs * len(case["sizes"])
-        require_equal(len(seen["forwards"]), passes, what=f"batches that passed the model in {epochs} epochs")
+        samples = sum(note["samples"] for note in seen["forwards"])
+        require_equal(samples, epochs * sum(case["sizes"]), what=f"samples that passed the model in {epochs} epochs")
         require_ran(seen, "float32", taken=epochs, skipped=0)
         require_equal(len(seen["result"]["losses"]), epochs, what=f"number of AmpTraining.losses after {epochs} epochs")
 
@@ -56,8 +58,8 @@ class TestAmp:
             result = seen["result"]
             require_ran(seen, dtype, taken=STEPS[dtype], skipped=0)
             require(
-                all(note["training"] for note in seen["forwards"]),
-                f"{what}: the model came in evaluation mode and was trained in it",
+                all(all(note["training"]) for note in seen["forwards"]),
+                f"{what}: the model came in evaluation mode and was trained in it, or some of its modules were",
                 "model.train() before the first batch",
             )
             require_close(
@@ -79,15 +81,21 @@ class TestAmp:
                     show=mebibytes,
                     hint="torch.cuda.reset_peak_memory_stats() before the training begins",
                 )
+                require(
+                    result["peak_bytes"] >= seen["most_bytes"],
+                    f"{what}: peak_bytes is {mebibytes(result['peak_bytes'])}, but during a backward pass "
+                    f"{mebibytes(seen['most_bytes'])} were allocated",
+                    "the most at any moment of the training, not what is left when it is over",
+                )
 
     @requires("returns_result")
     def test_products_in_low_precision(self, submission: Submission, fresh: Fresh) -> None:
         """Computes products in the precision asked for."""
-        runs, case, _ = trained(submission, fresh, STEPS)
+        runs, _, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             what = f"matrix products of train_with_amp(..., dtype=torch.{dtype})"
             require_equal(runs[dtype]["products"], [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
-            least = 2 * len(case["sizes"]) * STEPS[dtype]
+            least = 2 * STEPS[dtype]
             require(runs[dtype]["product_count"] >= least, f"{what}: only {runs[dtype]['product_count']} of {least}")
 
     @requires("returns_result")
@@ -105,7 +113,7 @@ class TestAmp:
     @requires("returns_result")
     def test_parameters_and_state_stay_float32(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps parameters and Adam's state in float32."""
-        runs, _, _ = trained(submission, fresh, STEPS)
+        runs, _, found = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             seen = runs[dtype]
             during = sorted({name for note in seen["forwards"] for name in note["dtypes"]})
@@ -113,6 +121,13 @@ class TestAmp:
             require_equal(during, ["float32"], what=f"dtypes of parameters during training in {dtype}", hint=hint)
             require_equal(
                 seen["parameters"], ["float32"], what=f"dtypes of parameters after training in {dtype}", hint=hint
+            )
+            require_equal(
+                seen["places"],
+                [found.device],
+                what=f"where the parameters are after train_with_amp(..., device={found.device!r}) of a model that "
+                "came on the CPU",
+                hint="model.to(device) moves a module in place, and its optimizer goes along",
             )
             require_equal(
                 seen["state"],
@@ -136,39 +151,98 @@ class TestAmp:
 
     def test_evaluates_every_sample(self, submission: Submission, fresh: Fresh) -> None:
         """Counts every sample alike when it evaluates."""
-        classes, sizes = fresh.odd(5, 9), [fresh.odd(31, 41), fresh.odd(5, 9), fresh.odd(15, 21)]
+        classes, sizes = fresh.odd(5, 9), [fresh.odd(31, 41), fresh.odd(5, 9), fresh.odd(15, 21), 1]
         samples = sum(sizes)
         logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
         targets = logits.argmax(axis=1)
         # Wrong ones lie in the short batch, where a mean of means would weigh them too much, and in the first.
         wrong = [*range(sizes[0], sizes[0] + sizes[1]), *range(fresh.integer(3, 8))]
         targets[wrong] = (targets[wrong] + 1) % classes
-        for dtype in ("float32", "bfloat16"):
-            seen = submission.numeric_probe(
-                "lab2.training.evaluate", logits=logits, targets=targets, sizes=sizes, dtype=dtype
+        # A batch of one sample; and no dtype given, which means float32.
+        seen = submission.numeric_probe(
+            "lab2.training.evaluate", logits=logits, targets=targets, sizes=sizes, precisions=[None, *PRECISIONS[1:]]
+        )
+        for call in seen.calls:
+            dtype = call["precision"] or "float32"
+            what = "evaluate(model, loader" + (f", dtype=torch.{dtype})" if call["precision"] else ")")
+            require(
+                not any(call["during"]) and bool(call["during"]),
+                f"{what} ran the model, or one of its modules, in training mode, with dropout",
+                "model.eval() before the first batch",
             )
-            for call in seen.calls:
-                what = f"evaluate(model, loader, dtype=torch.{dtype})"
-                require(
-                    not any(call["during"]) and bool(call["during"]),
-                    f"{what} ran the model in training mode, with dropout",
-                    "model.eval() before the first batch",
-                )
-                require_close(
-                    call["accuracy"],
-                    1 - len(wrong) / samples,
-                    relative=1e-6,
-                    what=f"{what} with batches of {sizes}",
-                    hint="right samples / all samples: a mean over batches weighs a short batch too much",
-                )
-                require(not any(call["gradients"]), f"{what} recorded a graph", "with torch.no_grad():")
-                require_equal(call["after"], call["before"], what=f"{what}: model.training afterwards")
-                require_equal(call["products"], [dtype], what=f"{what}: dtypes of products", hint="autocast here too")
+            require_close(
+                call["accuracy"],
+                1 - len(wrong) / samples,
+                relative=1e-6,
+                what=f"{what} with batches of {sizes}",
+                hint="right samples / all samples: a mean over batches weighs a short batch too much",
+            )
+            require(not any(call["gradients"]), f"{what} recorded a graph", "with torch.no_grad():")
+            require_equal(
+                call["after"],
+                call["before"],
+                what=f"{what}: `training` of each of the model's modules afterwards",
+                hint="model.train(mode) puts every module into that mode; they were not all in the same one",
+            )
+            require(call["unchanged"], f"{what} changed the model's parameters")
+            require_equal(call["products"], [dtype], what=f"{what}: dtypes of products", hint="autocast here too")
+        require(seen.empty_refused, "evaluate() of a loader without samples raised no ValueError")
 
     @requires("returns_result")
     def test_bfloat16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
         """Is as accurate in bfloat16 as in float32."""
         require_accurate(submission, fresh, "bfloat16")
+
+    @requires("returns_result")
+    def test_defaults_and_refusals(self, submission: Submission, fresh: Fresh) -> None:
+        """Fills in what is not given and refuses what makes no sense."""
+        features, classes, samples = fresh.odd(5, 9), fresh.odd(3, 7), fresh.odd(9, 15)
+        epochs = fresh.integer(3, 6)
+        # So small that nothing overflows at the default scale, also for those who add up losses and divide gradients.
+        weight, inputs = fresh.normal(classes, features), fresh.normal(samples, features) * np.float32(0.02)
+        labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+        calls: list[dict[str, Any]] = [
+            {"epochs": -fresh.integer(0, 3)},
+            {"accumulation_steps": -fresh.integer(0, 3)},
+            {"dtype": "float64"},
+        ]
+        seen = submission.numeric_probe(
+            "lab2.arguments.train",
+            weight=weight,
+            inputs=inputs,
+            labels=labels,
+            runs=[{"dtype": "float32", "epochs": epochs}, {}],
+            refusals=calls,
+        )
+        exact, bare = seen.runs
+        start = np.asarray(weight, dtype=np.float64)
+
+        def gradient(now: Any) -> Any:
+            scores = np.exp(np.asarray(inputs, dtype=np.float64) @ now.T)
+            shares = scores / scores.sum(axis=1, keepdims=True) - np.eye(classes)[labels]
+            return shares.T @ np.asarray(inputs, dtype=np.float64) / samples
+
+        adam, wanted = Adam(), start
+        for _ in range(epochs):
+            wanted = wanted - adam.step(gradient(wanted))
+        require_between(
+            relative_error(exact["after"], wanted, start),
+            0,
+            _ADAM_ERROR,
+            what=f"relative error of {epochs} steps in float32, with neither optimizer nor criterion given",
+            hint="then it is torch.optim.Adam(model.parameters()) with its defaults, on the cross entropy",
+        )
+        require_ran(bare, "float16", taken=10, skipped=0)
+        require_equal(len(bare["result"]["losses"]), 10, what="number of AmpTraining.losses, epochs not being given")
+        require_equal(
+            bare["result"]["final_scale"],
+            2.0**16,
+            what="AmpTraining.final_scale after ten good steps, no scaler being given",
+            hint="torch.amp.GradScaler with its defaults",
+        )
+        for call, told in zip(calls, seen.refused, strict=True):
+            shown = ", ".join(f"{name}={value}" for name, value in call.items())
+            require(told, f"train_with_amp(model, loader, {shown}) raised no ValueError")
 
 
 def _cross_entropy(case: dict[str, Any]) -> float:

@@ -12,6 +12,7 @@ from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks import report as lab2_report
+from grader.lab2.checks.plots import require_plots
 from grader.shared.programs import picture_and_json
 
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -60,6 +61,23 @@ def measured(submission: Submission, device: str, case: Case, **how: Any) -> lis
     )
     rows: list[dict[str, Any]] = seen.rows
     require_equal([row["dtype"] for row in rows], list(accuracies), what="precisions of compare_precisions(), in order")
+    for row, (name, value) in zip(rows, accuracies.items(), strict=True):
+        require_equal(row["accuracy"], value, what=f"PrecisionResult.accuracy of {name}, which was passed in")
+        require_equal(row["device"], "cuda", what=f"PrecisionResult.device of {name}")
+    for name, model in zip(accuracies, seen.models, strict=False):
+        what = f"compare_precisions(..., steps={STEPS}, warmup={WARMUP}) in {name}"
+        require_equal(model["forwards"], STEPS + WARMUP, what=f"{what}: forward passes of the model")
+        require_equal(model["steps"], STEPS + WARMUP, what=f"{what}: steps of the optimizer")
+        scaled = STEPS + WARMUP if name == "float16" else 0
+        require_equal(
+            model["updates"],
+            scaled,
+            what=f"{what}: updates of a GradScaler",
+            hint="float16 is trained with one, and its time is that of such a training; the others need none",
+        )
+        adam = {"kind": "Adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}
+        require_equal(model["optimizers"], [adam], what=f"{what}: its optimizer", hint="Adam with its defaults")
+    require_equal(len(seen.models), len(accuracies), what="models that compare_precisions() made, one per precision")
     return rows
 
 
@@ -167,7 +185,8 @@ class TestComparison:
             "wrong": np.array([int(fresh.uniform(0, 1) < share) for _ in range(359)]),
             "epochs": 3,
         }
-        told = submission.numeric_probe("lab2.comparison.accuracies", precisions=precisions, **case).accuracies
+        seen = submission.numeric_probe("lab2.comparison.accuracies", precisions=precisions, **case)
+        told = seen.accuracies
         real = submission.probe("lab2.comparison.accuracies_truth", device="cpu", student=False, **case)
         require(isinstance(told, dict), f"measure_accuracies() returned {told!r}, expected a dict")
         require_equal(list(told), precisions, what="names in measure_accuracies(), in the order of dtypes")
@@ -180,6 +199,14 @@ class TestComparison:
                 expected=f"about {real.test:.3f} (on the training images: {real.train:.3f})",
                 hint="a new model for each precision; train on the one loader, evaluate on the other",
             )
+        batches = case["epochs"] * -(-1438 // 200)
+        require_equal(
+            seen.models,
+            [{"training": [name], "evaluation": [name], "batches": batches} for name in precisions],
+            what="dtypes of the outputs in training and evaluation, and batches trained on, of each model that "
+            "measure_accuracies() made",
+            hint="a model is trained for all epochs in one precision, and evaluated in the same one",
+        )
 
     def test_conclusions_follow(self, submission: Submission, fresh: Fresh) -> None:
         """Draws the conclusions that the figures allow."""
@@ -199,13 +226,33 @@ class TestComparison:
         rows = [[name, took, None, right] for name, took, _, right in cases[again]["rows"]]
         cases.append(cases[again] | {"rows": rows})
         answers.append(answers[again])
+        for case, expected in _edges(fresh):
+            cases.append(case)
+            answers.append(expected)
         seen = submission.numeric_probe("lab2.comparison.conclude", cases=cases)
         for case, (recommended, fastest), told in zip(cases, answers, seen.answers, strict=True):
             _require_conclusions(case, recommended, fastest, told)
 
+    def test_wrong_arguments_refused(self, submission: Submission, fresh: Fresh) -> None:
+        """Refuses precisions and counts that make no sense."""
+        compared: list[Case] = [
+            {"precisions": ["float32", fresh.shuffled(["float64", "float8", "int8"])[0]]},
+            {"precisions": ["float32"], "steps": -fresh.integer(0, 2)},
+            {"precisions": ["float32"], "warmup": -fresh.integer(1, 3)},
+        ]
+        twice = fresh.shuffled(PRECISIONS)[0]
+        concluded = [["float16", "bfloat16"], [*PRECISIONS, twice]]
+        seen = submission.probe("lab2.arguments.comparison_refused", compared=compared, concluded=concluded)
+        for call, told in zip(compared, seen.compared, strict=True):
+            shown = ", ".join(f"{name}={value}" for name, value in call.items())
+            require(told, f"compare_precisions() with {shown} raised no ValueError")
+        for names, told in zip(concluded, seen.concluded, strict=True):
+            require(told, f"conclude() of results in {', '.join(names)} raised no ValueError")
+
     @requires("step_seconds_equal_truth", "accuracies_equal_truth")
-    def test_results_and_plots_saved(self, submission: Submission) -> None:
+    def test_results_and_plots_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and plots."""
+        require_plots(submission, fresh)
         chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere
         small = ["--layers=1", "--width=64", "--batch=1", "--steps=1"]
         for name, arguments in (("precision_comparison", [*chosen, *small]), ("amp_training", chosen)):
@@ -263,14 +310,37 @@ def _profiles(fresh: Fresh) -> list[Profile]:
     ]
 
 
+def _edges(fresh: Fresh) -> list[tuple[Case, tuple[str, str]]]:
+    """Cases with what is recommended and fastest: ties, limits that are just reached, and fewer rows."""
+    took, peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
+    tie = fresh.shuffled(["float16", "bfloat16", "float32"])
+    rows = {name: [name, took, peak, 0.75] for name in PRECISIONS}
+    return [
+        # Equally fast: the first of the results, and the first by preference.
+        ({"rows": [rows[name] for name in tie]}, ("bfloat16", tie[0])),
+        # As much is lost as may be lost; and these numbers have no rounding.
+        (
+            {"rows": [["bfloat16", took / 2, peak, 0.5], rows["float32"]], "loss": 0.25},
+            ("bfloat16", "bfloat16"),
+        ),
+        # One peak is not known.
+        (
+            {"rows": [["float16", took / 2, None, 0.75], rows["float32"], ["bfloat16", took * 2, peak, 0.75]]},
+            ("float16", "float16"),
+        ),
+        ({"rows": [rows["float32"]]}, ("float32", "float32")),
+    ]
+
+
 def _require_conclusions(case: Case, recommended: str, fastest: str, told: dict[str, Any]) -> None:
     rows = {name: (took, peak, right) for name, took, peak, right in case["rows"]}
     shown = ", ".join(f"{name} {seconds(took)} at {right:.3f}" for name, (took, _, right) in sorted(rows.items()))
     what = f"conclude() for {shown}"
     base_took, base_peak, base_right = rows["float32"]
+    known = all(peak is not None for _, peak, _ in rows.values())
     wanted: dict[str, dict[str, float]] = {
         "speedups": {name: base_took / took for name, (took, _, _) in rows.items()},
-        "memory_ratios": {} if base_peak is None else {name: peak / base_peak for name, (_, peak, _) in rows.items()},
+        "memory_ratios": {name: peak / base_peak for name, (_, peak, _) in rows.items()} if known else {},
         "accuracy_differences": {name: right - base_right for name, (_, _, right) in rows.items()},
     }
     for field, values in wanted.items():

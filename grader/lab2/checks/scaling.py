@@ -12,7 +12,16 @@ from gradebox.assertions import number, require, require_arrays_close, require_b
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab2.truth.training import Run, final_scale, regression, require_accurate, require_ran
+from grader.lab2.truth.training import (
+    Regression,
+    Run,
+    final_scale,
+    regression,
+    relative_error,
+    require_accurate,
+    require_ran,
+    windows,
+)
 
 TRAINS = "lab2.amp.returns_result"
 PATIENT = 1000
@@ -27,9 +36,12 @@ class TestScaling:
     @requires(TRAINS)
     def test_clipping_sees_unscaled_gradients(self, submission: Submission, fresh: Fresh) -> None:
         """Clips gradients without the loss scale."""
-        case = regression(fresh)
-        run: Run = {"sizes": [fresh.odd(15, 31)], "rate": 0.5, "scaler": {"init_scale": 2.0 ** fresh.integer(5, 7)}}
-        norm = float(np.linalg.norm(case.gradient(case.start, slice(0, run["sizes"][0]))))
+        case, scale = regression(fresh), 2.0 ** fresh.integer(5, 7)
+        # Two batches in a window: their sum is clipped, not each. The weight lies in three parameters, with one norm.
+        sizes = [fresh.odd(9, 15), fresh.odd(3, 7)]
+        run: Run = {"sizes": sizes, "rate": 0.5, "accumulation_steps": 2, "scaler": {"init_scale": scale}}
+        gradient = case.gradient(case.start, slice(0, sum(sizes)))
+        norm = float(np.linalg.norm(gradient))
         limits = [fresh.uniform(0.1, 0.5) * norm, 3 * norm]
         runs = [
             run | {"dtype": dtype, "max_grad_norm": limit}
@@ -37,22 +49,32 @@ class TestScaling:
             for limit in limits
         ]
         for one, seen in zip(runs, case.train(submission, runs), strict=True):
-            limit = one["max_grad_norm"]
+            limit, what = one["max_grad_norm"], f"an SGD step / learning rate in {one['dtype']}"
+            where = f"where the gradient's norm is {norm:.4g} and max_grad_norm {limit:.4g}"
+            step = np.subtract(seen["before"][0], seen["after"]) / run["rate"]
+            wanted = min(limit, norm)
             require_close(
-                float(np.linalg.norm(np.subtract(seen["after"], seen["before"][0]))) / run["rate"],
-                min(limit, norm),
+                float(np.linalg.norm(step)),
+                wanted,
                 relative=LOW_PRECISION,
-                what=f"length of an SGD step / learning rate in {one['dtype']}, where the gradient's norm is "
-                f"{norm:.4g} and max_grad_norm {limit:.4g}",
+                what=f"length of {what}, {where}",
                 show=lambda value: f"{value:.4g}",
-                hint=f"clipping must see gradients without the loss scale; {ORDER_HINT}",
+                hint=_clipping_hint(float(np.linalg.norm(step)), wanted, norm, scale),
+            )
+            require_between(
+                float(np.linalg.norm(step - gradient.ravel() * (wanted / norm)) / wanted),
+                0,
+                2 * LOW_PRECISION,
+                what=f"relative error of {what}, {where}: it has the right length, but another direction",
+                hint="one norm over all parameters, once per window: clipping changes no direction",
             )
 
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
         """Skips the step of a batch that overflows."""
-        seen, scale, spoiled = _overflow(submission, fresh)
-        batches = len(spoiled)
+        case, (run, _), (seen, hopeless) = _overflow(submission, fresh)
+        spoiled = [part.overflows for part in windows(run)] * run["epochs"]
+        batches, scale = len(spoiled), run["scaler"]["init_scale"]
         # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
         states = [*seen["before"], seen["after"]]
         require(
@@ -67,6 +89,7 @@ class TestScaling:
             what=f"whether each of {batches} batches changed the weights, when {_which(spoiled)} in float16",
             hint=ORDER_HINT,
         )
+        require_equal(seen["frozen"], [0.5, 0.5], what="a parameter that does not require a gradient, after training")
         require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
         require_equal(
             number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
@@ -74,23 +97,39 @@ class TestScaling:
             what=f"AmpTraining.final_scale after {sum(spoiled)} overflows, where the scaler began with {scale:g}",
             hint="update() once per step; it halves the scale after an overflow",
         )
-        number(seen["result"]["losses"][0], "AmpTraining.losses[0] of an epoch in which one step was skipped")
+        truth = case.follow(run)
+        require_equal(len(seen["result"]["losses"]), run["epochs"], what="number of AmpTraining.losses")
+        for epoch, (told, loss) in enumerate(zip(seen["result"]["losses"], truth.losses, strict=True)):
+            require_close(
+                number(told, f"AmpTraining.losses[{epoch}] of an epoch in which steps were skipped"),
+                loss or 0.0,
+                relative=LOW_PRECISION,
+                what=f"AmpTraining.losses[{epoch}], when {_which(spoiled)}",
+                hint="the mean over the samples of the steps that were taken",
+            )
+        require_equal(
+            hopeless["result"]["losses"], [None, None], what="AmpTraining.losses of two epochs without a step"
+        )
+        require_ran(hopeless, "float16", taken=0, skipped=2)
 
     @requires(TRAINS)
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
         """Moves the schedule with taken steps only."""
-        seen, _, spoiled = _overflow(submission, fresh)
-        require_equal(
-            seen["scheduler_steps"],
-            len(spoiled) - sum(spoiled),
-            what=f"steps of the scheduler over {len(spoiled)} batches, when {_which(spoiled)} in float16",
-            hint="only after a step that was taken: compare the scale before and after update()",
-        )
+        overflow, asked, found = _overflow(submission, fresh)
+        for run, seen in zip(asked, found, strict=True):
+            spoiled = [part.overflows for part in windows(run)] * run["epochs"]
+            require_equal(
+                seen["scheduler_steps"],
+                len(spoiled) - sum(spoiled),
+                what=f"steps of the scheduler over {len(spoiled)} batches, when {_which(spoiled)} in float16",
+                hint="only after a step that was taken: compare the scale before and after update()",
+            )
+        _require_schedule(overflow, asked[0], found[0])
         case = regression(fresh)
-        window, epochs = fresh.integer(2, 3), fresh.integer(2, 4)
+        window, epochs = fresh.integer(2, 3), fresh.integer(2, 3)
         batches = window * fresh.integer(2, 3) + 1
-        run: Run = {"dtype": "bfloat16", "sizes": [fresh.odd(3, 5) for _ in range(batches)], "rate": 0.01}
-        run |= {"accumulation_steps": window, "scheduler": True, "epochs": epochs}
+        run = {"dtype": "bfloat16", "sizes": [fresh.odd(3, 5) for _ in range(batches)], "rate": 0.01, "loader": True}
+        run |= {"accumulation_steps": window, "decay": fresh.uniform(0.6, 0.8), "epochs": epochs}
         (seen,) = case.train(submission, [run])
         require_equal(
             seen["scheduler_steps"],
@@ -98,6 +137,7 @@ class TestScaling:
             what=f"steps of the scheduler over {epochs} epochs of {batches} batches, with accumulation_steps={window}",
             hint="once per optimizer step, not per batch or epoch",
         )
+        _require_schedule(case, run, seen)
 
     @requires(TRAINS)
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
@@ -117,17 +157,19 @@ class TestScaling:
             runs.append(
                 {
                     "dtype": "float16",
-                    "sizes": [fresh.integer(3, 4) for _ in range(2 * (bad + 1 + good) - 1)],
+                    "sizes": [fresh.integer(1, 3) for _ in range(2 * (bad + 1 + good) - 1)],
+                    "epochs": 2,
+                    "loader": True,
                     "rate": 1e-3,
                     "accumulation_steps": 2,
                     "max_grad_norm": 1e6,
                     "scaler": settings,
-                    "spoiled": [2 * bad + fresh.integer(0, 1)],
+                    "far": [2 * bad + fresh.integer(0, 1)],
                 }
             )
-            overflows.append([*[False] * bad, True, *[False] * good])
+            overflows.append([*[False] * bad, True, *[False] * good] * 2)
         for run, happened, seen in zip(runs, overflows, case.train(submission, runs), strict=True):
-            require_ran(seen, "float16", taken=len(happened) - 1, skipped=1)
+            require_ran(seen, "float16", taken=len(happened) - 2, skipped=2)
             require_equal(
                 number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
                 final_scale(run["scaler"], happened),
@@ -154,12 +196,13 @@ class TestScaling:
             "rate": 0.05,
             "epochs": 2,
             "accumulation_steps": 2,
+            "loader": True,
         }
         low: Run = {
             "dtype": "float16",
             "sizes": sizes[:3],
             "rate": 0.05,
-            "accumulation_steps": 3,
+            "accumulation_steps": fresh.integer(3, 5),  # one window, with all that there is or not full
             "max_grad_norm": 1e6,
             "scaler": {"init_scale": 2.0**6, "growth_interval": PATIENT},
         }
@@ -178,15 +221,22 @@ class TestScaling:
         )
         require_arrays_close(
             in_float64["result"]["losses"],
-            truth.losses,
+            [loss or 0.0 for loss in truth.losses],
             rtol=1e-6,
             what="AmpTraining.losses of that training, the mean over all samples of an epoch",
             hint="a loss that was divided for accumulation is no longer the batch's mean",
         )
-        step = np.subtract(in_float16["after"], in_float16["before"][0])
-        wanted = (case.follow(low).weights[-1] - case.start).ravel()
+        for seen, run in ((in_float64, exact), (in_float16, low)):
+            passes = ["forward", "backward"] * len(run["sizes"]) * run.get("epochs", 1)
+            require_equal(
+                seen["passes"],
+                passes,
+                what=f"forward and backward passes over batches of {run['sizes']}, with accumulation_steps="
+                f"{run['accumulation_steps']}",
+                hint="a window must not have to fit into memory: one forward pass and one backward pass per batch",
+            )
         require_between(
-            float(np.linalg.norm(step - wanted) / np.linalg.norm(wanted)),
+            relative_error(in_float16["after"], case.follow(low).weights[-1], case.start),
             0,
             LOW_PRECISION,
             what="relative error of one step in float16 from three batches, clipped at a norm that is never reached",
@@ -198,12 +248,11 @@ class TestScaling:
         """Loses no small gradients in float16."""
         case, factor = regression(fresh), 2.0**-26
         run: Run = {"sizes": [fresh.odd(15, 31)], "rate": 0.1 / factor, "factor": factor}
-        wanted = -0.1 * case.gradient(case.start, slice(0, run["sizes"][0])).ravel()
+        truth = case.start - 0.1 * case.gradient(case.start, slice(0, run["sizes"][0]))
         runs = [run | {"dtype": dtype} for dtype in ("float16", "bfloat16")]
         for one, seen in zip(runs, case.train(submission, runs), strict=True):
-            step = np.subtract(seen["after"], seen["before"][0])
             require_between(
-                float(np.linalg.norm(step - wanted) / np.linalg.norm(wanted)),
+                relative_error(seen["after"], truth, case.start),
                 0,
                 LOW_PRECISION,
                 what=f"relative error of a step in {one['dtype']} from gradients of about 1e-9, without a given scaler",
@@ -241,22 +290,48 @@ class TestScaling:
         require_accurate(submission, fresh, "float16")
 
 
-def _overflow(submission: Submission, fresh: Fresh) -> tuple[dict[str, Any], float, list[bool]]:
-    """Batches in float16, one or two of which overflow; also the scale they began with, and which batches those are."""
+def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Run], list[dict[str, Any]]]:
+    """Batches in float16 of which two overflow, one of them in backward only; and a batch without which there are none.
+
+    Also what was seen of both trainings, which take two epochs.
+    """
     fresh = fresh.shared("lab2.overflow")
-    case, scale = regression(fresh), 2.0 ** fresh.integer(4, 7)
+    case = regression(fresh)
     batches = fresh.integer(5, 8)
-    bad = fresh.shuffled(range(1, batches - 1))[: fresh.integer(1, 2)]  # steps are taken before and after
+    first, second = fresh.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
     run: Run = {
         "dtype": "float16",
-        "sizes": [fresh.odd(3, 7) for _ in range(batches)],
-        "rate": 0.05,
-        "scaler": {"init_scale": scale, "growth_interval": PATIENT},
-        "spoiled": bad,
-        "scheduler": True,
+        "sizes": [fresh.odd(1, 7) for _ in range(batches)],
+        "epochs": 2,
+        "rate": 0.02,
+        "scaler": {"init_scale": 2.0 ** fresh.integer(4, 7), "growth_interval": PATIENT},
+        "spoiled": [first],
+        "far": [second],
+        "decay": fresh.uniform(0.7, 0.9),
     }
-    (seen,) = case.train(submission, [run])
-    return seen, scale, [index in bad for index in range(batches)]
+    alone = run | {"sizes": [fresh.odd(3, 7)], "spoiled": [], "far": [0]}
+    return case, [run, alone], case.train(submission, [run, alone])
+
+
+def _require_schedule(case: Regression, run: Run, seen: dict[str, Any]) -> None:
+    """Fail unless each step was made at its own learning rate."""
+    require_between(
+        relative_error(seen["after"], case.follow(run).weights[-1], case.start),
+        0,
+        LOW_PRECISION,
+        what=f"relative error of the weights in {run['dtype']} after {run['epochs']} epochs, when the scheduler "
+        f"multiplies the learning rate by {run['decay']:.3g} after each step",
+        hint="the scheduler goes on right after the optimizer's step, not all at once at the end of an epoch",
+    )
+
+
+def _clipping_hint(length: float, wanted: float, norm: float, scale: float) -> str:
+    """What a step of this length instead of the wanted one tells."""
+    if abs(length / norm - 1) < LOW_PRECISION:
+        return "the step has the norm of the whole gradient: nothing was clipped"
+    if length < 1.5 * wanted / scale:
+        return f"the step is {scale:g} times too short, and that is the loss scale: clip what has been unscaled"
+    return f"clipping must see gradients without the loss scale, and one norm over all parameters; {ORDER_HINT}"
 
 
 def _which(overflows: Sequence[bool]) -> str:

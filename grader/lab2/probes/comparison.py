@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grader.lab2.probes.training import classifier, one_thread
 from grader.shared.probes.support import fields, plain, sequence
@@ -41,6 +43,19 @@ def _network(widths: Sequence[int], batch: int) -> tuple[Callable[[], nn.Module]
     return create_model, create_batch
 
 
+class Noted(nn.Module):
+    """A model that tells of each forward pass, however it is called; a hook would miss `model.forward(x)`."""
+
+    def __init__(self, model: nn.Module, tell: Callable[[nn.Module, Tensor], object]) -> None:
+        super().__init__()
+        self.model, self.tell = model, tell
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.model(x)
+        self.tell(self, output)
+        return output
+
+
 def compare(
     student: Any,
     *,
@@ -51,17 +66,51 @@ def compare(
     warmup: int,
     slow: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only)."""
-    create_model, create_batch = _network(widths, batch)
+    """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only).
+
+    Beside its rows, for each model that it made: how often that ran, which optimizer made how many steps then, and how
+    often a loss scale was updated.
+    """
+    create, create_batch = _network(widths, batch)
+    made: list[dict[str, Any]] = []
+
+    def create_model() -> nn.Module:
+        note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": []}
+        made.append(note)
+        return Noted(create(), lambda *_: note.update(forwards=note["forwards"] + 1))
+
+    def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if made:
+            made[-1]["steps"] += 1
+            settings = {name: optimizer.defaults.get(name) for name in ("lr", "betas", "eps", "weight_decay")}
+            told = plain({"kind": type(optimizer).__name__, **settings}, "optimizer")
+            if told not in made[-1]["optimizers"]:
+                made[-1]["optimizers"].append(told)
+
+    update = torch.amp.GradScaler.update
+
+    @functools.wraps(update)
+    def counted(scaler: torch.amp.GradScaler, *arguments: Any, **options: Any) -> None:
+        if made and scaler.is_enabled():
+            made[-1]["updates"] += 1
+        update(scaler, *arguments, **options)
+
     if slow is not None:
         student.gpu.inject_slowdown(**slow)
-    told = sequence(
-        student.module(COMPARISON).compare_precisions(
-            dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
-        ),
-        "compare_precisions()",
-    )
-    return {"rows": [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]}
+    handle = register_optimizer_step_post_hook(after_step)
+    torch.amp.GradScaler.update = counted  # type: ignore[assignment,method-assign]
+    try:
+        told = sequence(
+            student.module(COMPARISON).compare_precisions(
+                dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
+            ),
+            "compare_precisions()",
+        )
+    finally:
+        torch.amp.GradScaler.update = update  # type: ignore[method-assign]
+        handle.remove()
+    rows = [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]
+    return {"rows": rows, "models": made}
 
 
 def compare_truth(
@@ -104,18 +153,37 @@ def _digits(order: Tensor, wrong: Tensor) -> tuple[list[tuple[Tensor, Tensor]], 
 def accuracies(
     student: Any, *, first: Tensor, second: Tensor, order: Tensor, wrong: Tensor, precisions: Sequence[str], epochs: int
 ) -> dict[str, Any]:
-    """`measure_accuracies` on the handwritten digits, some of the test labels being wrong."""
+    """`measure_accuracies` on the handwritten digits, some of the test labels being wrong.
+
+    Beside them, for each model that it made: the dtypes of its outputs in training and in evaluation, and how often it
+    ran in training.
+    """
     one_thread()
     train, test = _digits(order, wrong)
+    made: list[dict[str, Any]] = []
+
+    def create_model() -> nn.Module:
+        note: dict[str, Any] = {"training": [], "evaluation": []}
+        made.append(note)
+
+        def look(model: nn.Module, output: Tensor) -> None:
+            note["training" if model.training else "evaluation"].append(plain(output.dtype, ""))
+
+        return Noted(classifier(first, second), look)
+
     told = student.module(COMPARISON).measure_accuracies(
-        lambda: classifier(first, second),
+        create_model,
         train,
         test,
         device=student.device,
         dtypes=[getattr(torch, name) for name in precisions],
         epochs=epochs,
     )
-    return {"accuracies": plain(told, "measure_accuracies()")}
+    models = [
+        {mode: sorted(set(dtypes)) for mode, dtypes in note.items()} | {"batches": len(note["training"])}
+        for note in made
+    ]
+    return {"accuracies": plain(told, "measure_accuracies()"), "models": models}
 
 
 def accuracies_truth(

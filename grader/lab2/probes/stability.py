@@ -1,24 +1,25 @@
-"""Probes of Lab 2's numerical tools: formats, softmax, finding and naming what is not finite, loss scale, the model."""
+"""Probes of Lab 2's numerical tools: formats, softmax, finding and naming what is not finite."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
+import collections
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.student import WrongReturn
-from grader.lab2.probes.training import batches, flat, one_thread
+from grader.lab2.probes.training import flat, modes
 from grader.shared.probes.support import fields, plain, sequence
-from labkit import data
-from labkit.results import NumberFormat, StabilityRun
+from labkit.results import NumberFormat
 
 NUMERICS = "lab2_mixed_precision.numerics"
-STABILITY = "lab2_mixed_precision.stability_tests"
-_VALUES = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "large": 1e30}
+_VALUES = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_LARGE = 3e38
+"""So near to the largest number of float32 that neither a sum nor a norm of some of them is finite."""
 
 
 def formats(student: Any) -> dict[str, Any]:
@@ -28,34 +29,92 @@ def formats(student: Any) -> dict[str, Any]:
 
 
 def softmax(student: Any, *, cases: Sequence[dict[str, Any]], **inputs: Tensor) -> dict[str, Any]:
-    """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim."""
+    """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim, if it has one."""
     results = []
-    for case in cases:
-        x = inputs[case["name"]].to(student.device, getattr(torch, case["dtype"]))
-        told = student.module(NUMERICS).stable_softmax(x, case["dim"])
-        if not isinstance(told, Tensor):
-            raise WrongReturn(f"stable_softmax() returned {type(told).__name__}, expected a tensor")
-        # As float64, which every dtype here fits into; the dtype it came in is told beside it.
-        results.append({"dtype": plain(told.dtype, ""), "values": told.detach().cpu().double()})
-    return {"results": results}
+    with watch_names(student.gpu) as names:
+        for case in cases:
+            x = inputs[case["name"]].to(student.device, getattr(torch, case["dtype"]))
+            before = x.clone()
+            told = student.module(NUMERICS).stable_softmax(x, *([case["dim"]] if "dim" in case else []))
+            if not isinstance(told, Tensor):
+                raise WrongReturn(f"stable_softmax() returned {type(told).__name__}, expected a tensor")
+            # As float64, which every dtype here fits into; the dtype it came in is told beside it.
+            values = told.detach().cpu().double()
+            same = bool(torch.equal(x, before))
+            results.append({"dtype": plain(told.dtype, ""), "values": values, "unchanged": same})
+        ran = sorted({name for name in names() if "softmax" in name})
+    return {"results": results, "softmaxes": ran}
+
+
+class _NameSpy(TorchDispatchMode):
+    """Notes the names of the operations that reach PyTorch's dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watch_names(gpu: Any) -> Iterator[Callable[[], list[str]]]:
+    """Yield a function that lists the names of the operations since the block began."""
+    if gpu is not None:
+        start = len(gpu.timeline)
+        yield lambda: [str(kernel.name) for kernel in gpu.timeline[start:]]
+        return
+    with _NameSpy() as spy:
+        yield lambda: spy.names
 
 
 class Block(nn.Module):
-    """Linear layers one after the other, told by name; the last returns a pair if `pair`."""
+    """Linear layers one after the other, told by name; then the block's own doing, which no layer of it sees.
 
-    def __init__(self, names: Sequence[str], width: int, factors: dict[str, float], *, pair: bool) -> None:
+    Args:
+        names: of the layers.
+        width: of the layers.
+        factors: by which they multiply, where not 1.
+        own: by which the block multiplies the result.
+        form: of what it returns: "tensor", "pair", or "nested": (x, (x, side * x)).
+        side: for the last one.
+    """
+
+    def __init__(
+        self, names: Sequence[str], width: int, factors: dict[str, float], *, own: float, form: str, side: float
+    ) -> None:
         super().__init__()
         for name in names:
             layer = nn.Linear(width, width, bias=False)
             layer.weight.data = factors.get(name, 1.0) * torch.eye(width)
             self.add_module(name, layer)
-        self.pair = pair
+        self.own, self.form, self.side = own, form, side
 
     def forward(self, x: Any) -> Any:
         x = x[0] if isinstance(x, tuple) else x
         for layer in self.children():
             x = layer(x)
-        return (x, x) if self.pair else x
+        x = x * self.own if self.own != 1 else x
+        return {"tensor": x, "pair": (x, x), "nested": (x, (x, x * self.side))}[self.form]
+
+
+class Network(nn.Module):
+    """Blocks one after the other, beside a batch norm that counts and averages in training mode; then its own doing."""
+
+    def __init__(self, blocks: dict[str, Block], width: int, *, own: float) -> None:
+        super().__init__()
+        self.averages = nn.BatchNorm1d(width)
+        for name, block in blocks.items():
+            self.add_module(name, block)
+        self.blocks, self.own = list(blocks), own
+
+    def forward(self, x: Any) -> Any:
+        self.averages(x)
+        for name in self.blocks:
+            x = self.get_submodule(name)(x)
+        x = x[0] if isinstance(x, tuple) else x
+        return x * self.own if self.own != 1 else x
 
 
 class Failing(nn.Module):
@@ -65,27 +124,41 @@ class Failing(nn.Module):
         raise RuntimeError("this layer cannot be run")
 
 
-def _network(blocks: dict[str, Sequence[str]], width: int, factors: dict[str, float], *, pair: bool) -> nn.Sequential:
-    model = nn.Sequential()
+def _network(blocks: dict[str, Sequence[str]], width: int, case: dict[str, Any]) -> Network:
+    """Blocks of these layers; `case` may have `factors` of layers, `owns` of blocks (the model itself is ""), `form`
+    and `side`."""
+    factors, owns = case.get("factors", {}), case.get("owns", {})
+    made = {}
     for name, layers in blocks.items():
         local = {layer: factors.get(f"{name}.{layer}", 1.0) for layer in layers}
-        model.add_module(name, Block(layers, width, local, pair=pair))
-    return model
+        own = float(owns.get(name, 1.0))
+        made[name] = Block(layers, width, local, own=own, form=case.get("form", "tensor"), side=case.get("side", 1.0))
+    return Network(made, width, own=float(owns.get("", 1.0)))
 
 
 def nonfinite(
     student: Any, *, blocks: dict[str, Sequence[str]], width: int, cases: Sequence[dict[str, str]]
 ) -> dict[str, Any]:
-    """`find_nonfinite` of a network whose gradients are planted: each case names parameters and what to put there."""
+    """`find_nonfinite` of layers whose gradients are planted: each case names parameters and what to put there.
+
+    "weight": the parameter itself is infinite, its gradient is not.
+    """
     answers = []
     for case in cases:
-        model = _network(blocks, width, {}, pair=False).to(student.device)
+        model = nn.Sequential()
+        for name, layers in blocks.items():
+            parts = {layer: nn.Linear(width, width, bias=False) for layer in layers}
+            model.add_module(name, nn.Sequential(collections.OrderedDict(parts)))
+        model.to(student.device)
         for name, parameter in model.named_parameters():
-            if case.get(name) == "none":
+            kind = case.get(name)
+            if kind == "none":
                 continue
-            gradient = torch.full_like(parameter, 0.5)
-            if name in case:
-                gradient[width // 2, width // 3] = _VALUES[case[name]]
+            gradient = torch.full_like(parameter, _LARGE if kind == "large" else 0.5)
+            if kind in _VALUES:
+                gradient[width // 2, width // 3] = _VALUES[kind]
+            if kind == "weight":
+                parameter.data[width // 2, width // 3] = float("inf")
             parameter.grad = gradient
         told = sequence(student.module(NUMERICS).find_nonfinite(model), "find_nonfinite()")
         answers.append(plain(told, "find_nonfinite()"))
@@ -93,22 +166,30 @@ def nonfinite(
 
 
 def trace(
-    student: Any, *, blocks: dict[str, Sequence[str]], width: int, cases: Sequence[dict[str, Any]]
+    student: Any, *, blocks: dict[str, Sequence[str]], width: int, inputs: Tensor, cases: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """`trace_nonfinite` of networks in which some layers multiply by a factor; also of one that fails."""
+    """`trace_nonfinite` of networks in which some layers or blocks multiply by a factor; also of one that fails.
+
+    Their modules are in mixed modes, there are gradients already, and one of them has a hook of its own.
+    """
     module = student.module(NUMERICS)
     answers = []
     for case in cases:
-        model = _network(blocks, width, case["factors"], pair=case["pair"]).to(student.device)
+        model = _network(blocks, width, case).to(student.device)
         model.train(case["training"])
-        before = flat(model)
-        inputs = torch.ones(3, width, device=student.device)
-        told = module.trace_nonfinite(model, inputs, dtype=getattr(torch, case["dtype"]))
+        model.get_submodule(next(iter(blocks))).train(not case["training"])
+        model.averages.register_forward_hook(lambda *_: None)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        before, hooks = _state(model), _hooks(model)
+        options = {"dtype": getattr(torch, case["dtype"])} if "dtype" in case else {}
+        told = module.trace_nonfinite(model, inputs.to(student.device), **options)
+        after = _state(model)
         answers.append(
             {
                 "name": plain(told, "trace_nonfinite()"),
-                "hooks": _hooks(model),
-                "unchanged": flat(model) == before and model.training == case["training"],
+                "hooks": _hooks(model) - hooks,
+                "changed": [kind for kind in before if before[kind] != after[kind]],
             }
         )
     failing = nn.Sequential(nn.Identity(), Failing())
@@ -118,6 +199,16 @@ def trace(
     except RuntimeError:
         raised = True
     return {"answers": answers, "hooks_after_failure": _hooks(failing), "raised": raised}
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    """All of a model that a diagnosis must leave alone."""
+    return {
+        "mode": modes(model),
+        "parameters": flat(model),
+        "gradients": [None if one.grad is None else one.grad.tolist() for one in model.parameters()],
+        "buffers": [one.tolist() for one in model.buffers()],
+    }
 
 
 def _hooks(model: nn.Module) -> int:
@@ -136,68 +227,8 @@ def classify(student: Any, *, cases: Sequence[dict[str, Any]], **tensors: Tensor
             {name: tensors[key].to(student.device) for name, key in case[part].items()}
             for part in ("gradients", "reference")
         )
+        gradients = {name: value.to(getattr(torch, case["dtype"])) for name, value in gradients.items()}
         options = {"vanished_share": case["share"]} if "share" in case else {}
         told = student.module(NUMERICS).classify_gradients(gradients, reference, **options)
         answers.append(plain(told, "classify_gradients()"))
     return {"answers": answers}
-
-
-def loss_scale(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`DynamicLossScale` with each case's settings, updated by its overflows; the scale before and after each."""
-    scales = []
-    for case in cases:
-        scale = student.module(STABILITY).DynamicLossScale(**case["settings"])
-        seen = [plain(scale.scale, "DynamicLossScale.scale")]
-        for overflow in case["overflows"]:
-            scale.update(bool(overflow))
-            seen.append(plain(scale.scale, "DynamicLossScale.scale"))
-        scales.append(seen)
-    return {"scales": scales}
-
-
-def unstable(student: Any, *, sizes: Sequence[int], order: Tensor, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`train_unstable` on digits with each case's `gain`, `dtype` and `scale` (settings, or None)."""
-    one_thread()
-    module = student.module(STABILITY)
-    images, labels = data.load("digits").tensors
-    loader = batches(images[order], labels[order], sizes)
-    runs = []
-    for case in cases:
-        torch.manual_seed(case["seed"])
-        model = module.UnstableModel(case["gain"]).to(student.device)
-        before: list[list[float]] = []
-        loss = _loss(model, images[order])
-
-        def watch(model: nn.Module, args: object, before: list[list[float]] = before) -> None:
-            before.append(flat(model))
-
-        handle = model.register_forward_pre_hook(watch)
-        scale = module.DynamicLossScale(**case["scale"]) if case["scale"] is not None else None
-        # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
-        # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-        told = module.train_unstable(
-            model, loader, case["epochs"], dtype=getattr(torch, case["dtype"]), loss_scale=scale, optimizer=optimizer
-        )
-        handle.remove()
-        states = [*before, flat(model)]
-        finite = [all(abs(value) < float("inf") for value in state) for state in states]
-        runs.append(
-            {
-                "result": fields(told, StabilityRun, "train_unstable()"),
-                "finite": all(finite),
-                "moves": sum(one != other for one, other in itertools.pairwise(states)),
-                "names": [name for name, _ in model.named_parameters()],
-                "before": loss,
-                "after": _loss(model, images[order]),
-            }
-        )
-    return {"runs": runs}
-
-
-def _loss(model: nn.Module, images: Tensor) -> float | None:
-    """Of these samples in float32, measured by ourselves; None where it is no number."""
-    images = images.to(next(model.parameters()).device)
-    with torch.no_grad():
-        loss = float(nn.functional.mse_loss(model(images), images))
-    return loss if math.isfinite(loss) else None

@@ -7,12 +7,13 @@ they come in backward. Comparisons of precisions are in `lab2_comparison`, numer
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from grader.shared.probes.support import fields, plain, watch_products
 from labkit import data, models
@@ -21,6 +22,8 @@ from labkit.results import AmpTraining
 AMP = "lab2_mixed_precision.amp_training"
 SPOILER = 1e5
 """Infinite in float16, whose largest number is 65504, and harmless in the other precisions."""
+FAR = 1e7
+"""A target so far off that the loss is large and finite, but not, in float16, the gradient of that output."""
 _IDLE_BYTES = 64 * 2**20
 _SMALL_SCALE = 64.0
 """A loss scale with which nothing overflows, also for those who add up losses and divide the gradients later."""
@@ -30,38 +33,62 @@ class _Spy(torch.autograd.Function):
     """The identity; in backward it notes whether autocast is on and the largest gradient that passes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, notes: list[dict[str, Any]]) -> Tensor:
-        ctx.notes = notes
+    def forward(ctx: Any, x: Tensor, watched: Watched) -> Tensor:
+        ctx.watched = watched
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (gradient,) = gradients
         enabled = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
-        ctx.notes.append({"autocast": enabled, "largest": float(gradient.detach().float().abs().max())})
+        ctx.watched.note("backward")
+        ctx.watched.backwards.append({"autocast": enabled, "largest": float(gradient.detach().float().abs().max())})
         return gradient, None
 
 
 class Watched(nn.Module):
-    """A model that notes its parameters and mode before each forward pass, and what passes its middle in backward."""
+    """A model that notes its parameters and modes before each forward pass, and what passes its middle in backward."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
         self.first, self.second = first, second
         self.forwards: list[dict[str, Any]] = []
         self.backwards: list[dict[str, Any]] = []
+        self.passes: list[str] = []
+        self.most_bytes = 0
+        """The most that was allocated on the GPU when somebody looked."""
+
+    def note(self, kind: str) -> None:
+        """A forward or a backward pass comes by."""
+        self.passes.append(kind)
+        if torch.cuda.is_available():
+            self.most_bytes = max(self.most_bytes, torch.cuda.memory_allocated())
 
     def forward(self, x: Tensor) -> Tensor:
         self.forwards.append(
             {
-                "training": self.training,
+                "samples": len(x),
+                "training": modes(self),
                 "gradients": torch.is_grad_enabled(),
                 "dtypes": dtypes(self),
                 "parameters": flat(self) if self.training else [],
             }
         )
-        output: Tensor = self.second(_Spy.apply(self.first(x), self.backwards))
+        output: Tensor = self.second(_Spy.apply(self.first(x), self))
+        self.note("forward")
         return output
+
+
+class Rows(nn.Module):
+    """A linear layer whose weight lies in several parameters, some rows in each; and a parameter that is frozen."""
+
+    def __init__(self, weight: Tensor, *, wide: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(linear(part, wide=wide) for part in weight.tensor_split(3))
+        self.frozen = nn.Parameter(torch.full((2,), 0.5, dtype=torch.float64 if wide else None), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self.parts], dim=1)
 
 
 def one_thread() -> None:
@@ -74,9 +101,14 @@ def dtypes(model: nn.Module) -> list[str]:
     return sorted({plain(parameter.dtype, "") for parameter in model.parameters()})
 
 
+def modes(model: nn.Module) -> list[bool]:
+    """Whether each of a model's modules is in training mode."""
+    return [module.training for module in model.modules()]
+
+
 def flat(model: nn.Module) -> list[float]:
-    """All parameters in one list."""
-    parts = [parameter.detach().cpu().double().flatten() for parameter in model.parameters()]
+    """All parameters that are trained, in one list."""
+    parts = [one.detach().cpu().double().flatten() for one in model.parameters() if one.requires_grad]
     return [float(value) for value in torch.cat(parts).tolist()]
 
 
@@ -85,6 +117,15 @@ def linear(weight: Tensor, *, wide: bool = False) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     layer.weight.data = weight.double() if wide else weight.clone()
     return layer
+
+
+def refused(call: Callable[[], object]) -> bool:
+    """Whether a call raises ValueError."""
+    try:
+        call()
+    except ValueError:
+        return True
+    return False
 
 
 def batches(inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
@@ -113,13 +154,13 @@ def precision(
 ) -> dict[str, Any]:
     """Train a classifier with one hidden layer in each precision of `epochs`, one optimizer step per epoch.
 
-    The model comes in evaluation mode, and the peak of the device's memory is that of earlier work.
+    The model comes in evaluation mode and on the CPU, and the peak of the device's memory is that of earlier work.
     """
     one_thread()
     train = student.module(AMP).train_with_amp
     runs = {}
     for name, count in epochs.items():
-        model = Watched(linear(first), nn.Sequential(nn.ReLU(), linear(second))).to(student.device).eval()
+        model = Watched(linear(first), nn.Sequential(nn.ReLU(), linear(second))).eval()
         optimizer = torch.optim.Adam(model.parameters())
         losses: list[str] = []
 
@@ -154,6 +195,8 @@ def precision(
             "forwards": model.forwards,
             "backwards": model.backwards,
             "parameters": dtypes(model),
+            "places": sorted({parameter.device.type for parameter in model.parameters()}),
+            "most_bytes": model.most_bytes,
             "state": sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
         }
     return {"runs": runs, "idle_bytes": _IDLE_BYTES, "device": student.device}
@@ -172,7 +215,9 @@ def train(
 
     A run has `dtype`, `sizes` (of the batches), `rate` (of learning) and may have `epochs`, `accumulation_steps`,
     `max_grad_norm`, `scaler` (arguments of GradScaler), `wide` (float64 throughout), `factor` (of the loss), `spoiled`
-    (positions of batches whose inputs are far outside of float16) and `scheduler` (true: one that changes nothing).
+    (positions of batches whose inputs are far outside of float16), `far` (of batches whose loss is finite, and only the
+    gradient of the last output is not), `decay` (a scheduler multiplies the rate by it with each of its steps) and
+    `loader` (true: batches come from a DataLoader, which has no positions).
     """
     one_thread()
     module = student.module(AMP)
@@ -185,12 +230,21 @@ def _train_once(
     wide, factor = run.get("wide", False), run.get("factor", 1.0)
     if wide:
         inputs, targets = inputs.double(), targets.double()
-    loader = batches(inputs[: sum(run["sizes"])].clone(), targets[: sum(run["sizes"])], run["sizes"])
+    parts = batches(inputs[: sum(run["sizes"])].clone(), targets[: sum(run["sizes"])].clone(), run["sizes"])
     for position in run.get("spoiled", []):
-        loader[position][0].fill_(SPOILER)
-    model = Watched(linear(weight, wide=wide), nn.Identity()).to(student.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=run["rate"])
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0) if run.get("scheduler") else None
+        parts[position][0].fill_(SPOILER)
+    for position in run.get("far", []):
+        parts[position][1][:, -1] = FAR
+    model = Watched(Rows(weight, wide=wide), nn.Identity()).to(student.device)
+    assert isinstance(model.first, Rows)
+    first, *others = model.first.parts
+    groups: list[Any] = [
+        {"params": list(first.parameters())},
+        {"params": [parameter for part in others for parameter in part.parameters()]},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=run["rate"])
+    decay = run.get("decay")
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay**step) if decay else None
     scaler = torch.amp.GradScaler(student.device, **run["scaler"]) if "scaler" in run else None
 
     def criterion(outputs: Tensor, wanted: Tensor) -> Tensor:
@@ -199,7 +253,7 @@ def _train_once(
 
     result = module.train_with_amp(
         model,
-        loader,
+        _loader(parts) if run.get("loader") else parts,
         run.get("epochs", 1),
         dtype=getattr(torch, run["dtype"]),
         optimizer=optimizer,
@@ -214,35 +268,54 @@ def _train_once(
         "before": [note["parameters"] for note in model.forwards],
         "after": flat(model),
         "largest_gradients": [note["largest"] for note in model.backwards],
+        "passes": model.passes,
+        "frozen": [float(value) for value in model.first.frozen.tolist()],
         "scheduler_steps": scheduler.last_epoch if scheduler is not None else None,
     }
 
 
-def evaluate(student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[int], dtype: str) -> dict[str, Any]:
-    """`evaluate` of a model whose outputs are its inputs, unless dropout is on; called in both modes."""
+def _loader(parts: Sequence[tuple[Tensor, Tensor]]) -> Any:
+    """The same batches from a DataLoader."""
+    dataset = TensorDataset(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    places = torch.arange(len(dataset)).split([len(targets) for _, targets in parts])
+    return DataLoader(dataset, batch_sampler=[part.tolist() for part in places])
+
+
+def evaluate(
+    student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[int], precisions: Sequence[str | None]
+) -> dict[str, Any]:
+    """`evaluate` of a model whose outputs are its inputs, unless dropout is on; called with its modules in mixed modes.
+
+    A precision that is None is not passed; the device neither, the second time, when the model is there already. In
+    the end there are no samples.
+    """
     module = student.module(AMP)
-    classes = logits.shape[1]
-    model = Watched(linear(torch.eye(classes)), nn.Dropout(0.9)).to(student.device)
+    loader = batches(logits, targets, sizes)
     seen = []
-    for training in (True, False):
-        model.train(training)
-        model.forwards.clear()
-        with watch_products(student.gpu) as products:
-            told = module.evaluate(
-                model, batches(logits, targets, sizes), device=student.device, dtype=getattr(torch, dtype)
+    for name in precisions:
+        model = Watched(linear(torch.eye(logits.shape[1])), nn.Dropout(0.9))
+        options: dict[str, Any] = {"dtype": getattr(torch, name)} if name is not None else {}
+        for training, place in ((True, {"device": student.device}), (False, {})):
+            model.train(training)
+            model.first.train(not training)
+            before, weights = modes(model), flat(model)
+            model.forwards.clear()
+            with watch_products(student.gpu) as products:
+                told = module.evaluate(model, loader, **options, **place)
+                ran = products()
+            seen.append(
+                {
+                    "precision": name,
+                    "accuracy": plain(told, "evaluate()"),
+                    "before": before,
+                    "after": modes(model),
+                    "during": [any(note["training"]) for note in model.forwards],
+                    "gradients": [note["gradients"] for note in model.forwards],
+                    "products": sorted({product["dtype"] for product in ran}),
+                    "unchanged": flat(model) == weights,
+                }
             )
-            ran = products()
-        seen.append(
-            {
-                "accuracy": plain(told, "evaluate()"),
-                "before": training,
-                "after": model.training,
-                "during": [note["training"] for note in model.forwards],
-                "gradients": [note["gradients"] for note in model.forwards],
-                "products": sorted({product["dtype"] for product in ran}),
-            }
-        )
-    return {"calls": seen}
+    return {"calls": seen, "empty_refused": refused(lambda: module.evaluate(model, [], device=student.device))}
 
 
 def digits(student: Any, *, first: Tensor, second: Tensor, order: Tensor, dtype: str, epochs: int) -> dict[str, Any]:

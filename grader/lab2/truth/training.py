@@ -1,4 +1,4 @@
-"""The truth about Lab 2's small trainings, in NumPy float64: what each step of SGD does to a linear model."""
+"""The truth about Lab 2's small trainings, in NumPy float64: what each step does to a model's weights."""
 
 from __future__ import annotations
 
@@ -56,20 +56,22 @@ class Regression:
         return difference.T @ np.asarray(self.inputs[part], dtype=np.float64) / len(difference)
 
     def follow(self, run: Run) -> Truth:
-        """Do the run's steps, each with the mean over all samples of its window; a spoiled window does none."""
-        weight = self.start
-        losses, weights = [], [weight]
+        """Do the run's steps, each with the mean over all samples of its window; a window that overflows does none."""
+        weight, rate = self.start, run["rate"]
+        losses: list[float | None] = []
+        weights = [weight]
         for _ in range(run.get("epochs", 1)):
             total, samples = 0.0, 0
             for part in windows(run):
-                if part.spoiled:
+                if part.overflows:
                     continue
                 count = part.where.stop - part.where.start
                 total += 0.5 * float((self.difference(weight, part.where) ** 2).sum())
                 samples += count
-                weight = weight - run["rate"] * self.gradient(weight, part.where)
+                weight = weight - rate * self.gradient(weight, part.where)
+                rate *= run.get("decay", 1.0)
                 weights.append(weight)
-            losses.append(total / samples)
+            losses.append(total / samples if samples else None)
         return Truth(weights=weights, losses=losses)
 
 
@@ -78,7 +80,7 @@ class Window:
     """Samples whose gradients make one optimizer step."""
 
     where: slice
-    spoiled: bool
+    overflows: bool
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,19 @@ class Truth:
 
     weights: list[Array]
     """Before the first step and after each that is taken."""
-    losses: list[float]
-    """Per epoch, over the samples of the steps taken."""
+    losses: list[float | None]
+    """Per epoch, over the samples of the steps taken; None where there were none."""
 
 
 def windows(run: Run) -> list[Window]:
     """The windows of one epoch."""
     sizes, length = run["sizes"], run.get("accumulation_steps", 1)
-    spoiled = run.get("spoiled", [])
+    bad = [*run.get("spoiled", []), *run.get("far", [])]
     found, start = [], 0
     for first in range(0, len(sizes), length):
         batches = range(first, min(first + length, len(sizes)))
         stop = start + sum(sizes[index] for index in batches)
-        found.append(Window(slice(start, stop), any(index in spoiled for index in batches)))
+        found.append(Window(slice(start, stop), any(index in bad for index in batches)))
         start = stop
     return found
 
@@ -124,6 +126,27 @@ def final_scale(settings: Mapping[str, float], overflows: Sequence[bool]) -> flo
         elif good == settings["growth_interval"]:
             scale, good = scale * settings["growth_factor"], 0
     return scale
+
+
+class Adam:
+    """Steps of `torch.optim.Adam` with its defaults, for one array of weights (Kingma and Ba 2015, algorithm 1)."""
+
+    def __init__(self) -> None:
+        self._steps, self._mean, self._square = 0, np.zeros(()), np.zeros(())
+
+    def step(self, gradient: Array) -> Array:
+        """What is to be taken from the weights."""
+        self._steps += 1
+        self._mean = 0.9 * self._mean + 0.1 * gradient
+        self._square = 0.999 * self._square + 0.001 * gradient**2
+        mean, square = self._mean / (1 - 0.9**self._steps), self._square / (1 - 0.999**self._steps)
+        return 1e-3 * mean / (np.sqrt(square) + 1e-8)
+
+
+def relative_error(seen: Any, truth: Array, start: Array) -> float:
+    """How far weights are from where they should be, against the way that they should have gone."""
+    way = np.linalg.norm(np.ravel(truth) - np.ravel(start))
+    return float(np.linalg.norm(np.subtract(seen, np.ravel(truth))) / way)
 
 
 def require_accurate(submission: Submission, fresh: Fresh, dtype: str) -> None:

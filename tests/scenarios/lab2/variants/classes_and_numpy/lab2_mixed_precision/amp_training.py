@@ -148,12 +148,14 @@ def train_with_amp(
 def evaluate(model, loader, *, device=None, dtype=torch.float32):
     device = torch.device(device or next(model.parameters()).device)
     model.to(device)
-    training = model.training
+    modules = list(model.modules())
+    modes = np.array([module.training for module in modules])
     model.eval()
     try:
         hits = [_hits(model, inputs.to(device), dtype).cpu().numpy() == targets.numpy() for inputs, targets in loader]
     finally:
-        model.train(training)
+        for module, mode in zip(modules, modes.tolist(), strict=True):
+            module.training = mode
     if not hits:
         raise ValueError("no batches")
     return np.concatenate(hits).mean()

@@ -52,24 +52,32 @@ class Watcher:
 
     def look(self, name):
         def hook(_module, _inputs, output):
-            tensors = [output] if torch.is_tensor(output) else list(output)
-            for tensor in tensors:
-                if torch.is_tensor(tensor) and self.first is None and not np.isfinite(self.extreme(tensor)):
-                    self.first = name
+            if self.first is None and not all(np.isfinite(self.extreme(tensor)) for tensor in self.tensors(output)):
+                self.first = name
 
         return hook
+
+    def tensors(self, output):
+        if torch.is_tensor(output):
+            yield output
+        elif isinstance(output, tuple):
+            for part in output:
+                yield from self.tensors(part)
 
     @staticmethod
     def extreme(tensor):
         return tensor.detach().float().abs().max().cpu().numpy()
 
     def __enter__(self):
+        self.before = [buffer.detach().cpu().numpy().copy() for buffer in self.model.buffers()]
         self.handles = [module.register_forward_hook(self.look(name)) for name, module in self.model.named_modules()]
         return self
 
     def __exit__(self, *exception):
         for handle in self.handles:
             handle.remove()
+        for buffer, before in zip(self.model.buffers(), self.before, strict=True):
+            buffer.data.copy_(torch.from_numpy(np.asarray(before)))
 
 
 def trace_nonfinite(model, inputs, *, dtype=torch.float16):

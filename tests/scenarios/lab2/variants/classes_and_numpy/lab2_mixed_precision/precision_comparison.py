@@ -125,8 +125,10 @@ def conclude(results, *, accuracy_loss=0.01):
 
 
 def plot_precisions(results, path):
-    figure, (axis,) = plotting.new_figure("samples per second")
-    axis.bar([row.dtype for row in results], [row.samples_per_second for row in results], color=plotting.COLORS[0])
+    figure, (axis,) = plotting.new_figure("percent of float32: speed, memory, accuracy")
+    names = [row.dtype for row in results]
+    table = np.array([(1 / row.step_seconds, row.peak_bytes or np.nan, row.accuracy) for row in results])
+    axis.plot(names, 100 * table / table[names.index("float32")], "o")
     return plotting.save_png(figure, path)
 
 

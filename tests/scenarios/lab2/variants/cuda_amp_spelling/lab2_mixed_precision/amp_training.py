@@ -123,7 +123,7 @@ def train_with_amp(
 def evaluate(model, loader, *, device=None, dtype=torch.float32):
     if device is None:
         device = next(iter(model.parameters())).device
-    mode = model.training
+    asleep = [m for m in model.modules() if not m.training]
     model = model.to(device)
     model.eval()
     hits = []
@@ -131,7 +131,9 @@ def evaluate(model, loader, *, device=None, dtype=torch.float32):
         with autocast(enabled=dtype != torch.float32, dtype=dtype if dtype != torch.float32 else torch.float16):
             out = model(x.to(device))
         hits += (out.argmax(1).cpu() == y).tolist()
-    model.train(mode)
+    model.train()
+    for m in asleep:
+        m.training = False
     if not hits:
         raise ValueError("no samples")
     return sum(hits) / len(hits)

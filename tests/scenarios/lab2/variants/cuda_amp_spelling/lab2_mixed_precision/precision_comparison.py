@@ -147,8 +147,10 @@ def conclude(results, *, accuracy_loss=0.01):
 def plot_precisions(results, path):
     fig, axes = plt.subplots(1, 3, figsize=(11, 4))
     names = [r.dtype for r in results]
-    for ax, key in zip(axes, ("samples_per_second", "peak_bytes", "accuracy"), strict=False):
-        ax.bar(names, [getattr(r, key) or 0 for r in results])
+    base = next(r for r in results if r.dtype == "float32")
+    for ax, key in zip(axes, ("step_seconds", "peak_bytes", "accuracy"), strict=False):
+        shares = [(getattr(r, key) or 0) / (getattr(base, key) or 1) for r in results]
+        ax.bar(names, [1 / share for share in shares] if key == "step_seconds" else shares)
         ax.set_title(key + " (see the JSON file for where it was measured)")
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ def assert_valid(dtype, epochs, accumulation_steps):
 def evaluate(model, loader, *, device=None, dtype=torch.float32):
     where = torch.device(device) if device is not None else next(model.parameters()).device
     model.to(where)
-    mode = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     count = correct = 0
     with torch.set_grad_enabled(False):
@@ -131,8 +131,8 @@ def evaluate(model, loader, *, device=None, dtype=torch.float32):
                 best = model(x.to(where)).max(dim=1).indices
             correct += best.eq(y.to(where)).sum().item()
             count += y.size(0)
-    if mode:
-        model.train()
+    for module, mode in modes.items():
+        module.training = mode
     if count == 0:
         raise ValueError("no samples")
     return correct / count

@@ -69,6 +69,7 @@ def trace_nonfinite(model, inputs, *, dtype=torch.float16):
                 raise Found(names[module])
 
     handles = []
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         for module in names:
             handles.append(module.register_forward_hook(check))
@@ -83,6 +84,8 @@ def trace_nonfinite(model, inputs, *, dtype=torch.float16):
     finally:
         while handles:
             handles.pop().remove()
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
     return None
 
 

@@ -145,7 +145,7 @@ def train_with_amp(
 def evaluate(model, loader, *, device=None, dtype=torch.float32):
     place = next(model.parameters()).device if device is None else device
     model = model.to(place)
-    mode = model.training
+    training = {name for name, module in model.named_modules() if module.training}
     predictions, labels = [], []
     try:
         model.eval()
@@ -159,7 +159,8 @@ def evaluate(model, loader, *, device=None, dtype=torch.float32):
                 predictions.append(logits.max(dim=1).indices.cpu())
                 labels.append(targets)
     finally:
-        model.train(mode)
+        for name, module in model.named_modules():
+            module.training = name in training
     if not labels or not sum(map(len, labels)):
         raise ValueError("nothing to evaluate on")
     return torch.cat(predictions).eq(torch.cat(labels)).double().mean().item()

@@ -62,10 +62,10 @@ def trace_nonfinite(model, inputs, *, dtype=torch.float16):
     order = []
 
     def after_any_module(module, args, output):
-        parts = output if isinstance(output, (tuple, list)) else (output,)
-        tensors = [part for part in parts if torch.is_tensor(part)]
+        tensors = [part for part in torch.utils._pytree.tree_leaves(output) if torch.is_tensor(part)]
         order.append((module, all(part.isfinite().all().item() for part in tensors)))
 
+    kept = [buffer.clone() for buffer in model.buffers()]
     handle = register_module_forward_hook(after_any_module)
     try:
         with (
@@ -79,6 +79,9 @@ def trace_nonfinite(model, inputs, *, dtype=torch.float16):
             model(inputs)
     finally:
         handle.remove()
+        with torch.no_grad():
+            for buffer, old in zip(model.buffers(), kept, strict=True):
+                buffer.copy_(old)
     names = {id(module): name for name, module in model.named_modules()}
     return next((names[id(module)] for module, fine in order if not fine), None)
 

@@ -126,9 +126,10 @@ def conclude(results, *, accuracy_loss=0.01):
 def plot_precisions(results, path):
     figure, axes = plotting.new_figure("Seconds, bytes, accuracy", columns=3)
     names = [row.dtype for row in results]
-    axes[0].bar(names, [row.step_seconds for row in results])
-    axes[1].bar(names, [row.peak_bytes or 0 for row in results])
-    axes[2].bar(names, [row.accuracy for row in results])
+    base = results[names.index("float32")]
+    axes[0].bar(names, [base.step_seconds / row.step_seconds for row in results])
+    axes[1].bar(names, [(row.peak_bytes or 0) / (base.peak_bytes or 1) for row in results])
+    axes[2].bar(names, [row.accuracy / base.accuracy for row in results])
     return plotting.save_png(figure, path)
 
 

@@ -116,7 +116,8 @@ def evaluate(model, loader, *, device=None, dtype=torch.float32):
     device = torch.device(device or next(model.parameters()).device)
     model.to(device)
     with ExitStack() as stack:
-        stack.callback(model.train, model.training)
+        for module in model.modules():
+            stack.callback(setattr, module, "training", module.training)
         model.eval()
         stack.enter_context(torch.inference_mode())
         predict = under(dtype, device)(model.forward)

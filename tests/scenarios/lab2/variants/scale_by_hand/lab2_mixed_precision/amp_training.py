@@ -128,14 +128,15 @@ def train_with_amp(
 
 def evaluate(model, loader, *, device=None, dtype=torch.float32):
     device = torch.device(device) if device else next(model.parameters()).device
-    before = model.training
+    before = [(part, part.training) for part in model.modules()]
     model.to(device).train(False)
     right = seen = 0
     with torch.inference_mode(), low_precision(device, dtype):
         for inputs, targets in loader:
             right += (model(inputs.to(device)).argmax(-1) == targets.to(device)).sum()
             seen += targets.numel()
-    model.train(before)
+    for part, training in before:
+        part.training = training
     if not seen:
         raise ValueError("empty loader")
     return float(right) / seen

@@ -1,0 +1,115 @@
+"""What the check of the unstable model asks of every run, and of single steps; `stability.py` is the check."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import number, require, require_arrays_close, require_between, require_equal
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.lab2.truth.autoencoder import follow
+from grader.lab2.truth.training import relative_error
+
+STEP_ERROR = 1e-3
+"""Of some steps in float32, relative to the way; rounding makes 1e-5 of it."""
+
+
+def require_steps(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless steps in float32 are exact, and the first skipped step is the one that is told of."""
+    sizes = [fresh.odd(7, 9), fresh.odd(9, 11), fresh.odd(3, 5)]
+    weights = {
+        "w1": fresh.normal(32, 64) * np.float32(0.1),
+        "b1": fresh.normal(32) * np.float32(0.1),
+        "w2": fresh.normal(64, 32) * np.float32(0.2),
+        "b2": fresh.normal(64) * np.float32(0.1),
+    }
+    images = fresh.normal(sum(sizes), 1, 8, 8) * np.float32(0.5)
+    exact: dict[str, Any] = {"dtype": "float32", "epochs": fresh.integer(2, 3)}
+    rate = fresh.uniform(0.05, 0.2)
+    cases: list[dict[str, Any]] = [
+        {"arguments": exact, "moved": True},
+        {"arguments": exact, "rate": rate, "scale": {"initial_scale": 2.0 ** fresh.integer(3, 8)}},
+        {
+            "arguments": {"epochs": 1},
+            "rate": 1e-4,
+            "scale": {"initial_scale": 4.0},
+            "troubles": {"0": "bright", "1": "spoiled"},
+        },
+        {
+            "arguments": {},
+            "rate": 1e-4,
+            "scale": {"initial_scale": 2.0**12},
+            "troubles": {"0": "spoiled", "2": "bright"},
+        },
+    ]
+    seen = submission.numeric_probe("lab2.unstable.steps", images=images, sizes=sizes, cases=cases, **weights)
+    with_adam, with_sgd, bright, spoiled = seen.runs
+    for run, used in ((with_adam, None), (with_sgd, rate)):
+        what = f"train_unstable() in float32 for {exact['epochs']} epochs of batches of {sizes}, " + (
+            "no optimizer being given" if used is None else "with SGD and a loss scale"
+        )
+        require(run["training"], f"{what}: the model came in evaluation mode and was trained in it", "model.train()")
+        require_equal(run["places"], [run["result"]["device"]], what=f"{what}: where the parameters are afterwards")
+        truth, losses = follow(weights, images, sizes, exact["epochs"], used)
+        start = np.concatenate([np.ravel(one) for one in weights.values()])
+        require_between(
+            relative_error(run["after"], truth, start),
+            0,
+            STEP_ERROR,
+            what=f"{what}: relative error of the weights",
+            hint="gradients to None, backward of loss * scale, gradients / scale, step; the optimizer is Adam with its "
+            "defaults unless one is given",
+        )
+        require_arrays_close(
+            run["result"]["losses"], losses, rtol=1e-4, what=f"{what}: losses", hint="the mean over samples, unscaled"
+        )
+    everything = ["encoder.1.weight", "encoder.1.bias", "decoder.0.weight", "decoder.0.bias"]
+    for run, names, layer, where in (
+        (bright, everything[:1], None, "at first in backward only, then in forward"),
+        (spoiled, everything, "encoder.1", "at first in forward, then in backward only"),
+    ):
+        result, what = run["result"], f"train_unstable() of batches that overflow {where}"
+        hint = "what find_nonfinite and trace_nonfinite say on the first skipped step, of its batch"
+        require_equal(result["nonfinite_layer"], layer, what=f"{what}: nonfinite_layer", hint=hint)
+        require_equal(result["nonfinite_parameters"], names, what=f"{what}: nonfinite_parameters", hint=hint)
+        scales = [number(one, f"{what}: scales") for one in result["scales"]]
+        require_equal(
+            [one / scales[0] for one in scales[:3]],
+            [1.0, 0.5, 0.25 if run is bright else 0.5],
+            what=f"{what}: scales of its first batches, over the first",
+        )
+        for loss in result["losses"]:
+            require(number(loss, f"{what}: losses") < 10, f"{what}: a loss of {loss:.3g}", "skipped steps do not count")
+    require_equal(spoiled["result"]["dtype"], "float16", what="StabilityRun.dtype, no dtype being given")
+    require_equal(len(spoiled["result"]["losses"]), 5, what="number of StabilityRun.losses, epochs not being given")
+
+
+def whole(count: float) -> str:
+    return f"{count:.0f}"
+
+
+def require_consistent(run: dict[str, Any], what: str, *, batches: int, scaled: bool) -> None:
+    """Fail unless a run's counts, scales and weights tell the same story."""
+    result = run["result"]
+    require(
+        run["finite"],
+        f"{what} left NaN or infinity in the weights",
+        "look at the gradients before the optimizer's step, not after it, and skip the step",
+    )
+    require_equal(len(result["scales"]), batches, what=f"{what}: number of scales, one per batch")
+    require_equal(result["optimizer_steps"] + result["skipped_steps"], batches, what=f"{what}: steps taken and skipped")
+    require_equal(run["moves"], result["optimizer_steps"], what=f"{what}: how often the weights changed")
+    if not scaled:
+        require_equal(sorted(set(result["scales"])), [1.0], what=f"{what}: scales without loss_scale")
+        return
+    halved = sum(after == before / 2 for before, after in itertools.pairwise(result["scales"]))
+    same = sum(after == before for before, after in itertools.pairwise(result["scales"]))
+    require_equal(halved + same, batches - 1, what=f"{what}: scales that stay or are halved from batch to batch")
+    require(
+        result["skipped_steps"] - 1 <= halved <= result["skipped_steps"],
+        f"{what}: {result['skipped_steps']} steps were skipped, but the scale was halved {halved} times",
+        "update the scale once per batch, whether its step was taken or skipped",
+    )
