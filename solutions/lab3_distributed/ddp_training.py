@@ -109,7 +109,8 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
 
     Args:
         model: maps inputs [N, ...] to logits [N, classes]; replicated by DistributedDataParallel or not, the same on
-            every rank. It is evaluated in evaluation mode, and afterwards in the mode it was in before.
+            every rank. It is evaluated in evaluation mode and without gradients. Afterwards each of its modules is in
+            the mode it was in before: a part that was frozen by `eval()` still is.
         dataset: all samples, the same on every rank. The ranks may have different numbers of batches to do, so the
             forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
             inside does not.
@@ -134,13 +135,14 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
     rank, world_size = _place()
     device = device or next(model.parameters()).device
     module = model.module if isinstance(model, DistributedDataParallel) else model
-    was_training = module.training
-    module.eval()
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     with torch.no_grad():
         for inputs, targets in DataLoader(Subset(dataset, range(rank, samples, world_size)), batch_size):
             right += (module(inputs.to(device)).argmax(dim=-1) == targets.to(device)).sum()
-    module.train(was_training)
+    for part, was_training in modes:
+        part.training = was_training
     if world_size > 1:
         dist.all_reduce(right)
     return int(right.item()) / samples
