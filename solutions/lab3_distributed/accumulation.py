@@ -58,7 +58,8 @@ def train_with_accumulation(
         train_loader: batches (inputs [N, ...], targets [N, ...]) of this rank. Batches may differ in size, also between
             ranks, and count at least one target each; every rank has the same number of batches.
         accumulation_steps: batches per window.
-        optimizer: of the model's parameters, of which some may be frozen; None: `torch.optim.SGD(model.parameters(), lr=0.1)`.
+        optimizer: of the model's parameters, some of which may be frozen; None:
+            `torch.optim.SGD(model.parameters(), lr=0.1)`.
         criterion: maps (outputs, targets) to the mean loss over what `count_targets` counts; None: cross entropy.
         device: where to train: the model is there already, the batches are not; None: where its parameters are.
 
