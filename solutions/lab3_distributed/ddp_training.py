@@ -63,8 +63,8 @@ def setup(
     The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
 
     Raises:
-        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT say where
-            to meet.
+        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT, of which
+            both are needed, say where to meet.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.html#initialization
     """
@@ -115,7 +115,7 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
             forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
             inside does not.
         device: where to compute; None: where the model's parameters are.
-        batch_size: samples per forward pass.
+        batch_size: samples per forward pass; the last one of a rank may have fewer.
 
     Returns:
         Right samples / all samples, from 0 to 1, the same on every rank. Without a process group the caller is alone
@@ -187,8 +187,9 @@ def train(
     hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
     twice, so that all ranks make the same number of steps.
 
-    Random numbers drawn by the model (dropout) differ between ranks. They depend on seed, epoch and rank only, so that
-    a training that goes on from a checkpoint draws what it would have drawn without a break.
+    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. They depend on
+    seed, epoch and rank only, so that a training that goes on from a checkpoint draws what it would have drawn without
+    a break.
 
     Args:
         rank: this process's number. First, because torch.multiprocessing passes it first.

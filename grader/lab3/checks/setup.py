@@ -66,6 +66,8 @@ class TestSetup:
         swapped = {"local": [1, 0]}
         cases = [{"way": "file", "device": "cuda"}]
         cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
+        if submission.device.simulated:
+            cases.append({"device": "cuda", "gpus": 1})
         cases = [{"way": "file", **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if first.gpus:
@@ -81,22 +83,25 @@ class TestSetup:
         )
         for rank, seen in enumerate(everybody):
             for case, joined in zip(cases, seen.seen, strict=True):
-                on_gpu = case["device"] == "cuda" or (case["device"] is None and seen.gpus > 0)
-                backend = "nccl" if on_gpu and seen.gpus >= 2 else "gloo"
+                gpus = case.get("gpus", seen.gpus)
+                on_gpu = case["device"] == "cuda" or (case["device"] is None and gpus > 0)
+                backend = "nccl" if on_gpu and gpus >= 2 else "gloo"
                 local = case["local"][rank] if "local" in case else rank
                 what = f"setup({rank}, 2, device={case['device']!r}), meeting by {case['way']}"
                 if "local" in case:
                     what += f", LOCAL_RANK={local}"
+                if "gpus" in case:
+                    what += f", {gpus} GPU in all"
                 require_equal(joined["place"], [rank, 2], what=f"{what}: rank and world size of the process group")
                 require_equal(joined["sum"], 2.0, what=f"{what}: sum of ones over the ranks")
                 require_equal(joined["left"], True, what=f"{what}: process group gone after cleanup()")
                 hint = "nccl needs a GPU per rank" if on_gpu else "nccl is for ranks that compute on GPUs"
                 require_equal(joined["backend"], backend, what=f"{what}: backend", hint=hint)
-                own = f"cuda:{local % seen.gpus}" if on_gpu else "cpu"
+                own = f"cuda:{local % gpus}" if on_gpu else "cpu"
                 hint = "each rank has its own: LOCAL_RANK counts the ranks of this machine, rank those of all"
                 require_equal(joined["device"], own, what=f"{what}: device it returned", hint=hint)
                 if on_gpu:
-                    require_equal(joined["current"], local % seen.gpus, what=f"{what}: current GPU")
+                    require_equal(joined["current"], local % gpus, what=f"{what}: current GPU")
         return everybody
 
     @staticmethod
@@ -268,7 +273,8 @@ class TestSetup:
     def test_started_by_torchrun(self, submission: Submission, fresh: Fresh) -> None:
         """Runs under torchrun."""
         asked = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
-        self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
+        seen, what = self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
+        require(seen.tables <= 1, f"{what} printed its table {seen.tables} times", "rank 0 alone prints and writes")
 
     @staticmethod
     def _started(

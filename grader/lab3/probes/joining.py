@@ -5,11 +5,13 @@ Runs in every rank.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -26,8 +28,9 @@ _kept: list[object] = []
 def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience: float) -> dict[str, Any]:
     """Join and leave once for each case; then what must be refused.
 
-    A case says how the ranks meet ("file", "tcp" or "environment"), which `device` is asked for, and as numbers of each
-    rank what torchrun says of this machine: LOCAL_RANK and LOCAL_WORLD_SIZE. With `patience` there is an appointment
+    A case says how the ranks meet ("file", "tcp" or "environment"), which `device` is asked for, how many GPUs can be
+    seen, if not all of them, and as numbers of each rank what torchrun says of this machine: LOCAL_RANK and
+    LOCAL_WORLD_SIZE. With `patience` there is an appointment
     at the end which rank 1 does not keep.
     """
     module = student.module(DDP)
@@ -47,9 +50,10 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
             address = None
         if "local" in case:
             os.environ.update(zip(_LOCAL, map(str, (case["local"][student.rank], student.ranks)), strict=True))
-        own = module.setup(
-            student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=TIMEOUT_SECONDS
-        )
+        with _seeing(case.get("gpus", torch.cuda.device_count())):
+            own = module.setup(
+                student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=TIMEOUT_SECONDS
+            )
         total = torch.ones(1, device=own)
         try:
             dist.all_reduce(total)
@@ -75,6 +79,16 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
         "gpus": torch.cuda.device_count(),
         **(_appointment(student, module, patience) if patience else {}),
     }
+
+
+@contextlib.contextmanager
+def _seeing(gpus: int) -> Iterator[None]:
+    """No more than so many GPUs are counted."""
+    with (
+        mock.patch("torch.cuda.device_count", return_value=gpus),
+        mock.patch("torch.accelerator.device_count", return_value=gpus),
+    ):
+        yield
 
 
 def _refused(student: Any, module: Any, kind: str, environment: dict[str, str]) -> dict[str, bool]:
