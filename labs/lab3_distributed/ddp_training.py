@@ -155,8 +155,8 @@ def train(
         world_size: number of processes.
         init_method: see `setup`, as for `device` and `timeout_seconds`.
         device: "cpu" or "cuda".
-        model: trained in place, in the dtype it has, which the inputs of `dataset` have as well; None: a small
-            classifier of digits.
+        model: trained in place, in training mode, in the dtype it has, which the inputs of `dataset` have as well;
+            None: a small classifier of digits.
         dataset: the same on every rank; None: the training images of digits.
         test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
         criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.

@@ -69,9 +69,9 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
     width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
     load = fresh.uniform(0.5e-3, 1.5e-3)
     slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
-    timed, warmup = 5, fresh.integer(2, 3)
+    timed, warmup = 7, fresh.integer(5, 6)
     loads = [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
-    late, early = fresh.shuffled([0, 1, 2, 3, 4])[:2]
+    late, early = fresh.shuffled(list(range(timed)))[:2]
     first = []
     for own in loads:
         taken: list[float] = []
@@ -214,6 +214,16 @@ class TestScaling:
                 )
                 rate = batch / positive(told["step_seconds"], f"{what}: step_seconds")
                 require_close(told["samples_per_second"], rate, relative=1e-6, what=f"{what}: samples_per_second")
+                require_between(
+                    seen.taken,
+                    seen.asked,
+                    seen.asked + 2,
+                    what=f"{what}: batches taken in two sorts of steps, each with its warm-up",
+                    show=lambda count: f"{count:.0f}",
+                    hint="steps and warmup are arguments: a step takes one batch",
+                )
+                same = told == measured[0].point
+                require(same, f"{what}: told another ScalingPoint than rank 0", "tell each other the figures of all")
                 require_equal(seen.in_group, False, what=f"{what}: process group still there afterwards")
                 self._require_refused(seen, what)
 

@@ -181,6 +181,11 @@ class TestSetup:
             first, (same, other) = epochs_of(each, given.arguments["epochs"])[0], each.again
             shares = [[number for batch in training["samples"] for number in batch] for training in (same, other)]
             what = f"train(), rank {rank}: the first epoch's share"
+            require(
+                all(shares),
+                f"train(), rank {rank}: a model that was in evaluation mode before was not trained in training mode",
+                "model.train() before the first epoch",
+            )
             hint = "shares follow from seed and epoch alone: DistributedSampler has a seed of its own"
             require(set(shares[0]) == set(first), f"{what} differs in two trainings with the same seed", hint)
             require(set(shares[1]) != set(first), f"{what} is the same with another seed", hint)

@@ -138,14 +138,27 @@ def measured(
     measure = functools.partial(
         student.module(SCALING).measure_rank, student.rank, student.ranks, device="cuda", steps=steps, warmup=warmup
     )
+    taken = 0
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        nonlocal taken
+        for batch in batches:
+            taken += 1
+            yield batch
+
     told = measure(
         f"{student.rendezvous}-measure",
         kind=kind,
         batch_size=batch_size,
         model=square_layers(width, layers),
-        batches=waiting_batches(own, width, load_seconds[student.rank], first_seconds[student.rank]),
+        batches=counted(waiting_batches(own, width, load_seconds[student.rank], first_seconds[student.rank])),
     )
-    seen = {"point": fields(told, ScalingPoint, "measure_rank()"), "in_group": dist.is_initialized()}
+    seen = {
+        "point": fields(told, ScalingPoint, "measure_rank()"),
+        "in_group": dist.is_initialized(),
+        "taken": taken,
+        "asked": 2 * (warmup + steps),
+    }
     wrong = [("kind='week'", "week", batch_size)]
     if student.ranks > 1:
         wrong.append((f"batch_size={batch_size + 1}, strong", "strong", batch_size + 1))

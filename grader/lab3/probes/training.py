@@ -123,7 +123,7 @@ def train(
     The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
     `damage`. With `classes` the number of a target's largest value is its class, and no criterion is given. The last
     `tests` samples are the test set, if there are any. Then the same once more for each of `again`, arguments that
-    differ; of those, what passed the model.
+    differ, with models that are in evaluation mode beforehand; of those, what passed the model.
     """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
@@ -181,6 +181,7 @@ def train(
     others = []
     for index, changed in enumerate(again):
         other = made()
+        other.eval()  # training puts it into training mode
         call(other, f"again{index}", changed)
         others.append({"samples": other.samples, "draws": other.draws})
     _kept.append(occupied)
