@@ -181,10 +181,10 @@ class TestScaling:
             profiles.append(profile(fresh, ranks=3, **shares))
             wanted.append(culprit if threshold < 0.12 else "compute")
             thresholds.append(threshold)
-        for given, threshold, name in fresh.shuffled(tied_profiles(fresh)):
+        for given, limit, name in fresh.shuffled(tied_profiles(fresh)):
             profiles.append(given)
             wanted.append(name)
-            thresholds.append(threshold)
+            thresholds.append(limit)
         seen = submission.probe("lab3.scaling.bottlenecks", device="cpu", profiles=profiles, thresholds=thresholds)
         for told, name, given, threshold in zip(seen.names, wanted, profiles, thresholds, strict=True):
             parts = split(given)

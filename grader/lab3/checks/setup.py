@@ -63,8 +63,8 @@ class TestSetup:
     @requires("joins_and_leaves")
     def test_nccl_on_gpus(self, submission: Submission, fresh: Fresh) -> None:
         """Uses NCCL where every rank has a GPU."""
-        swapped = {"local": [1, 0]}
-        cases = [{"way": "file", "device": "cuda"}]
+        swapped: dict[str, Any] = {"local": [1, 0]}
+        cases: list[dict[str, Any]] = [{"way": "file", "device": "cuda"}]
         cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
         if submission.device.simulated:
             cases.append({"device": "cuda", "gpus": 1})

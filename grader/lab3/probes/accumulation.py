@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ def accumulate(
     refused = {}
     if student.ranks == 1:
         result, reduced = call(model)
-        refused = {str(count): _refuses(lambda count=count: run(model, loader, count)) for count in (0, -2)}
+        refused = {str(count): _refuses(functools.partial(run, model, loader, count)) for count in (0, -2)}
     else:
         with group(student):
             replica = DistributedDataParallel(model)

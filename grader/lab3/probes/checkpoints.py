@@ -104,7 +104,7 @@ def save(
         for parameter in model.parameters():
             parameter.data.mul_(1.5)
         if replicated and student.rank == 0:
-            model.register_state_dict_pre_hook(_Slow())
+            model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_pre_hook(_Slow())
         save_checkpoint(Path(FILE) if replicated else FILE, replica, optimizer, epoch)
         then = file.read_bytes() if file.exists() else None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -77,8 +78,10 @@ def _watch_data() -> Iterator[list[list[list[float]]]]:
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
         for axes in canvas.figure.axes:
-            drawn.extend(line.get_xydata().tolist() for line in axes.lines)
-            drawn.extend(each.get_offsets().tolist() for each in axes.collections if isinstance(each, PathCollection))
+            drawn.extend(np.asarray(line.get_xydata()).tolist() for line in axes.lines)
+            drawn.extend(
+                np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
+            )
             drawn.extend([[bar.get_x(), bar.get_height()] for bar in group] for group in axes.containers)
         return write(canvas, *arguments, **options)
 
@@ -192,5 +195,5 @@ def measured(
 
 def _fails() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A loader that does not get as far as its first batch."""
+    yield from ()
     raise LookupError("the first batch cannot be read")
-    yield torch.zeros(1), torch.zeros(1)

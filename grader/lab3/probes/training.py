@@ -92,7 +92,7 @@ def _patience() -> float:
     """Seconds that a collective of the process group waits before it raises; 0 where there is none to ask."""
     if not dist.is_initialized():
         return 0.0
-    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))  # type: ignore[attr-defined]
+    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     return float(backend.options._timeout.total_seconds())
 
 
