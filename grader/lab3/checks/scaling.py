@@ -177,10 +177,10 @@ class TestScaling:
             thresholds.append(None)
         culprit = fresh.shuffled(names[:3])[0]
         shares = dict.fromkeys(names[:3], 0.03) | {culprit: 0.12}
-        for threshold in fresh.shuffled([0.08, 0.16]):
+        for least in fresh.shuffled([0.08, 0.16]):
             profiles.append(profile(fresh, ranks=3, **shares))
-            wanted.append(culprit if threshold < 0.12 else "compute")
-            thresholds.append(threshold)
+            wanted.append(culprit if least < 0.12 else "compute")
+            thresholds.append(least)
         for given, limit, name in fresh.shuffled(tied_profiles(fresh)):
             profiles.append(given)
             wanted.append(name)

@@ -57,7 +57,7 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
     """`plot_scaling` of made-up points, and of those of one kind alone: what is drawn, by the data's own numbers."""
     module = student.module(SCALING)
     made = [_point(point) for point in points]
-    plots = []
+    plots: list[dict[str, Any]] = []
     for chosen in (made, [point for point in made if point.kind == made[0].kind]):
         path = Path(f"scaling{len(plots)}.png")
         with _watch_data() as drawn:
@@ -73,7 +73,8 @@ def _watch_data() -> Iterator[list[list[list[float]]]]:
     from matplotlib.collections import PathCollection
 
     canvas_type: Any = backend_agg.FigureCanvasAgg
-    write, drawn = canvas_type.print_png, []
+    write = canvas_type.print_png
+    drawn: list[list[list[float]]] = []
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Steps timed by CUDA events where there is a GPU, and gathered as one tensor."""
+"""Steps timed by CUDA events where there is a GPU, in closures that share a watch."""
 
 import functools
 import itertools
@@ -79,10 +79,8 @@ def measure_rank(
         alone.__enter__()
         parts = [statistics.median(column) for column in zip(*series(ddp), strict=True)]
         alone.__exit__(None, None, None)
-        mine = torch.tensor([whole, *parts], dtype=torch.float64, device=place)
-        table = [torch.zeros_like(mine) for _ in range(world_size)]
-        dist.all_gather(table, mine)
-        table = [row.tolist() for row in table]
+        table = [None] * world_size
+        dist.all_gather_object(table, (whole, *parts))
         backend = dist.get_backend()
         del ddp
     finally:
