@@ -106,11 +106,11 @@ class Pass:
             require_arrays_close(
                 each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}: weights of rank {rank}", hint=hint
             )
-            require_equal(each.modes, [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
-            require(bool((each.frozen == 1).all()), f"{what}: a parameter without a gradient (frozen) was changed")
             losses_told = numbers(each.result["losses"], len(losses), f"{what}: losses on rank {rank}", hint)
             for step, (told, loss) in enumerate(zip(losses_told, losses, strict=True)):
                 require_close(told, loss, relative=RTOL, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
+            require_equal(each.modes, [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
+            require(bool((each.frozen == 1).all()), f"{what}: a parameter without a gradient (frozen) was changed")
 
 
 def regression(fresh: Fresh, sizes: list[list[int]], steps: int, *, momentum: float = 0.0) -> Pass:
