@@ -56,7 +56,7 @@ def measure_rank(
     place = setup(rank, world_size, init_method=init_method, device=device)
     try:
         net = (model or nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))).to(place)
-        ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
+        ddp = DistributedDataParallel(net, device_ids=[place] if place.type == "cuda" else None)
         batches = batches or itertools.cycle([(torch.randn(own, WIDTH), torch.randn(own, WIDTH))])
         sgd = torch.optim.SGD(net.parameters(), lr=0.001, foreach=False)
 
