@@ -53,12 +53,13 @@ def train_with_accumulation(
     `no_sync()` must be around both.
 
     Args:
-        model: a DistributedDataParallel, trained in place, in training mode, or a plain module where there is only one
-            process.
+        model: a DistributedDataParallel, or a plain module where there is only one process. It is put into training
+            mode (`model.train()`) and trained in place. Gradients that it has from before count for nothing.
         train_loader: batches (inputs [N, ...], targets [N, ...]) of this rank. Batches may differ in size, also between
             ranks, and count at least one target each; every rank has the same number of batches.
         accumulation_steps: batches per window.
-        optimizer: of the model's parameters; None: `torch.optim.SGD(model.parameters(), lr=0.1)`.
+        optimizer: of the model's parameters, some of which may be frozen; None:
+            `torch.optim.SGD(model.parameters(), lr=0.1)`.
         criterion: maps (outputs, targets) to the mean loss over what `count_targets` counts; None: cross entropy.
         device: where to train: the model is there already, the batches are not; None: where its parameters are.
 

@@ -19,12 +19,13 @@ def save_checkpoint(path: Path | str, model: nn.Module, optimizer: torch.optim.O
     function returns on every rank only when the file is complete, so that each may read it.
 
     The file is replaced as a whole or left alone: whatever happens in the middle of writing (a full disk, a kill), what
-    was at `path` before can still be loaded. `os.replace` is atomic if both paths lie on one file system.
+    was at `path` before can still be loaded, and there is no moment without it. `os.replace` is atomic if both paths
+    lie on one file system. Afterwards no other file is left.
 
     Args:
         path: the file, the same for every rank; its folder is there.
         model: replicated by DistributedDataParallel or not.
-        optimizer: of the model's parameters; its state (momentum) is saved, too.
+        optimizer: of the model's parameters; its state (momentum, the learning rates of its groups) is saved, too.
         epoch: number of epochs that were completed.
 
     Raises:
@@ -48,8 +49,9 @@ def load_checkpoint(path: Path | str, model: nn.Module, optimizer: torch.optim.O
 
     Args:
         path: the file.
-        model: of the same architecture; its parameters and buffers are overwritten, on the device they are on.
-        optimizer: of the same kind; its state is overwritten. None: only the model is wanted.
+        model: of the same architecture; its parameters and buffers are overwritten, in place and on the device they are
+            on.
+        optimizer: of the same kind; its state, learning rates included, is overwritten. None: only the model is wanted.
 
     Returns:
         The number of epochs that were completed.

@@ -63,8 +63,8 @@ def setup(
     The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
 
     Raises:
-        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT say where
-            to meet.
+        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT, of which
+            both are needed, say where to meet.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.html#initialization
     """
@@ -92,12 +92,13 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
 
     Args:
         model: maps inputs [N, ...] to logits [N, classes]; replicated by DistributedDataParallel or not, the same on
-            every rank. It is evaluated in evaluation mode, and afterwards in the mode it was in before.
+            every rank. It is evaluated in evaluation mode and without gradients. Afterwards each of its modules is in
+            the mode it was in before: a part that was frozen by `eval()` still is.
         dataset: all samples, the same on every rank. The ranks may have different numbers of batches to do, so the
             forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
             inside does not.
         device: where to compute; None: where the model's parameters are.
-        batch_size: samples per forward pass.
+        batch_size: samples per forward pass; the last one of a rank may have fewer.
 
     Returns:
         Right samples / all samples, from 0 to 1, the same on every rank. Without a process group the caller is alone
@@ -112,7 +113,7 @@ def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None 
     # 3. Sum the counts of all ranks, and divide by the number of all samples.
     raise NotImplementedError(
         "Task 3.1 is open: write evaluate "
-        "in labs/lab3_distributed/ddp_training.py (about 19 lines)"
+        "in labs/lab3_distributed/ddp_training.py (about 20 lines)"
     )
 
 
@@ -145,16 +146,17 @@ def train(
     hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
     twice, so that all ranks make the same number of steps.
 
-    Random numbers drawn by the model (dropout) differ between ranks. They depend on seed, epoch and rank only, so that
-    a training that goes on from a checkpoint draws what it would have drawn without a break.
+    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. They depend on
+    seed, epoch and rank only, so that a training that goes on from a checkpoint draws what it would have drawn without
+    a break.
 
     Args:
         rank: this process's number. First, because torch.multiprocessing passes it first.
         world_size: number of processes.
         init_method: see `setup`, as for `device` and `timeout_seconds`.
         device: "cpu" or "cuda".
-        model: trained in place, in the dtype it has, which the inputs of `dataset` have as well; None: a small
-            classifier of digits.
+        model: trained in place, in training mode, in the dtype it has, which the inputs of `dataset` have as well;
+            None: a small classifier of digits.
         dataset: the same on every rank; None: the training images of digits.
         test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
         criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.

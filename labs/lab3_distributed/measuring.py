@@ -83,6 +83,7 @@ def measure_rank(
 
     Raises:
         ValueError: `kind` is neither, or `batch_size` cannot be shared evenly.
+        Exception: whatever else goes wrong on this rank, unchanged; it leaves the process group in any case.
     """
     # TODO(task 3.2):
     # 1. Refuse arguments that make no sense. setup; end with cleanup in any case.

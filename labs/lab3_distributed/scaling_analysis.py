@@ -137,7 +137,7 @@ def name_bottleneck(profile: StepProfile, *, threshold: float = 0.2) -> Bottlene
 
 
 def plot_scaling(points: Sequence[ScalingPoint], path: Path | str) -> Path:
-    """Plot the speedup over the number of processes, one line per kind, beside what would be perfect.
+    """Plot the speedup over the number of processes, one line (or group of bars) per kind, and what would be perfect.
 
     Args:
         points: of one or both kinds, in any order.

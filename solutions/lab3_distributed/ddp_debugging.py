@@ -57,7 +57,7 @@ def train_two_heads(
     learning_rate: float = 0.05,
     timeout_seconds: float = 600.0,
 ) -> DdpTraining:
-    """Be one rank of the training: as `ddp_training.train` promises, without checkpoint and test.
+    """Be one rank of a training like that of `ddp_training.train`, without checkpoint, test and seeds.
 
     What it must do, however many ranks there are and whatever else runs on the machine: meet at `init_method`; end on
     every rank; leave all replicas equal, trained by SGD without momentum on the mean gradient of all ranks; give each

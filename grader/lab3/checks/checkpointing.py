@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import CheckFailed, require, require_arrays_close, require_equal
+from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -14,6 +14,7 @@ from grader.lab3.truth.training import RTOL
 
 _LEAST_BYTES = 4
 """Of a parameter in float64, even where a file is compressed."""
+_NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
 _LEARNED = 0.7
 """Loss after training / loss of a model that says 0, where the targets can be learned: 0.43 was the most in a thousand
 trainings, with dropout of a half."""
@@ -34,7 +35,10 @@ def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[li
     """What two ranks saw when they saved, and the number of the epoch."""
     epoch = fresh.shared("lab3.save").integer(3, 30)
     case = network(fresh, "lab3.save")
-    seen = submission.rank_probe("lab3.checkpoints.save", 2, device="cpu", **case, epoch=epoch, replicated=replicated)
+    rate = fresh.shared("lab3.rate").uniform(0.01, 0.02)
+    seen = submission.rank_probe(
+        "lab3.checkpoints.save", 2, device="cpu", **case, epoch=epoch, rate=rate, replicated=replicated
+    )
     return seen, epoch
 
 
@@ -43,9 +47,11 @@ class TestCheckpointing:
     def test_rank_zero_alone_writes(self, submission: Submission, fresh: Fresh) -> None:
         """Writes the checkpoint on rank 0 alone."""
         (first, second), _ = saved(submission, fresh, replicated=True)
-        require(
-            "checkpoint.pt" in first.files,
-            f"save_checkpoint('checkpoint.pt', ...) on 2 ranks: rank 0 left {first.files} in its folder",
+        require_equal(
+            first.files,
+            ["checkpoint.pt"],
+            what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
+            hint="one file; what is written for the time being is gone in the end",
         )
         least = _LEAST_BYTES * first.parameters.size
         require(
@@ -67,7 +73,7 @@ class TestCheckpointing:
         for rank, each in enumerate(seen):
             require(
                 each.complete,
-                f"save_checkpoint() returned on rank {rank} before rank 0 had written the file",
+                f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
                 "a barrier after writing, on every rank: who loads too early reads an old file or none",
             )
 
@@ -86,6 +92,11 @@ class TestCheckpointing:
             not seen.overwritten,
             "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
             "os.replace() puts a new file in place at once if both lie in one folder; moving between disks copies",
+        )
+        require(
+            not seen.taken_away,
+            "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
+            "os.replace() takes the place of the old file by itself: there is no moment without one",
         )
 
     @requires("rank_zero_alone_writes")
@@ -112,23 +123,32 @@ class TestCheckpointing:
             replicated=wrapped,
         )
         for rank, each in enumerate(loaded):
-            for name in ("parameters", "buffer", "momentum"):
+            for name in ("parameters", "buffer", "count", "momentum", "rates"):
                 require_arrays_close(
                     each[name],
                     source[name],
                     rtol=0,
-                    what=f"{what}, rank {rank}: {name}",
-                    hint="the optimizer's state belongs to the checkpoint as well"
-                    if name == "momentum"
+                    what=f"{what}, rank {rank}: {_NAMES.get(name, name)}",
+                    hint="the optimizer's state belongs to the checkpoint as well: state_dict() has all of it"
+                    if name in ("momentum", "rates")
                     else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
                 )
+            require(
+                each.in_place,
+                f"{what}, rank {rank}: the model has other parameters or buffers than before, which no optimizer knows",
+                "load_state_dict() overwrites their values",
+            )
             require_arrays_close(each.model_only, source.parameters, rtol=0, what=f"{what}, no optimizer: parameters")
             require_equal(each.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() told")
-            require(
-                bool(each.refused),
-                f"{what}: loaded without an error into a model whose layers have other names",
-                "load_state_dict is strict by default; with strict=False nothing fits and nothing is said",
-            )
+            if ranks > 1:
+                continue
+            for which, refused in each.refused.items():
+                require(
+                    refused,
+                    f"{what}: no RuntimeError from a model {which}",
+                    "load_state_dict is strict by default; with strict=False nothing fits and nothing is said",
+                )
+            require(each.missing, "load_checkpoint() of a file that is not there raised no OSError")
 
     def test_continues_as_if_never_stopped(self, submission: Submission, fresh: Fresh) -> None:
         """Goes on as if it had never stopped."""
@@ -154,14 +174,14 @@ class TestCheckpointing:
             "lab3.checkpoints.resume",
             2,
             weights=weights[1:],
-            until=[epochs, epochs],
+            until=[epochs, epochs, stop],
             checkpointed=True,
             content=np.asarray(stopped_runs[0].content),
             **data,
         )
         for rank, each in enumerate(seen):
             whole, stopped = whole_runs[rank], stopped_runs[rank]
-            resumed, complete = each.runs
+            resumed, complete, fewer = each.runs
             steps = whole.runs[0]["batches"] // epochs
             what = f"train() on 2 ranks, stopped after {stop} of {epochs} epochs and started again with its checkpoint"
             require_equal(
@@ -186,11 +206,32 @@ class TestCheckpointing:
                 what=f"{what}: weights of rank {rank}, against {epochs} epochs without a break",
                 hint="model, optimizer (momentum), number of the epoch (it shuffles by it), random numbers (dropout)",
             )
-            require_equal(complete["batches"], 0, what="steps made from a checkpoint whose training was complete")
+            for done in (complete, fewer):
+                require_equal(done["batches"], 0, what="steps made from a checkpoint whose training was complete")
             require_equal(
                 [run["epochs"] for run in (*whole.runs, *stopped.runs, *each.runs)],
-                [epochs, stop, epochs, epochs],
-                what="DdpTraining.epochs",
+                [epochs, stop, epochs, epochs, epochs],
+                what=f"DdpTraining.epochs of {epochs} epochs, of {stop}, of those gone on with to {epochs}, and of "
+                f"{epochs} and {stop} where {epochs} are done already",
+                hint="epochs that the model has seen in all",
+            )
+            require_equal(
+                [run["steps"] for run in each.runs],
+                [steps * (epochs - stop), 0, 0],
+                what=f"{what}: DdpTraining.optimizer_steps on rank {rank}, then of runs with nothing left to do",
+                hint="those of this run",
+            )
+            last = numbers(
+                resumed["losses"], epochs - stop, f"{what}: DdpTraining.losses on rank {rank}", "of this run"
+            )
+            for told, loss in zip(last, whole.runs[0]["losses"][stop:], strict=True):
+                require_close(told, loss, relative=1e-6, what=f"{what}: DdpTraining.losses on rank {rank}")
+            require_equal(
+                [stopped.runs[0]["versions"], resumed["versions"]],
+                [stop, epochs - stop + 1],
+                what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
+                f"epochs and in the {epochs - stop} that followed",
+                hint="written after every epoch: a training may be killed at any moment",
             )
 
     @staticmethod

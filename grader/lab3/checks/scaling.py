@@ -21,7 +21,7 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab3.checks import report as lab3_report
-from grader.lab3.truth.steps import point, profile, split
+from grader.lab3.truth.steps import point, profile, split, tied_profiles, uneven_profile
 from grader.shared.programs import picture_and_json
 
 PROGRAM = "lab3_distributed.scaling_analysis"
@@ -30,36 +30,65 @@ TRUTH_TOLERANCE = 0.05
 
 
 def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, float]]]:
-    """Measurements of both kinds on 1 to 8 processes, shuffled, and the speedups that were put into them."""
+    """Measurements of both kinds on 1 to 12 processes, shuffled, and the speedups that were put into them.
+
+    Of neither kind is the one on one process the first or the last, or the slowest.
+    """
     fresh = fresh.shared("lab3.points")
     made, ratios = [], {}
     for kind in ("strong", "weak"):
         alone, batch = fresh.log_uniform(1e-3, 1.0), 8 * fresh.integer(4, 40)
-        ratios[kind] = {1: 1.0} | {size: size * fresh.uniform(0.4, 0.95) for size in (2, 4, 8)}
+        sizes = (fresh.integer(2, 3), fresh.integer(4, 6), fresh.integer(8, 12))
+        ratios[kind] = {1: 1.0} | {size: size * fresh.uniform(0.4, 0.95) for size in sizes}
+        ratios[kind][sizes[0]] = fresh.uniform(0.5, 0.9)  # two processes can be slower than one
         for size, ratio in ratios[kind].items():
             work = batch if kind == "strong" else batch * size
             took = alone / ratio * work / batch
             shares = profile(fresh, ranks=max(2, size), communication=0.1, data=0.05, imbalance=0.05)
             made.append(point(kind, size, work, took, shares))
-    return [made[index] for index in fresh.shuffled(list(range(len(made))))], ratios
+    order = fresh.shuffled(list(range(len(made))))
+    while any(
+        [made[n]["world_size"] for n in order if made[n]["kind"] == kind][end] == 1
+        for kind in ratios
+        for end in (0, -1)
+    ):
+        order = fresh.shuffled(order)
+    return [made[index] for index in order], ratios
 
 
 Steps = list[Seen]
 
 
 def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven: bool) -> tuple[Steps, Steps]:
-    """A step measured by the student and by ourselves, on virtual GPUs whose interconnect is slow for their speed."""
-    fresh = fresh.shared(f"lab3.steps.{kind}.{uneven}")
+    """A step measured by the student and by ourselves, on virtual GPUs whose interconnect is slow for their speed.
+
+    The batches of the first steps, which are not to be timed, take long to come, in both series of steps; and of those
+    that are timed, one does in each, and one none.
+    """
+    fresh = fresh.shared(f"lab3.steps.{ranks}.{kind}.{uneven}")
     width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
     load = fresh.uniform(0.5e-3, 1.5e-3)
     slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
+    timed, warmup = 7, fresh.integer(5, 6)
+    loads = [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
+    late, early = fresh.shuffled(list(range(timed)))[:2]
+    first = []
+    for own in loads:
+        taken: list[float] = []
+        for usual in (own, 3 * own if ranks == 1 else own):  # alone, later steps take longer than whole ones before
+            times = [usual] * timed
+            times[late], times[early] = 0.2, 0.0
+            taken += [0.1] * warmup + times
+        first.append(taken)
     case: dict[str, Any] = {
         "kind": kind,
         "batch_size": batch,
         "width": width,
         "layers": layers,
-        "steps": 2,
-        "load_seconds": [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)],
+        "steps": timed,
+        "warmup": warmup,
+        "load_seconds": loads,
+        "first_seconds": first,
         "slowdowns": [factor if uneven and rank == slow else 1.0 for rank in range(ranks)],
     }
     device = submission.device.name if submission.device.simulated else "vgpu:T4"
@@ -94,7 +123,11 @@ class TestScaling:
                 what = f"{name}(points, {kind!r})[{size}]"
                 require_close(number(told[name][size], what), wanted, relative=1e-6, what=what, hint=hint)
         for name, refused in zip(("speedup", "efficiency"), seen.refused, strict=True):
-            require(refused, f"{name}() of measurements on 2 to 8 processes, none on one, raised no ValueError")
+            require(
+                refused,
+                f"{name}(points, {kind!r}) raised no ValueError, although only the other kind was measured on "
+                "one process",
+            )
 
     def test_communication_share_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the share of communication in a step."""
@@ -105,17 +138,35 @@ class TestScaling:
                 profile(fresh, ranks=ranks, communication=share, data=0.1, imbalance=imbalance * (1 - share))
             )
             wanted.append(share)
+        for ranks in (1, fresh.odd(3, 7)):
+            wanted.append(fresh.uniform(0.05, 0.5))
+            profiles.append(uneven_profile(fresh, ranks=ranks, communication=wanted[-1]))
         seen = submission.probe("lab3.scaling.shares", device="cpu", profiles=profiles)
         for told, share, given in zip(seen.shares, wanted, profiles, strict=True):
             waits = max(given["communication_seconds"]) - min(given["communication_seconds"])
             about = "in which ranks wait for a slow one" if waits > 1e-9 else "in which nobody waits for others"
             hint = "the slowest rank waits for nobody: what it spends on communication is communication"
             require_close(told, share, relative=1e-6, what=f"communication_share() of a step {about}", hint=hint)
+        for told, order, given in zip(seen.parts, seen.order, profiles, strict=True):
+            parts = split(given)
+            require_equal(order, list(parts), what="names in what split_step() returned, in their order")
+            whole = sum(parts.values())
+            for name, value in parts.items():
+                require_between(
+                    number(told[name], f"split_step()[{name!r}]"),
+                    value - 1e-6 * whole,
+                    value + 1e-6 * whole,
+                    what=f"split_step()[{name!r}] of a step of {len(given['data_seconds'])} ranks",
+                    show=seconds,
+                    expected=seconds(value),
+                    hint="the docstring has a line for each of the four; together they are the step",
+                )
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
         """Names the bottleneck of a step."""
         names = ["communication", "data", "imbalance", "compute"]
-        profiles, wanted, thresholds = [], [], []
+        profiles, wanted = [], []
+        thresholds: list[float | None] = []
         for name in fresh.shuffled([*names, *names]):
             # Nothing else comes near: at least 0.3 for the culprit, 0.1 for the others, and the limit lies at 0.2.
             shares = {each: fresh.uniform(0.02, 0.1) for each in names[:3]}
@@ -123,18 +174,22 @@ class TestScaling:
                 shares[name] = fresh.uniform(0.3, 0.45)
             profiles.append(profile(fresh, ranks=fresh.integer(2, 6), **shares))
             wanted.append(name)
-            thresholds.append(0.0)
+            thresholds.append(None)
         culprit = fresh.shuffled(names[:3])[0]
         shares = dict.fromkeys(names[:3], 0.03) | {culprit: 0.12}
-        for threshold in fresh.shuffled([0.08, 0.16]):
+        for least in fresh.shuffled([0.08, 0.16]):
             profiles.append(profile(fresh, ranks=3, **shares))
-            wanted.append(culprit if threshold < 0.12 else "compute")
-            thresholds.append(threshold)
+            wanted.append(culprit if least < 0.12 else "compute")
+            thresholds.append(least)
+        for given, limit, name in fresh.shuffled(tied_profiles(fresh)):
+            profiles.append(given)
+            wanted.append(name)
+            thresholds.append(limit)
         seen = submission.probe("lab3.scaling.bottlenecks", device="cpu", profiles=profiles, thresholds=thresholds)
         for told, name, given, threshold in zip(seen.names, wanted, profiles, thresholds, strict=True):
             parts = split(given)
             shown = ", ".join(f"{part} {value / sum(parts.values()):.0%}" for part, value in parts.items())
-            at = f"threshold={threshold}" if threshold else "the default threshold"
+            at = "the default threshold" if threshold is None else f"threshold={threshold}"
             require_equal(told, name, what=f"name_bottleneck() of a step with {shown}, at {at}")
 
     def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
@@ -146,6 +201,9 @@ class TestScaling:
                 batch = positive(told["batch_size"], f"{what}: batch_size")
                 require_equal(told["world_size"], ranks, what=f"{what}: world_size")
                 require_equal(told["kind"], kind, what=f"{what}: kind")
+                require_equal([told["device"], told["backend"]], ["cuda", "nccl"], what=f"{what}: device and backend")
+                hint = "samples per step on all ranks together: strong divides them, weak multiplies"
+                require_equal(int(batch), real.batch_size, what=f"{what}: batch_size", hint=hint)
                 require_close(
                     told["step_seconds"],
                     real.step_seconds,
@@ -156,18 +214,40 @@ class TestScaling:
                 )
                 rate = batch / positive(told["step_seconds"], f"{what}: step_seconds")
                 require_close(told["samples_per_second"], rate, relative=1e-6, what=f"{what}: samples_per_second")
+                require_between(
+                    seen.taken,
+                    seen.asked,
+                    seen.asked + 2,
+                    what=f"{what}: batches taken in two sorts of steps, each with its warm-up",
+                    show=lambda count: f"{count:.0f}",
+                    hint="steps and warmup are arguments: a step takes one batch",
+                )
+                same = told == measured[0].point
+                require(same, f"{what}: told another ScalingPoint than rank 0", "tell each other the figures of all")
                 require_equal(seen.in_group, False, what=f"{what}: process group still there afterwards")
-            self._require_batch(measured, ranks, kind)
+                self._require_refused(seen, what)
 
     @staticmethod
-    def _require_batch(measured: list[Seen], ranks: int, kind: str) -> None:
-        batches = {each.point["batch_size"] for each in measured}
-        require(len(batches) == 1, f"measure_rank() on {ranks} ranks told different batch sizes: {sorted(batches)}")
+    def _require_refused(seen: Seen, what: str) -> None:
+        for given, refused in seen.refused.items():
+            require(refused, f"{what}: no ValueError from {given}", "before anything is joined: all ranks refuse it")
+        require_equal(seen.failed, "LookupError", what=f"{what}: error where the first batch cannot be read")
+        require_equal(
+            seen.in_group_after_failure,
+            False,
+            what=f"{what}: process group still there after an error",
+            hint="finally: whatever happens, this rank leaves",
+        )
 
     @requires("step_seconds_equal_truth")
     def test_profile_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Splits a step into its true parts."""
-        measured, truth = steps(submission, fresh, 2, "weak", uneven=True)
+        for ranks, kind in ((2, "weak"), (1, "strong")):
+            self._require_profile(*steps(submission, fresh, ranks, kind, uneven=True))
+
+    @staticmethod
+    def _require_profile(measured: Steps, truth: Steps) -> None:
+        ranks = len(truth)
         for seen in measured:
             told = seen.point["profile"]
             for rank, real in enumerate(truth):
@@ -178,19 +258,19 @@ class TestScaling:
                 }
                 slack = TRUTH_TOLERANCE * real.step_seconds
                 for name, value in parts.items():
-                    figures = numbers(told[name], 2, f"{name} of measure_rank() on 2 ranks")
+                    figures = numbers(told[name], ranks, f"{name} of measure_rank() on {ranks} ranks")
                     require_between(
                         figures[rank],
-                        value - slack,
+                        max(0.0, value - slack),
                         value + slack,
-                        what=f"measure_rank(): {name} of rank {rank}, where one rank is slower (simulated)",
+                        what=f"measure_rank() on {ranks} ranks: {name} of rank {rank} (simulated)",
                         show=seconds,
                         expected=f"{seconds(value)}, give or take {seconds(slack)}",
                         hint="data and compute in steps without exchange; communication is the rest of a whole step",
                     )
 
     @requires("speedup_and_efficiency_strong", "step_seconds_equal_truth")
-    def test_results_and_plot_saved(self, submission: Submission) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]
         seen = submission.probe("lab3.launch.program", device="cpu", module=PROGRAM, arguments=arguments)
@@ -198,6 +278,38 @@ class TestScaling:
         found = sorted((str(row.get("kind")), row.get("world_size")) for row in rows if isinstance(row, dict))
         wanted = [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)]
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
+        sizes = [row["batch_size"] for row in sorted(rows, key=lambda row: (row["kind"], row["world_size"]))]
+        require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
+        made, ratios = points(fresh)
+        for plot, kinds in zip(
+            submission.probe("lab3.scaling.plotted", device="cpu", points=made).plots,
+            (list(ratios), [made[0]["kind"]]),
+            strict=True,
+        ):
+            self._require_plotted(plot, {kind: ratios[kind] for kind in kinds})
+
+    @staticmethod
+    def _require_plotted(plot: dict[str, Any], ratios: dict[str, dict[int, float]]) -> None:
+        what = f"plot_scaling() of {' and '.join(ratios)} scaling"
+        require(plot["written"] and plot["told"], f"{what} did not write and return the path that it was given")
+        for kind, wanted in ratios.items():
+            shown = [
+                line
+                for line in plot["drawn"]
+                if all(any(abs(y - ratio) <= 1e-6 * ratio for _, y in line) for ratio in wanted.values())
+            ]
+            require(
+                bool(shown),
+                f"{what}: no line, markers or bars at {', '.join(f'{ratio:.3g}' for ratio in wanted.values())}, the "
+                f"speedups of {kind} scaling",
+                "a line for each kind: its speedups over the numbers of processes",
+            )
+            places = [[x for x, _ in line] for line in shown]
+            require(
+                any(place == sorted(place) for place in places),
+                f"{what}: the line of {kind} scaling runs back and forth along the numbers of processes",
+                "points come in any order: sort them by the number of processes",
+            )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
+from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.sandbox import Limits
 from gradebox.submission import Seen, Submission
-from grader.lab3.truth.evaluation import evaluation, require_counted
+from grader.lab3.truth.evaluation import evaluation, require_counted, require_divided
+from grader.lab3.truth.reported import require_batches, require_patience, require_told
 from grader.lab3.truth.training import (
-    case,
     debugging_case,
     epochs_of,
     even_case,
@@ -24,6 +24,7 @@ from grader.lab3.truth.training import (
     require_shared,
     require_trained,
     steps_of,
+    uneven_case,
 )
 from grader.shared.programs import picture_and_json
 
@@ -40,40 +41,79 @@ COLD = Limits(wall_seconds=180.0)
 
 @criterion("lab3.setup")
 class TestSetup:
-    def test_joins_and_leaves(self, submission: Submission) -> None:
+    def test_joins_and_leaves(self, submission: Submission, fresh: Fresh) -> None:
         """Joins the process group and leaves it."""
-        self._require_joined(submission, "cpu", "cpu")
+        cases = [{"way": way, "device": "cpu"} for way in fresh.shuffled(["file", "tcp", "environment"])]
+        patience = fresh.uniform(2.0, 3.0)
+        seen = self._require_joined(submission, "cpu", cases, patience=patience)
+        for each in seen:
+            for what, refused in each.refused.items():
+                hint = "ranks count from 0 to world_size - 1"
+                if "MASTER" in what:
+                    hint = "there is no default port: two jobs on one machine would take the same"
+                require(refused, f"setup() {what} raised no ValueError", hint)
+        waited = seen[0].waited
+        passed = f"it raised after {waited:.1f} s" if waited else "it was still waiting after three times as long"
+        require(
+            waited is not None and 0.5 * patience <= waited,
+            f"setup(..., timeout_seconds={patience:.1f}), and a collective to which rank 1 does not come: {passed}",
+            "init_process_group takes a timeout",
+        )
 
     @requires("joins_and_leaves")
-    def test_nccl_on_gpus(self, submission: Submission) -> None:
+    def test_nccl_on_gpus(self, submission: Submission, fresh: Fresh) -> None:
         """Uses NCCL where every rank has a GPU."""
-        self._require_joined(submission, submission.device.name, "cuda")
+        swapped: dict[str, Any] = {"local": [1, 0]}
+        cases: list[dict[str, Any]] = [{"way": "file", "device": "cuda"}]
+        cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
+        if submission.device.simulated:
+            cases.append({"device": "cuda", "gpus": 1})
+        cases = [{"way": "file", **case} for case in cases]
+        first = self._require_joined(submission, submission.device.name, cases)[0]
+        if first.gpus:
+            self._require_trained_there(submission, fresh, first.gpus)
 
     @staticmethod
-    def _require_joined(submission: Submission, device: str, kind: str) -> None:
-        ways = ["file", "tcp", "environment"] if kind == "cpu" else ["file"]
-        for rank, seen in enumerate(
-            submission.rank_probe("lab3.training.setup", 2, device=device, kind=kind, ways=ways)
-        ):
-            backend = "nccl" if kind == "cuda" and seen.gpus >= 2 else "gloo"
-            for way, joined in zip(ways, seen.seen, strict=True):
-                what = f"setup({rank}, 2, device={kind!r}), meeting by {way}"
+    def _require_joined(
+        submission: Submission, device: str, cases: list[dict[str, Any]], *, patience: float = 0.0
+    ) -> list[Seen]:
+        kind = "cpu" if device == "cpu" else "cuda"
+        everybody = submission.rank_probe(
+            "lab3.joining.setup", 2, device=device, kind=kind, cases=cases, patience=patience
+        )
+        for rank, seen in enumerate(everybody):
+            for case, joined in zip(cases, seen.seen, strict=True):
+                gpus = case.get("gpus", seen.gpus)
+                on_gpu = case["device"] == "cuda" or (case["device"] is None and gpus > 0)
+                backend = "nccl" if on_gpu and gpus >= 2 else "gloo"
+                local = case["local"][rank] if "local" in case else rank
+                what = f"setup({rank}, 2, device={case['device']!r}), meeting by {case['way']}"
+                if "local" in case:
+                    what += f", LOCAL_RANK={local}"
+                if "gpus" in case:
+                    what += f", {gpus} GPU in all"
                 require_equal(joined["place"], [rank, 2], what=f"{what}: rank and world size of the process group")
                 require_equal(joined["sum"], 2.0, what=f"{what}: sum of ones over the ranks")
                 require_equal(joined["left"], True, what=f"{what}: process group gone after cleanup()")
-                require_equal(joined["backend"], backend, what=f"{what}: backend", hint="nccl needs a GPU per rank")
-                own = f"cuda:{rank % seen.gpus}" if kind == "cuda" else "cpu"
-                require_equal(joined["device"], own, what=f"{what}: device it returned", hint="each rank has its own")
-                if kind == "cuda":
-                    require_equal(joined["current"], rank % seen.gpus, what=f"{what}: current GPU")
-            if kind == "cpu":
-                no_place, no_rank = seen.refused
-                require(
-                    no_place,
-                    "setup() without init_method, MASTER_ADDR and MASTER_PORT raised no ValueError",
-                    "there is no default port: two jobs on one machine would take the same",
-                )
-                require(no_rank, "setup(2, 2) raised no ValueError", "ranks count from 0 to world_size - 1")
+                hint = "nccl needs a GPU per rank" if on_gpu else "nccl is for ranks that compute on GPUs"
+                require_equal(joined["backend"], backend, what=f"{what}: backend", hint=hint)
+                own = f"cuda:{local % gpus}" if on_gpu else "cpu"
+                hint = "each rank has its own: LOCAL_RANK counts the ranks of this machine, rank those of all"
+                require_equal(joined["device"], own, what=f"{what}: device it returned", hint=hint)
+                if on_gpu:
+                    require_equal(joined["current"], local % gpus, what=f"{what}: current GPU")
+        return everybody
+
+    @staticmethod
+    def _require_trained_there(submission: Submission, fresh: Fresh, gpus: int) -> None:
+        given = uneven_case(fresh, ranks=2)
+        seen = given.train(submission, device=submission.device.name, kind="cuda")
+        for rank, each in enumerate(seen):
+            what = f"train() on 2 ranks with device='cuda', rank {rank}"
+            require_equal(each.place, f"cuda:{rank % gpus}", what=f"{what}: where its model is afterwards")
+            require_equal(each.result["device"], "cuda", what=f"{what}: DdpTraining.device")
+            backend = "nccl" if gpus >= 2 else "gloo"
+            require_equal(each.result["backend"], backend, what=f"{what}: DdpTraining.backend")
 
     def test_replicas_equal(self, submission: Submission, fresh: Fresh) -> None:
         """Begins and goes on with equal replicas."""
@@ -91,53 +131,28 @@ class TestSetup:
         """Trains on the mean gradient of all ranks."""
         given = even_case(fresh)
         seen = given.train(submission)
-        steps = steps_of(seen)
-        expected, losses = given.follow(seen)
+        expected, _ = given.follow(seen)
         require_exchanged(seen, what="train() on 2 ranks")
         require_trained(
             seen,
             expected,
-            what=f"train() on 2 ranks, {len(steps)} steps of SGD from rank 0's weights",
+            what=f"train() on 2 ranks, {len(steps_of(seen))} steps of SGD from rank 0's weights",
             hint="each step follows the mean gradient over the batches of all ranks, with the learning rate given",
         )
-        epochs = given.arguments["epochs"]
-        for rank, each in enumerate(seen):
-            told = each.result
-            told_losses = numbers(told["losses"], epochs, f"DdpTraining.losses on rank {rank}")
-            require_equal(told["optimizer_steps"], len(steps), what=f"DdpTraining.optimizer_steps on rank {rank}")
-            require_equal(
-                told["effective_batch_size"],
-                given.ranks * given.arguments["batch_size"],
-                what="DdpTraining.effective_batch_size with 2 ranks",
-            )
-            for epoch, loss in enumerate(told_losses):
-                part = slice(epoch * len(steps) // epochs, (epoch + 1) * len(steps) // epochs)
-                sizes = np.array([len(numbers) for numbers in steps[part]])
-                require_close(
-                    loss,
-                    float((np.array(losses[part]) * sizes).sum() / sizes.sum()),
-                    relative=1e-6,
-                    what=f"DdpTraining.losses[{epoch}] on rank {rank}",
-                    hint="the mean over all samples on all ranks: sum up losses times samples, reduce, divide",
-                )
+
+    @requires("gradients_equal_full_batch")
+    def test_training_reported(self, submission: Submission, fresh: Fresh) -> None:
+        """Tells how the training went."""
+        for given in (even_case(fresh), uneven_case(fresh)):
+            require_told(given, given.train(submission), what=f"train() on {given.ranks} ranks")
 
     def test_shards_disjoint_and_complete(self, submission: Submission, fresh: Fresh) -> None:
         """Shares out all samples among the ranks."""
-        given = even_case(fresh)
-        self._require_shards(
-            given.train(submission), len(given.inputs), given.arguments["epochs"], "train() on 2 ranks"
-        )
-        uneven = case(
-            fresh,
-            ranks=3,
-            samples=12 * fresh.integer(1, 2)
-            + 1,  # unless they are filled up, one rank has a batch more than the others
-            epochs=1,
-            batch_size=4,
-            learning_rate=0.03,
-            momentum=0.0,
-        )
-        self._require_shards(uneven.train(submission), len(uneven.inputs), 1, "train() on 3 ranks")
+        for given in (even_case(fresh), uneven_case(fresh)):
+            seen, what = given.train(submission), f"train() on {given.ranks} ranks"
+            self._require_shards(seen, given.samples, given.arguments["epochs"], what)
+            hint = "batch_size is that of each rank, whatever the world size"
+            require_batches(seen, given.samples, given.arguments, what=what, hint=hint)
 
     @staticmethod
     def _require_shards(seen: list[Seen], samples: int, epochs: int, what: str) -> None:
@@ -162,31 +177,74 @@ class TestSetup:
             require(len(orders) == len(shares), f"{what}: the same samples in the same order in two epochs", hint)
             members = {frozenset(share) for share in shares}
             require(len(members) == len(shares), f"{what}: the same share of the samples in two epochs", hint)
-        draws = [each.draws for each in seen]
+        for rank, each in enumerate(seen):
+            first, (same, other) = epochs_of(each, given.arguments["epochs"])[0], each.again
+            shares = [[number for batch in training["samples"] for number in batch] for training in (same, other)]
+            what = f"train(), rank {rank}: the first epoch's share"
+            require(
+                all(shares),
+                f"train(), rank {rank}: a model that was in evaluation mode before was not trained in training mode",
+                "model.train() before the first epoch",
+            )
+            hint = "shares follow from seed and epoch alone: DistributedSampler has a seed of its own"
+            require(set(shares[0]) == set(first), f"{what} differs in two trainings with the same seed", hint)
+            require(set(shares[1]) != set(first), f"{what} is the same with another seed", hint)
+        self._require_own_draws(seen, len(seen[0].samples) // given.arguments["epochs"])
+
+    @staticmethod
+    def _require_own_draws(seen: list[Seen], length: int) -> None:
+        """Random numbers follow from seed, epoch and rank."""
+        hint = "seed the random numbers in each epoch by seed, epoch and rank together"
+        first, second = (each.draws[:length] for each in seen)
+        said = "train(): the model drew the same random numbers (dropout)"
         require(
-            draws[0] != draws[1],
-            "train(): the model drew the same random numbers (dropout) on both ranks",
+            first != second,
+            f"{said} on both ranks",
             "seed the random numbers by the rank, too; weights are made equal by DistributedDataParallel",
         )
+        for rank, each in enumerate(seen):
+            same, other = (training["draws"] for training in each.again)
+            require(each.draws[:length] != each.draws[length : 2 * length], f"{said} in two epochs, rank {rank}", hint)
+            require(
+                same == each.draws[:length],
+                f"train(), rank {rank}: with the same seed the model drew other random numbers (dropout) once "
+                "something else had been drawn before",
+                hint,
+            )
+            require(other != same, f"{said} with another seed, rank {rank}", hint)
 
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
         """Evaluates each sample once."""
-        for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([13, 16])[0])):
+        batch = fresh.integer(2, 3)
+        for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([1, 2])[0])):
             given = evaluation(fresh, ranks, samples)
             right = given.pop("right")
-            seen = submission.rank_probe("lab3.training.evaluate", ranks, device="cpu", batch_size=2, **given)
+            seen = submission.rank_probe("lab3.training.evaluate", ranks, device="cpu", batch_size=batch, **given)
             what = f"evaluate() of {samples} samples"
-            for call in range(2):
-                require_counted([each.together[call] for each in seen], right, f"{what} on {ranks} ranks")
+            for call, model in enumerate(("a replicated", "a plain")):
+                those = f"{what} by {model} model on {ranks} ranks"
+                require_counted([each.together[call] for each in seen], right, those)
+                require_divided([each.together[call] for each in seen], samples, batch, those)
             for rank, each in enumerate(seen):
                 require_counted([each.alone], right[rank : rank + 1], f"{what} without a process group")
-                require_equal(each.training, True, what="evaluate(): model.training afterwards")
+                for calls in (*each.together, each.alone):
+                    require(
+                        calls["quiet"],
+                        f"{what}: a forward pass was not in evaluation mode, or with gradients",
+                        "model.eval(), which reaches every part, and torch.no_grad() around the loop",
+                    )
+                    require(
+                        calls["modes_kept"],
+                        f"{what}: afterwards a part of the model was in another mode than before",
+                        "note the mode of each of model.modules(), and put it back: train() changes them all",
+                    )
+                require(each.refused, "evaluate() of no samples raised no ValueError")
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
         """Ends on all ranks when one of them fails."""
         given = even_case(fresh)
         mark = f"damaged in block {fresh.integer(10**5, 10**6)}"
-        seen = given.train(submission, broken=fresh.integer(0, len(given.inputs) - 1), damage=mark)
+        seen = given.train(submission, broken=fresh.integer(0, given.samples - 1), damage=mark, again=[])
         errors = [each.error for each in seen]
         ends = [f"{e['type']} ({e['message'].strip()[:100]})" if e else "no error" for e in errors]
         require(
@@ -201,6 +259,7 @@ class TestSetup:
             f"one rank failed, and the other waited for it as long as it was allowed to: {waited[:1]}",
             "leave the process group at once, without waiting for the others (no barrier on the way out)",
         )
+        require_patience(even_case(fresh).train(submission), what="train()")
         left = [not each.in_group for each in seen]
         require_equal(left, [True, True], what="process group left by each rank after an error", hint="finally:")
 
@@ -219,7 +278,8 @@ class TestSetup:
     def test_started_by_torchrun(self, submission: Submission, fresh: Fresh) -> None:
         """Runs under torchrun."""
         asked = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
-        self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
+        seen, what = self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
+        require(seen.tables <= 1, f"{what} printed its table {seen.tables} times", "rank 0 alone prints and writes")
 
     @staticmethod
     def _started(
@@ -256,6 +316,7 @@ class TestSetup:
                 raise CheckFailed(failed.message, PORT) from failed
             raise
         steps_of(seen)
+        require_patience(seen, what="train_two_heads()")
         for rank, each in enumerate(seen):
             numbers(each.result["losses"], given.arguments["epochs"], f"losses of train_two_heads() on rank {rank}")
         first, second = (each.result["losses"] for each in seen)
@@ -267,11 +328,13 @@ class TestSetup:
         given = debugging_case(fresh)
         seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
         epochs, what = given.arguments["epochs"], "train_two_heads() on 2 ranks"
-        self._require_shards(seen, len(given.inputs), epochs, what)
+        self._require_shards(seen, given.samples, epochs, what)
         for rank, each in enumerate(seen):
             shares = {frozenset(share) for share in epochs_of(each, epochs)}
             require(len(shares) == epochs, f"{what}: rank {rank} had the same share in two epochs", SHARES)
-        expected, _ = given.follow(seen, classes=True)
+        require_batches(seen, given.samples, given.arguments, what=what, hint=SHARES)
+        expected, _ = given.follow(seen)
         require_exchanged(seen, what=what)
         hint = "call the wrapper, not the module inside: its forward prepares the exchange of gradients"
         require_trained(seen, expected, what=what, hint=hint)
+        require_told(given, seen, what=what)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,39 +22,42 @@ from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after
 from grader.shared.probes.support import plain
 
 FILE = "checkpoint.pt"
-_SLOW_SECONDS = 0.4
-"""Rank 0's lead for those who do not wait for it, which they need 0.01 s of."""
+_SLOW_SECONDS = 0.2
+"""Rank 0's lead for those who do not wait for it, which they need 0.01 s of; once or twice."""
 _kept: list[object] = []
 
 
 class Network(nn.Module):
-    """Two layers and a buffer, in float64. Asking for its state takes `slow` seconds."""
+    """Two layers and two buffers, one of whole numbers; what computes is in float64."""
 
-    def __init__(self, first: Tensor, second: Tensor, *, slow: float = 0.0, prefix: str = "layer") -> None:
+    def __init__(self, first: Tensor, second: Tensor, *, prefix: str = "layer", layers: int = 2) -> None:
         super().__init__()
-        self.slow = slow
-        for name, weight in ((f"{prefix}1", first), (f"{prefix}2", second)):
+        for index in range(layers):
+            weight = (first, second)[index % 2]
             layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
             layer.weight.data = weight.double().clone()
-            self.add_module(name, layer)
+            self.add_module(f"{prefix}{index + 1}", layer)
         self.register_buffer("seen", first.double().sum().reshape(1))
+        self.register_buffer("count", (first * 1000).long().sum().abs())
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.children():
             x = layer(x)
         return x
 
-    def get_extra_state(self) -> dict[str, int]:
-        time.sleep(self.slow)
-        return {}
 
-    def set_extra_state(self, state: Any) -> None:
-        """Nothing to keep; PyTorch wants the pair."""
+class _Slow:
+    """Takes its time whenever somebody asks for a state."""
+
+    def __call__(self, *_: Any) -> None:
+        time.sleep(_SLOW_SECONDS)
 
 
-def _trained(model: nn.Module, inputs: Tensor, *, steps: int = 3) -> torch.optim.SGD:
-    """SGD with momentum that has some."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def _trained(model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 0.01) -> torch.optim.SGD:
+    """SGD with momentum that has some; the first parameter has a learning rate of its own."""
+    first, *others = model.parameters()
+    groups: list[dict[str, Any]] = [{"params": [first], "lr": rate / 2}, {"params": others}]
+    optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9)
     for _ in range(steps):
         optimizer.zero_grad()
         model(inputs.double()).square().mean().backward()
@@ -68,6 +72,8 @@ def _described(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {
         "parameters": flat(model),
         "buffer": model.get_buffer("seen").double(),
+        "count": model.get_buffer("count").reshape(1).double(),
+        "rates": torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64),
         "momentum": torch.cat([m.double().flatten() for m in moments if m is not None])
         if any(m is not None for m in moments)
         else torch.zeros(0, dtype=torch.float64),
@@ -75,26 +81,35 @@ def _described(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def save(
-    student: Any, *, first: Tensor, second: Tensor, inputs: Tensor, epoch: int, replicated: bool
+    student: Any, *, first: Tensor, second: Tensor, inputs: Tensor, epoch: int, rate: float, replicated: bool
 ) -> dict[str, Any]:
-    """Each rank saves in a working directory of its own, under the same name; rank 0 is slow to collect its
-    state if `replicated`.
+    """Each rank saves in a working directory of its own, under the same name, and saves again after a step; with
+    `replicated` rank 0 then takes its time to collect its state.
 
-    Afterwards: which files each rank made, whether they were complete when rank 0's `save_checkpoint` was over on every
-    rank, and the bytes of rank 0's.
+    Afterwards: which files each rank made, whether rank 0's was what it is in the end when `save_checkpoint` was over
+    on every rank, and its bytes.
     """
     torch.set_num_threads(1)
     save_checkpoint = student.module(DDP).save_checkpoint
     base = Path(student.rendezvous.removeprefix("file://")).parent
-    own, first_rank = base / f"rank{student.rank}", base / "rank0"
+    own, file = base / f"rank{student.rank}", base / "rank0" / FILE
     own.mkdir(exist_ok=True)
     os.chdir(own)
-    model = Network(first, second, slow=_SLOW_SECONDS if replicated and student.rank == 0 else 0.0)
+    model = Network(first, second)
     with group(student):
         replica = DistributedDataParallel(model) if replicated else model
-        optimizer = _trained(replica, inputs)
-        save_checkpoint(FILE, replica, optimizer, epoch)
-        complete = (first_rank / FILE).exists()
+        optimizer = _trained(replica, inputs, rate=rate)
+        save_checkpoint(FILE, replica, optimizer, epoch - 1)
+        dist.barrier()
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5)
+        if replicated and student.rank == 0:
+            model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
+            optimizer.register_state_dict_pre_hook(_Slow())
+        save_checkpoint(Path(FILE) if replicated else FILE, replica, optimizer, epoch)
+        then = file.read_bytes() if file.exists() else None
+        dist.barrier()
+        complete = then is not None and then == file.read_bytes()
         del replica
         content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
     return {
@@ -108,29 +123,45 @@ def save(
 def load(
     student: Any, *, content: Tensor, first: Tensor, second: Tensor, inputs: Tensor, replicated: bool
 ) -> dict[str, Any]:
-    """Load a file with these bytes into a model of other weights, whose optimizer has gone its own way."""
+    """Load a file with these bytes into a model of other weights, whose optimizer has gone its own way; then into
+    models that it does not fit, and from a file that is not there."""
     torch.set_num_threads(1)
     load_checkpoint = student.module(DDP).load_checkpoint
     file = Path(f"given-{student.rank}.pt")
     file.write_bytes(bytes(content.tolist()))
     model = Network(first, second)
+    before = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
     with group(student) if student.ranks > 1 else contextlib.nullcontext():
         replica = DistributedDataParallel(model) if replicated else model
-        optimizer = _trained(replica, inputs, steps=1)
-        epoch = load_checkpoint(file, replica, optimizer)
+        optimizer = _trained(replica, inputs, steps=1, rate=0.5)
+        epoch = load_checkpoint(str(file) if replicated else file, replica, optimizer)
         del replica
-    seen = {"epoch": plain(epoch, "load_checkpoint()"), **_described(model, optimizer)}
-    # Without an optimizer, and into a model whose layers have other names.
+    seen = {
+        "epoch": plain(epoch, "load_checkpoint()"),
+        **_described(model, optimizer),
+        "in_place": before == [id(tensor) for tensor in (*model.parameters(), *model.buffers())],
+    }
     only = Network(first, second)
     load_checkpoint(file, only)
     seen["model_only"] = flat(only)
-    try:
-        load_checkpoint(file, Network(first, second, prefix="other"))
-    except Exception as error:
-        seen["refused"] = type(error).__name__
-    else:
-        seen["refused"] = ""
+    misfits = {
+        "whose layers have other names": Network(first, second, prefix="other"),
+        "whose layers have other shapes": Network(first[:1], second[:, :1]),
+        "that has a layer more": Network(first, second, layers=3),
+        "that has a layer less": Network(first, second, layers=1),
+    }
+    if student.ranks == 1:
+        seen["refused"] = {name: _raises(RuntimeError, load_checkpoint, file, other) for name, other in misfits.items()}
+        seen["missing"] = _raises(OSError, load_checkpoint, Path("not-there.pt"), only)
     return seen
+
+
+def _raises(kind: type[Exception], function: Any, *arguments: Any) -> bool:
+    try:
+        function(*arguments)
+    except Exception as error:
+        return isinstance(error, kind)
+    return False
 
 
 def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:
@@ -141,7 +172,15 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     torch.set_num_threads(1)
     module = student.module(DDP)
     opened: list[str] = []
-    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if _writes(event, given) else None)
+    gone: list[str] = []
+
+    def watch(event: str, given: tuple[Any, ...]) -> None:
+        if _writes(event, given):
+            opened.append(str(given[0]))
+        elif event in ("os.remove", "os.rename"):  # also what os.replace and shutil.move tell
+            gone.append(os.path.abspath(os.fsdecode(given[0])))
+
+    sys.addaudithook(watch)
     folder = Path("saved")
     folder.mkdir(exist_ok=True)
     path = folder / FILE
@@ -150,6 +189,7 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     module.save_checkpoint(path, model, optimizer, 1)
     module.save_checkpoint(path, model, optimizer, 1)
     overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
+    taken_away = os.path.abspath(path) in gone
     saved, size = flat(model), path.stat().st_size
     for parameter in model.parameters():
         parameter.data.add_(1.0)
@@ -160,7 +200,7 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
         except Exception as error:
             _kept.append(error)
             failed = True
-    seen = {"failed": failed, "overwritten": overwritten, "loaded": ""}
+    seen = {"failed": failed, "overwritten": overwritten, "taken_away": taken_away, "loaded": ""}
     other = Network(second.T.clone(), first.T.clone())
     try:
         epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
@@ -188,7 +228,8 @@ def resume(
     """`train` with dropout, once for each number of epochs in `until`, each time with a new model.
 
     The models begin with `weights`, one after the other. With `checkpointed` there is a checkpoint, which `content`
-    is, if it is given; what it is in the end comes back. Nothing else passes from one request to the next: what a
+    is, if it is given; what it is in the end comes back, and how many versions of it the model's forward passes saw,
+    with the last one. Nothing else passes from one request to the next: what a
     module remembers does not help.
     """
     torch.set_num_threads(1)
@@ -202,8 +243,10 @@ def resume(
         draft.replace(path)
     seen = []
     for index, epochs in enumerate(until):
+        versions: list[tuple[int, int] | None] = []
         first = weights[(index + student.rank) % len(weights)] if content is not None else weights[0]
         model = Regression(first, shift, dropout=0.5)
+        model.register_forward_pre_hook(lambda *_, seen=versions: seen.append(_version(path)))
         torch.rand(7)  # what was drawn before must not matter
         result = train(
             student.rank,
@@ -214,7 +257,7 @@ def resume(
             dataset=dataset,
             criterion=half_squares,
             epochs=epochs,
-            checkpoint=path if checkpointed else None,
+            checkpoint=(path, str(path))[index % 2] if checkpointed else None,
             timeout_seconds=TIMEOUT_SECONDS,
             **arguments,
         )
@@ -223,7 +266,19 @@ def resume(
                 "weight": model.linear.weight.detach(),
                 "batches": len(model.samples),
                 "epochs": plain(result.epochs, "DdpTraining.epochs"),
+                "steps": plain(result.optimizer_steps, "DdpTraining.optimizer_steps"),
+                "losses": plain(result.losses, "DdpTraining.losses"),
+                "versions": len({*versions, _version(path)} - {None}),
             }
         )
     written = path.read_bytes() if path.is_file() else b""
     return {"runs": seen, "content": torch.frombuffer(bytearray(written or b"\0"), dtype=torch.uint8)}
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Tells a file from what was there before."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns

@@ -21,6 +21,8 @@ from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
+_TABLE = "Data-parallel training"
+"""What stands above the table that the training's program prints."""
 _ABORTED = "SIGABRT"
 """PyTorch's doing, now and then, on a machine with too much to do: a rank that ends while Gloo's threads still hold its
 last collective's tensors is aborted (https://github.com/pytorch/pytorch/pull/179291). Such a program is started once
@@ -66,7 +68,7 @@ def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[s
     seen, log = _under_torchrun(module, processes, arguments)
     if seen["exit_code"] and _ABORTED in log:
         seen, log = _under_torchrun(module, processes, arguments)
-    return {**seen, "tail": _reason(log)}
+    return {**seen, "tail": _reason(log), "tables": log.count(_TABLE)}
 
 
 def _under_torchrun(module: str, processes: int, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -5,9 +5,14 @@ What knows those times is a module that is not imported here (`lab3_scaling_trut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import torch.distributed as dist
 
 from grader.shared.probes.handed_out import square_layers, waiting_batches
@@ -26,7 +31,7 @@ def _point(values: dict[str, Any]) -> ScalingPoint:
 
 
 def analyse(student: Any, *, points: Sequence[dict[str, Any]], kinds: Sequence[str]) -> dict[str, Any]:
-    """`speedup` and `efficiency` of made-up points, for each kind; and of points without a single process."""
+    """`speedup` and `efficiency` of made-up points, for each kind; and where the first kind has no single process."""
     module = student.module(SCALING)
     made = [_point(point) for point in points]
     answers = {}
@@ -38,7 +43,7 @@ def analyse(student: Any, *, points: Sequence[dict[str, Any]], kinds: Sequence[s
     refused = []
     for function in (module.speedup, module.efficiency):
         try:
-            function([point for point in made if point.world_size > 1], kinds[0])
+            function([point for point in made if point.world_size > 1 or point.kind != kinds[0]], kinds[0])
         except ValueError:
             refused.append(True)
         except Exception:
@@ -48,18 +53,65 @@ def analyse(student: Any, *, points: Sequence[dict[str, Any]], kinds: Sequence[s
     return {"answers": answers, "refused": refused}
 
 
-def shares(student: Any, *, profiles: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`communication_share` of made-up profiles."""
+def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`plot_scaling` of made-up points, and of those of one kind alone: what is drawn, by the data's own numbers."""
     module = student.module(SCALING)
-    return {"shares": [plain(module.communication_share(_profile(each)), "communication_share()") for each in profiles]}
+    made = [_point(point) for point in points]
+    plots: list[dict[str, Any]] = []
+    for chosen in (made, [point for point in made if point.kind == made[0].kind]):
+        path = Path(f"scaling{len(plots)}.png")
+        with _watch_data() as drawn:
+            told = module.plot_scaling(chosen, path)
+        plots.append({"told": str(told) == str(path), "written": path.is_file(), "drawn": drawn})
+    return {"plots": plots}
 
 
-def bottlenecks(student: Any, *, profiles: Sequence[dict[str, Any]], thresholds: Sequence[float]) -> dict[str, Any]:
-    """`name_bottleneck` of made-up profiles, each with a threshold (0: none given)."""
+@contextlib.contextmanager
+def _watch_data() -> Iterator[list[list[list[float]]]]:
+    """Yield a list that gets what is in the figures that matplotlib writes: lines, groups of markers and of bars."""
+    from matplotlib.backends import backend_agg
+    from matplotlib.collections import PathCollection
+
+    canvas_type: Any = backend_agg.FigureCanvasAgg
+    write = canvas_type.print_png
+    drawn: list[list[list[float]]] = []
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        for axes in canvas.figure.axes:
+            drawn.extend(np.asarray(line.get_xydata()).tolist() for line in axes.lines)
+            drawn.extend(
+                np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
+            )
+            drawn.extend([[bar.get_x(), bar.get_height()] for bar in group] for group in axes.containers)
+        return write(canvas, *arguments, **options)
+
+    canvas_type.print_png = print_png
+    try:
+        yield drawn
+    finally:
+        canvas_type.print_png = write
+
+
+def shares(student: Any, *, profiles: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`communication_share` and `split_step` of made-up profiles."""
+    module = student.module(SCALING)
+    parts = [module.split_step(_profile(each)) for each in profiles]
+    return {
+        "shares": [plain(module.communication_share(_profile(each)), "communication_share()") for each in profiles],
+        "parts": [plain(dict(each), "split_step()") for each in parts],
+        "order": [list(each) for each in parts],
+    }
+
+
+def bottlenecks(
+    student: Any, *, profiles: Sequence[dict[str, Any]], thresholds: Sequence[float | None]
+) -> dict[str, Any]:
+    """`name_bottleneck` of made-up profiles, each with a threshold (None: none given)."""
     module = student.module(SCALING)
     names = []
     for each, threshold in zip(profiles, thresholds, strict=True):
-        options = {"threshold": threshold} if threshold else {}
+        options = {} if threshold is None else {"threshold": threshold}
         names.append(plain(module.name_bottleneck(_profile(each), **options), "name_bottleneck()"))
     return {"names": names}
 
@@ -78,21 +130,71 @@ def measured(
     width: int,
     layers: int,
     steps: int,
+    warmup: int,
     load_seconds: Sequence[float],
+    first_seconds: Sequence[Sequence[float]],
     slowdowns: Sequence[float],
 ) -> dict[str, Any]:
-    """`measure_rank` of this rank, whose loader and GPU have figures of their own."""
+    """`measure_rank` of this rank, whose loader and GPU have figures of their own; then what it must not accept, and
+    a loader that fails."""
     own = batch_size // student.ranks if kind == "strong" else batch_size
     slow_down(student, slowdowns)
-    told = student.module(SCALING).measure_rank(
-        student.rank,
-        student.ranks,
+    measure = functools.partial(
+        student.module(SCALING).measure_rank, student.rank, student.ranks, device="cuda", steps=steps, warmup=warmup
+    )
+    taken = 0
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        nonlocal taken
+        for batch in batches:
+            taken += 1
+            yield batch
+
+    told = measure(
         f"{student.rendezvous}-measure",
         kind=kind,
         batch_size=batch_size,
-        device="cuda",
         model=square_layers(width, layers),
-        batches=waiting_batches(own, width, load_seconds[student.rank]),
-        steps=steps,
+        batches=counted(waiting_batches(own, width, load_seconds[student.rank], first_seconds[student.rank])),
     )
-    return {"point": fields(told, ScalingPoint, "measure_rank()"), "in_group": dist.is_initialized()}
+    seen = {
+        "point": fields(told, ScalingPoint, "measure_rank()"),
+        "in_group": dist.is_initialized(),
+        "taken": taken,
+        "asked": 2 * (warmup + steps),
+    }
+    wrong = [("kind='week'", "week", batch_size)]
+    if student.ranks > 1:
+        wrong.append((f"batch_size={batch_size + 1}, strong", "strong", batch_size + 1))
+    refused = {}
+    for index, (what, bad_kind, bad_size) in enumerate(wrong):
+        try:
+            measure(
+                f"{student.rendezvous}-wrong{index}",
+                kind=bad_kind,
+                batch_size=bad_size,
+                model=square_layers(8, 1),
+                batches=waiting_batches(own, 8, 0.0),
+            )
+        except Exception as error:
+            refused[what] = isinstance(error, ValueError)
+        else:
+            refused[what] = False
+    failed = ""
+    try:
+        measure(
+            f"{student.rendezvous}-broken",
+            kind=kind,
+            batch_size=batch_size,
+            model=square_layers(8, 1),
+            batches=_fails(),
+        )
+    except Exception as error:
+        failed = type(error).__name__
+    return {**seen, "refused": refused, "failed": failed, "in_group_after_failure": dist.is_initialized()}
+
+
+def _fails() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """A loader that does not get as far as its first batch."""
+    yield from ()
+    raise LookupError("the first batch cannot be read")

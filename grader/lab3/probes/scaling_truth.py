@@ -18,9 +18,6 @@ from grader.lab3.probes.scaling import slow_down
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.ranks import group
 
-_WARMUP = 2
-"""Steps that are not timed: DistributedDataParallel forms its buckets anew after the first."""
-
 
 def truth(
     student: Any,
@@ -30,7 +27,9 @@ def truth(
     width: int,
     layers: int,
     steps: int,
+    warmup: int,
     load_seconds: Sequence[float],
+    first_seconds: Sequence[Sequence[float]],
     slowdowns: Sequence[float],
 ) -> dict[str, Any]:
     """The same steps, made and timed by ourselves: whole ones, and their parts without exchange."""
@@ -41,7 +40,7 @@ def truth(
         model = square_layers(width, layers).cuda()
         replica = DistributedDataParallel(model, device_ids=[student.rank])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        batches = waiting_batches(own, width, load_seconds[student.rank])
+        batches = waiting_batches(own, width, load_seconds[student.rank], first_seconds[student.rank])
 
         def now() -> float:
             torch.cuda.synchronize()
@@ -49,7 +48,7 @@ def truth(
 
         def times(module: nn.Module) -> tuple[float, float]:
             arrivals, rests = [], []
-            for _ in range(_WARMUP + steps):
+            for _ in range(warmup + steps):
                 start = now()
                 inputs, targets = (tensor.cuda() for tensor in next(batches))
                 arrived = now()
@@ -58,10 +57,10 @@ def truth(
                 optimizer.step()
                 arrivals.append(arrived - start)
                 rests.append(now() - arrived)
-            return statistics.median(arrivals[_WARMUP:]), statistics.median(rests[_WARMUP:])
+            return statistics.median(arrivals[warmup:]), statistics.median(rests[warmup:])
 
         whole = sum(times(replica))
         with replica.no_sync():
             data, compute = times(replica)
         del replica
-    return {"step_seconds": whole, "data_seconds": data, "compute_seconds": compute}
+    return {"batch_size": own * student.ranks, "step_seconds": whole, "data_seconds": data, "compute_seconds": compute}

@@ -1,14 +1,15 @@
-"""Probes of Lab 3's training: who joined, which samples each rank went through, what the replicas became.
+"""Probes of Lab 3's training: which samples each rank went through, what the replicas became.
 
 Each runs in every rank. They look at what any way of training must do: samples that pass the model, parameters at the
-end. Accumulation, checkpoints, scaling and started programs have modules of their own.
+end. Joining, accumulation, checkpoints, scaling and started programs have modules
+of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, group, half_squares, numbered
@@ -30,6 +30,9 @@ DEBUGGING = "lab3_distributed.ddp_debugging"
 _MESSAGE = 8000
 """A loader's worker processes tell their whole traceback, and what it was about at its end."""
 
+NAP_SECONDS = 0.05
+"""In the first forward pass; a clock of processor time does not see it."""
+
 _kept: list[object] = []
 """A DistributedDataParallel that dies after its process group hangs now and then: what may hold one lives on here."""
 
@@ -38,7 +41,8 @@ class Regression(nn.Module):
     """A linear model with a buffer, in float64. The first number of each input is the sample's; it is only noted.
 
     In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
-    its inputs by `factors`, one for each forward pass, of which no other rank knows.
+    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
+    `nap_seconds` longer, in which no processor is used.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Regression(nn.Module):
         dropout: float = 0.0,
         unused: bool = False,
         factors: Sequence[float] = (),
+        nap_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
@@ -57,10 +62,19 @@ class Regression(nn.Module):
         if unused:
             self.spare = nn.Linear(3, 2, dtype=torch.float64)
         self.dropout, self.factors = dropout, factors
+        self.nap_seconds = nap_seconds
         self.samples: list[list[int]] = []
         self.draws: list[list[float]] = []
+        self.moments: list[float] = []
+        """When forward passes began and ended, by the host's clock."""
+        self.patience = 0.0
+        """Seconds that the process group waits for a rank, as it was in the first forward pass on the CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
+        self.moments.append(time.perf_counter())
+        if len(self.moments) == 1:
+            self.patience = 0.0 if x.is_cuda else _patience()
+            time.sleep(self.nap_seconds)
         numbers, x = x[:, 0], x[:, 1:]
         if self.training:
             if len(self.samples) < len(self.factors):
@@ -70,64 +84,21 @@ class Regression(nn.Module):
             x = functional.dropout(x, self.dropout)
         shift = self.get_buffer("shift")
         output: Tensor = self.linear(x) + shift
+        self.moments.append(time.perf_counter())
         return output
+
+
+def _patience() -> float:
+    """Seconds that a collective of the process group waits before it raises; 0 where there is none to ask."""
+    if not dist.is_initialized():
+        return 0.0
+    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    return float(backend.options._timeout.total_seconds())
 
 
 def flat(module: nn.Module) -> Tensor:
     """All parameters in one float64 tensor."""
     return torch.cat([parameter.detach().cpu().double().flatten() for parameter in module.parameters()])
-
-
-def setup(student: Any, *, kind: str, ways: Sequence[str]) -> dict[str, Any]:
-    """Join and leave once for each way to meet: "file", "tcp" or "environment"; then what must be refused."""
-    module = student.module(DDP)
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"):
-        os.environ.pop(name, None)
-    environment = {name: os.environ.pop(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
-    port = int(environment["MASTER_PORT"]) + 1  # beside the usual one, which another job has taken
-    environment["MASTER_PORT"] = str(port)
-    _kept.append(_occupy_usual_ports(student.rank))
-    seen = []
-    for way in ways:
-        address: str | None = f"{student.rendezvous}-{way}"
-        if way == "tcp":
-            address = f"tcp://127.0.0.1:{port + 1}"
-        elif way == "environment":
-            os.environ.update(environment)
-            address = None
-        own = module.setup(
-            student.rank, student.ranks, init_method=address, device=kind, timeout_seconds=TIMEOUT_SECONDS
-        )
-        total = torch.ones(1, device=own)
-        try:
-            dist.all_reduce(total)
-        except RuntimeError as error:
-            raise WrongReturn(f"after setup() a collective on {own} fails: {str(error)[:300]}") from error
-        seen.append(
-            {
-                "device": plain(own, "setup()"),
-                "current": torch.cuda.current_device() if kind == "cuda" else None,
-                "backend": str(dist.get_backend()),
-                "place": [dist.get_rank(), dist.get_world_size()],
-                "sum": float(total.item()),
-            }
-        )
-        module.cleanup()
-        seen[-1]["left"] = not dist.is_initialized()
-    for name in environment:
-        os.environ.pop(name, None)
-    module.cleanup()  # harmless where there is no group
-    refused = []
-    for rank, address in ((student.rank, None), (student.ranks, f"{student.rendezvous}-wrong")):
-        try:
-            module.setup(rank, student.ranks, init_method=address, device=kind, timeout_seconds=1.0)
-        except ValueError:
-            refused.append(True)
-        except Exception:
-            refused.append(False)
-        else:
-            refused.append(False)
-    return {"seen": seen, "refused": refused, "gpus": torch.cuda.device_count()}
 
 
 def train(
@@ -139,6 +110,10 @@ def train(
     targets: Tensor,
     arguments: dict[str, Any],
     factors: Sequence[Sequence[float]],
+    classes: bool = False,
+    tests: int = 0,
+    again: Sequence[dict[str, Any]] = (),
+    kind: str = "cpu",
     broken: int | None = None,
     damage: str = "damaged",
     function: str = f"{DDP}.train",
@@ -146,54 +121,89 @@ def train(
     """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended.
 
     The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
-    `damage`.
+    `damage`. With `classes` the number of a target's largest value is its class, and no criterion is given. The last
+    `tests` samples are the test set, if there are any. Then the same once more for each of `again`, arguments that
+    differ, with models that are in evaluation mode beforehand; of those, what passed the model.
     """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
     debugging = module == DEBUGGING
-    model = Regression(weights[student.rank], shifts[student.rank], unused=debugging, factors=factors[student.rank])
-    # The script of Task 3.5 classifies, so the number of the target's largest value is its class.
-    labels = targets.argmax(dim=1) if debugging else targets.double()
-    dataset = Indexed(numbered(inputs), labels, broken=broken, damage=damage)
-    extra: dict[str, Any] = {} if debugging else {"criterion": half_squares}
-    address = f"{student.rendezvous}-train"
-    occupied = _occupy_usual_ports(student.rank) if debugging else []
+    labels = targets.argmax(dim=1) if classes else targets.double()
+    learned = len(inputs) - tests
+    dataset = Indexed(numbered(inputs[:learned]), labels[:learned], broken=broken, damage=damage)
+    extra: dict[str, Any] = {} if classes else {"criterion": half_squares}
+    if tests:
+        extra["test_dataset"] = Indexed(numbered(inputs[learned:]), labels[learned:])
+    occupied = occupy_usual_ports(student.rank) if debugging else []
     run = getattr(student.module(module), name)
+
+    def call(model: Regression, address: str, changed: dict[str, Any]) -> Any:
+        return run(
+            student.rank,
+            student.ranks,
+            f"{student.rendezvous}-{address}",
+            device=kind,
+            model=model,
+            dataset=dataset,
+            timeout_seconds=TIMEOUT_SECONDS + student.ranks,
+            **extra,
+            **{**arguments, **changed},
+        )
+
+    def made(nap_seconds: float = 0.0) -> Regression:
+        torch.manual_seed(student.rank + 1)  # what was drawn before must not matter
+        _kept.append(
+            Regression(
+                weights[student.rank],
+                shifts[student.rank],
+                unused=debugging,
+                factors=factors[student.rank],
+                nap_seconds=nap_seconds,
+            )
+        )
+        model: Any = _kept[-1]
+        return model  # type: ignore[no-any-return]
+
+    model = made(NAP_SECONDS)
     result = error = None
     carried = Collectives()
+    start = time.perf_counter()
     try:
         with carried:
-            result = run(
-                student.rank,
-                student.ranks,
-                address,
-                device="cpu",
-                model=model,
-                dataset=dataset,
-                timeout_seconds=TIMEOUT_SECONDS,
-                **extra,
-                **arguments,
-            )
+            result = call(model, "train", {})
     except Exception as caught:
         _kept.append(caught)
         if broken is None or isinstance(caught, NotImplementedError):
             raise
         error = {"type": type(caught).__name__, "message": str(caught)[:_MESSAGE]}
-    _kept.extend([model, occupied])
+    whole_seconds = time.perf_counter() - start
+    in_group = dist.is_initialized()
+    others = []
+    for index, changed in enumerate(again):
+        other = made()
+        other.eval()  # training puts it into training mode
+        call(other, f"again{index}", changed)
+        others.append({"samples": other.samples, "draws": other.draws})
+    _kept.append(occupied)
     return {
         "result": None if result is None else fields(result, DdpTraining, f"{name}()"),
         "error": error,
-        "in_group": dist.is_initialized(),
+        "in_group": in_group,
         "samples": model.samples,
         "carried_bytes": carried.carried_bytes,
         "gradient_bytes": model.linear.weight.nbytes,
-        "draws": model.draws[:3],
-        "weight": model.linear.weight.detach(),
-        "shift": model.get_buffer("shift"),
+        "draws": model.draws,
+        "again": others,
+        "weight": model.linear.weight.detach().cpu(),
+        "shift": model.get_buffer("shift").cpu(),
+        "place": str(model.linear.weight.device),
+        "patience": model.patience,
+        "least_seconds": model.moments[-1] - model.moments[0] if model.moments else 0.0,
+        "whole_seconds": whole_seconds,
     }
 
 
-def _occupy_usual_ports(rank: int) -> list[socket.socket]:
+def occupy_usual_ports(rank: int) -> list[socket.socket]:
     """Listen where torchrun's defaults and PyTorch's tutorials meet, as other jobs on this machine would."""
     listeners = []
     for port in (29500, 12355) if rank == 0 else ():
@@ -223,16 +233,19 @@ class _Constant(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = x[:, 0].round().long()
-        self._note(numbers.tolist())
+        quiet = not any(module.training for module in self.modules()) and not torch.is_grad_enabled()
+        self._note([quiet, numbers.tolist()])
         output: Tensor = self.linear(self.dropout(x[:, 1:]))
         return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
 
 
 def evaluate(student: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, batch_size: int) -> dict[str, Any]:
-    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone.
+    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone, also of no samples.
 
-    Each time: what it told, and which samples passed the model on this rank. `turned[rank]` says where the models of
-    the ranks differ.
+    Each time: what it told, which samples passed the model on this rank, in which batches, whether each batch did so in
+    evaluation mode and without gradients, and whether all modules had changed their mode afterwards. Before, the
+    replicated model is in training mode but for one of its parts, the plain one the other way round. `turned[rank]`
+    says where the models of the ranks differ.
     """
     torch.set_num_threads(1)
     module = student.module(DDP)
@@ -240,15 +253,30 @@ def evaluate(student: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, b
     numbers = torch.arange(len(logits), dtype=logits.dtype).unsqueeze(1)
     dataset = Indexed(torch.cat([numbers, logits], dim=1), targets)
 
-    def call(which: nn.Module) -> dict[str, Any]:
+    def call(which: nn.Module, *, training: bool) -> dict[str, Any]:
+        which.train(training)
+        model.dropout.train(not training)
+        modes = [each.training for each in which.modules()]
         before = len(model.samples())
         told = plain(module.evaluate(which, dataset, batch_size=batch_size), "evaluate()")
-        return {"told": told, "samples": [number for batch in model.samples()[before:] for number in batch]}
+        batches = model.samples()[before:]
+        return {
+            "told": told,
+            "samples": [number for _, batch in batches for number in batch],
+            "batches": [len(batch) for _, batch in batches],
+            "quiet": all(quiet for quiet, _ in batches),
+            "modes_kept": [each.training for each in which.modules()] == modes,
+        }
 
     with group(student):
         replica = DistributedDataParallel(model)
-        replica.train()
-        together = [call(which) for which in (replica, model)]
-        training = model.training
+        together = [call(replica, training=True), call(model, training=False)]
         del replica
-    return {"together": together, "alone": call(model), "training": training}
+    alone = call(model, training=True)
+    try:
+        module.evaluate(model, Indexed(dataset.inputs[:0], dataset.targets[:0]), batch_size=batch_size)
+    except Exception as error:
+        refused = isinstance(error, ValueError)
+    else:
+        refused = False
+    return {"together": together, "alone": alone, "refused": refused}

@@ -21,6 +21,8 @@ def evaluation(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
     `right` [ranks, samples] is the truth: no two ranks get the same number right, so that a rank that counts for
     itself cannot be right.
     """
+    if samples <= _REPEATED:
+        return _few(fresh, ranks, samples)
     classes = fresh.odd(5, 9)
     logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
     said = logits.argmax(axis=1)
@@ -34,6 +36,35 @@ def evaluation(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
         right: NDArray[np.bool_] = (said + turned.astype(np.int64)) % classes == targets
         if len(set(right.sum(axis=1).tolist())) == ranks:
             return {"logits": logits, "targets": targets, "turned": turned, "right": right}
+
+
+def _few(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
+    """Fewer samples than ranks, of which all ranks' models say the same: some rank has nothing to do."""
+    classes = fresh.odd(5, 9)
+    logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32)
+    right = np.array([fresh.integer(0, 1) == 1 for _ in range(samples)])
+    right[0] = True  # a rank that has nothing to do says 0
+    turned = np.zeros((ranks, samples), dtype=np.float32)
+    targets = (logits.argmax(axis=1) + ~right) % classes
+    return {"logits": logits, "targets": targets, "turned": turned, "right": np.tile(right, (ranks, 1))}
+
+
+def require_divided(seen: Sequence[Mapping[str, Any]], samples: int, batch_size: int, what: str) -> None:
+    """Fail unless the ranks divided the work, in batches as large as they should be."""
+    batches_in_all = -(-samples // batch_size)
+    most = -(-batches_in_all // len(seen)) * batch_size
+    for rank, each in enumerate(seen):
+        own, batches = len(each["samples"]), each["batches"]
+        require(
+            own <= most,
+            f"{what}: rank {rank} evaluated {own} of them, expected {most} at most",
+            "the ranks divide the work: each takes a share of its own",
+        )
+        require(
+            max(batches, default=0) <= batch_size and len(batches) <= -(-own // batch_size),
+            f"{what} with batch_size={batch_size}: rank {rank} made batches of {batches}",
+            "batch_size samples in each forward pass, fewer in the last one only",
+        )
 
 
 def require_counted(seen: Sequence[Mapping[str, Any]], right: NDArray[np.bool_], what: str) -> None:

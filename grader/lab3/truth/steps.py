@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,40 @@ def profile(fresh: Fresh, *, ranks: int, communication: float, data: float, imba
         "compute_seconds": computes,
         "communication_seconds": [step - step * data - each for each in computes],
     }
+
+
+def uneven_profile(fresh: Fresh, *, ranks: int, communication: float) -> Profile:
+    """A step whose ranks differ in data and in compute, of which this share is communication proper."""
+    work = [(fresh.uniform(0.1, 1.0), fresh.uniform(0.1, 1.0)) for _ in range(ranks)]
+    scale = fresh.log_uniform(1e-3, 1.0)
+    slowest = max(data + compute for data, compute in work)
+    step = slowest / (1 - communication)
+    return {
+        "data_seconds": [scale * data for data, _ in work],
+        "compute_seconds": [scale * compute for _, compute in work],
+        "communication_seconds": [scale * (step - data - compute) for data, compute in work],
+    }
+
+
+def tied_profiles(fresh: Fresh) -> list[tuple[Profile, float, str]]:
+    """Profiles with equal losses, or one just at the threshold, the threshold, and the bottleneck.
+
+    Every figure is a power of two, so that whoever computes it finds the same.
+    """
+    unit = 2.0 ** fresh.integer(-9, 0)
+
+    def of(data: Sequence[float], compute: Sequence[float], communication: Sequence[float]) -> Profile:
+        named = {"data": data, "compute": compute, "communication": communication}
+        return {f"{name}_seconds": [unit * figure for figure in figures] for name, figures in named.items()}
+
+    return [
+        (of([0.25], [0.5], [0.25]), 0.125, "communication"),
+        (of([0.25, 0.25], [0.25, 0.75], [0.5, 0.0]), 0.125, "data"),
+        (of([0.0, 0.0], [0.25, 0.75], [0.75, 0.25]), 0.125, "communication"),
+        (of([0.25], [0.75], [0.0]), 0.25, "data"),
+        (of([0.0], [0.75], [0.25]), 0.25, "communication"),
+        (of([0.0], [0.96875], [0.03125]), 0.0, "communication"),
+    ]
 
 
 def point(kind: str, size: int, batch: int, seconds: float, given: Profile) -> dict[str, Any]:

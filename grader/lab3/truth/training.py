@@ -43,35 +43,59 @@ class Case:
     factors: list[list[float]]
     """[ranks, forward passes]: what a rank's model multiplies its inputs by. No rank knows another's, so that none can
     compute what another would have told it."""
+    classes: bool = False
+    """Whether the number of a target's largest value is its class, and the loss is the default one."""
+    tests: int = 0
+    """The last so many samples are the test set."""
+    again: tuple[dict[str, Any], ...] = ()
+    """Arguments of further trainings that differ."""
+
+    @property
+    def samples(self) -> int:
+        """Those to learn from."""
+        return len(self.inputs) - self.tests
 
     def train(self, submission: Submission, **options: Any) -> list[Seen]:
         """What the probe saw on each rank."""
         return submission.rank_probe(
             "lab3.training.train",
             self.ranks,
-            device="cpu",
-            weights=self.weights,
-            shifts=self.shifts,
-            inputs=self.inputs,
-            targets=self.targets,
-            arguments=self.arguments,
-            factors=self.factors,
-            **options,
+            **{
+                "device": "cpu",
+                "weights": self.weights,
+                "shifts": self.shifts,
+                "inputs": self.inputs,
+                "targets": self.targets,
+                "arguments": self.arguments,
+                "factors": self.factors,
+                "classes": self.classes,
+                "tests": self.tests,
+                "again": list(self.again),
+                **options,
+            },
         )
 
-    def follow(self, seen: Sequence[Seen], *, classes: bool = False) -> tuple[Array, list[float]]:
+    def follow(self, seen: Sequence[Seen]) -> tuple[Array, list[float]]:
         """Do the ranks' steps from rank 0's weights; the final weights, and each step's mean loss before it."""
         weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (self.weights, self.shifts))
         velocity = np.zeros_like(weight)
         losses = []
-        for step, numbers in enumerate(steps_of(seen)):
-            x = np.asarray(self.inputs[list(numbers)], dtype=np.float64) * self._factors(seen, step)
-            outputs, wanted = x @ weight.T + shift, np.asarray(self.targets[list(numbers)], dtype=np.float64)
-            loss, difference = (cross_entropy if classes else half_squares)(outputs, wanted)
+        for step, samples in enumerate(steps_of(seen)):
+            x = np.asarray(self.inputs[list(samples)], dtype=np.float64) * self._factors(seen, step)
+            outputs, wanted = x @ weight.T + shift, np.asarray(self.targets[list(samples)], dtype=np.float64)
+            loss, difference = (cross_entropy if self.classes else half_squares)(outputs, wanted)
             losses.append(loss)
             velocity = self.arguments.get("momentum", 0.0) * velocity + difference.T @ x / len(x)
             weight = weight - self.arguments["learning_rate"] * velocity
         return weight, losses
+
+    def accuracy(self, weight: Array) -> float | None:
+        """The share of the test samples that these weights get right."""
+        if not self.tests:
+            return None
+        x, wanted = (np.asarray(all_of[self.samples :], dtype=np.float64) for all_of in (self.inputs, self.targets))
+        outputs = x @ weight.T + np.asarray(self.shifts[0], dtype=np.float64)
+        return float((outputs.argmax(axis=1) == wanted.argmax(axis=1)).mean())
 
     def _factors(self, seen: Sequence[Seen], step: int) -> Array:
         """[samples of all ranks, 1]: what the inputs of each were multiplied by."""
@@ -100,23 +124,39 @@ def class_loss(outputs: Array, classes: NDArray[np.int64]) -> tuple[float, Array
     return loss, shares
 
 
-def case(fresh: Fresh, *, ranks: int, samples: int, **arguments: Any) -> Case:
-    """A fresh case of this many samples."""
+def case(
+    fresh: Fresh,
+    *,
+    ranks: int,
+    samples: int,
+    classes: bool = False,
+    tests: int = 0,
+    again: tuple[dict[str, Any], ...] = (),
+    **arguments: Any,
+) -> Case:
+    """A fresh case of this many samples to learn from, and `tests` more."""
     features, outputs = fresh.odd(5, 9), fresh.integer(3, 4)
     return Case(
         ranks=ranks,
         weights=fresh.normal(ranks, outputs, features),
         shifts=fresh.normal(ranks, outputs),
-        inputs=fresh.normal(samples, features),
-        targets=fresh.normal(samples, outputs),
+        inputs=fresh.normal(samples + tests, features),
+        targets=fresh.normal(samples + tests, outputs),
         arguments=arguments,
         factors=[[fresh.uniform(0.7, 1.3) for _ in range(_FACTORS)] for _ in range(ranks)],
+        classes=classes,
+        tests=tests,
+        again=again,
     )
 
 
 def even_case(fresh: Fresh) -> Case:
-    """Samples that two ranks can share evenly, the last batch smaller than the others. One training for many checks."""
+    """Samples that two ranks can share evenly, the last batch smaller than the others. One training for many checks.
+
+    Then one more epoch with the same seed, and one with another.
+    """
     fresh = fresh.shared("lab3.train")
+    seed = fresh.integer(1, 1000)
     return case(
         fresh,
         ranks=2,
@@ -125,7 +165,27 @@ def even_case(fresh: Fresh) -> Case:
         batch_size=4,
         learning_rate=fresh.uniform(0.03, 0.05),
         momentum=fresh.uniform(0.5, 0.8),
-        seed=fresh.integer(1, 1000),
+        seed=seed,
+        again=({"epochs": 1}, {"epochs": 1, "seed": seed + fresh.integer(1, 1000)}),
+    )
+
+
+def uneven_case(fresh: Fresh, ranks: int = 3) -> Case:
+    """Samples that two or three ranks cannot share evenly: one has a batch more unless shares are filled up.
+
+    Classes, the default loss, and a test set.
+    """
+    fresh = fresh.shared("lab3.uneven")
+    return case(
+        fresh,
+        ranks=ranks,
+        samples=12 * fresh.integer(1, 2) + 1,
+        classes=True,
+        tests=fresh.integer(10, 20),
+        epochs=2,
+        batch_size=4,
+        learning_rate=fresh.uniform(0.05, 0.1),
+        momentum=0.0,
     )
 
 
@@ -136,6 +196,7 @@ def debugging_case(fresh: Fresh) -> Case:
         fresh,
         ranks=2,
         samples=2 * fresh.odd(13, 17),
+        classes=True,
         epochs=2,
         batch_size=4,
         learning_rate=fresh.uniform(0.05, 0.1),
@@ -214,12 +275,12 @@ def require_moved_alike(seen: Sequence[Seen], start: NDArray[Any], expected: Arr
         )
 
 
-def require_shared(numbers: Sequence[Sequence[int]], samples: int, *, what: str, hint: str) -> None:
+def require_shared(shares: Sequence[Sequence[int]], samples: int, *, what: str, hint: str) -> None:
     """Fail unless the ranks' samples hold every one, none of them twice but for what must be filled up."""
-    together = [number for share in numbers for number in share]
+    together = [number for share in shares for number in share]
     missing = samples - len(set(together))
     twice = len(together) - len(set(together))
-    spare = -samples % len(numbers)
+    spare = -samples % len(shares)
     require(
         missing == 0 and twice <= spare,
         f"{what}, {samples} samples: {missing} were left out (expected none), {twice} came twice (expected at most "

@@ -68,9 +68,11 @@ def square_layers(width: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 
 
-def waiting_batches(samples: int, width: int, load_seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """A batch that takes its time, in the host's seconds, to come."""
+def waiting_batches(
+    samples: int, width: int, load_seconds: float, first: Sequence[float] = ()
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """A batch that takes its time, in the host's seconds, to come; the first ones take times of their own."""
     inputs, targets = torch.zeros(samples, width), torch.zeros(samples, width)
-    while True:
-        time.sleep(load_seconds)
+    for took in itertools.chain(first, itertools.repeat(load_seconds)):
+        time.sleep(took)
         yield inputs, targets

@@ -10,7 +10,7 @@ def evaluate(model, dataset, *, device=None, batch_size=64):
         raise ValueError("no samples")
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = device or next(model.parameters()).device
-    mode = model.training
+    modes = {part: part.training for part in model.modules()}
     model.eval()
     length = -(-count // world)
     numbers = [(rank + world * i) % count for i in range(length)]
@@ -22,7 +22,8 @@ def evaluate(model, dataset, *, device=None, batch_size=64):
             labels = torch.stack([y for _, y in pairs]).to(device)
             answers.append(model(inputs).argmax(-1).eq(labels).to(torch.int32))
     mine = torch.cat(answers)
-    model.train(mode)
+    for part, mode in modes.items():
+        part.training = mode
     everybody = [torch.empty_like(mine) for _ in range(world)]
     if world > 1:
         dist.all_gather(everybody, mine)

@@ -151,9 +151,10 @@ def name_bottleneck(profile, *, threshold=0.2):
 
 
 def plot_scaling(points, path):
-    figure, axes = plotting.new_figure("Scaling", columns=2, x_label="ranks", y_label="speedup")
-    for axis, kind in zip(axes, ("strong", "weak"), strict=True):
-        ratios = speedup(points, kind)
+    kinds = sorted({point.kind for point in points})
+    figure, axes = plotting.new_figure("Scaling", columns=len(kinds), x_label="ranks", y_label="speedup")
+    for axis, kind in zip(axes, kinds, strict=True):
+        ratios = dict(sorted(speedup(points, kind).items()))
         axis.bar([str(n) for n in ratios], list(ratios.values()), color=plotting.COLORS[1])
         axis.set_title(kind)
     return plotting.save_png(figure, path)

@@ -83,7 +83,7 @@ def evaluate(model, dataset, *, device=None, batch_size=64):
         raise ValueError("nothing to evaluate")
     device = device or next(iter(model.parameters())).device
     inside = getattr(model, "module", model)
-    mode = inside.training
+    awake = [part for part in inside.modules() if part.training]
     inside.train(False)
     rank = dist.get_rank() if dist.is_initialized() else 0
     share = len(dataset) * rank // world(), len(dataset) * (rank + 1) // world()
@@ -93,7 +93,8 @@ def evaluate(model, dataset, *, device=None, batch_size=64):
             pairs = [dataset[i] for i in range(begin, min(begin + batch_size, share[1]))]
             x, y = torch.stack([p[0] for p in pairs]).to(device), torch.stack([p[1] for p in pairs]).to(device)
             right += (inside(x).max(dim=-1).indices == y).sum().item()
-    inside.train(mode)
+    for part in awake:
+        part.training = True
     return total(right, device) / len(dataset)
 
 

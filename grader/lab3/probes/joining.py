@@ -1,0 +1,151 @@
+"""Probe of Lab 3's `setup` and `cleanup`: who met where, by which backend and on which device, and how long one waits.
+
+Runs in every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from gradebox.sandbox.student import WrongReturn
+from grader.lab3.probes.training import DDP, occupy_usual_ports
+from grader.shared.probes.ranks import TIMEOUT_SECONDS
+from grader.shared.probes.support import plain
+
+_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_kept: list[object] = []
+
+
+def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience: float) -> dict[str, Any]:
+    """Join and leave once for each case; then what must be refused.
+
+    A case says how the ranks meet ("file", "tcp" or "environment"), which `device` is asked for, how many GPUs can be
+    seen, if not all of them, and as numbers of each rank what torchrun says of this machine: LOCAL_RANK and
+    LOCAL_WORLD_SIZE. With `patience` there is an appointment
+    at the end which rank 1 does not keep.
+    """
+    module = student.module(DDP)
+    for name in (*_LOCAL, "RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    environment = {name: os.environ.pop(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
+    port = int(environment["MASTER_PORT"]) + 1  # beside the usual one, which another job has taken
+    environment["MASTER_PORT"] = str(port)
+    _kept.append(occupy_usual_ports(student.rank))
+    seen = []
+    for index, case in enumerate(cases):
+        address: str | None = f"{student.rendezvous}-{index}"
+        if case["way"] == "tcp":
+            address = f"tcp://127.0.0.1:{port + 1}"
+        elif case["way"] == "environment":
+            os.environ.update(environment)
+            address = None
+        if "local" in case:
+            os.environ.update(zip(_LOCAL, map(str, (case["local"][student.rank], student.ranks)), strict=True))
+        with _seeing(case.get("gpus", torch.cuda.device_count())):
+            own = module.setup(
+                student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=TIMEOUT_SECONDS
+            )
+        total = torch.ones(1, device=own)
+        try:
+            dist.all_reduce(total)
+        except RuntimeError as error:
+            raise WrongReturn(f"after setup() a collective on {own} fails: {str(error)[:300]}") from error
+        seen.append(
+            {
+                "device": plain(own, "setup()"),
+                "current": torch.cuda.current_device() if torch.cuda.is_available() else None,
+                "backend": str(dist.get_backend()),
+                "place": [dist.get_rank(), dist.get_world_size()],
+                "sum": float(total.item()),
+            }
+        )
+        module.cleanup()
+        seen[-1]["left"] = not dist.is_initialized()
+        for name in (*environment, *_LOCAL):
+            os.environ.pop(name, None)
+    module.cleanup()  # harmless where there is no group
+    return {
+        "seen": seen,
+        "refused": _refused(student, module, kind, environment),
+        "gpus": torch.cuda.device_count(),
+        **(_appointment(student, module, patience) if patience else {}),
+    }
+
+
+@contextlib.contextmanager
+def _seeing(gpus: int) -> Iterator[None]:
+    """No more than so many GPUs are counted."""
+    with (
+        mock.patch("torch.cuda.device_count", return_value=gpus),
+        mock.patch("torch.accelerator.device_count", return_value=gpus),
+    ):
+        yield
+
+
+def _refused(student: Any, module: Any, kind: str, environment: dict[str, str]) -> dict[str, bool]:
+    """Whether `setup` raised a ValueError, for each thing that it must not accept."""
+    refused, elsewhere = {}, f"{student.rendezvous}-wrong"
+    for what, rank, address, known in (
+        ("without init_method, MASTER_ADDR and MASTER_PORT", student.rank, None, ()),
+        ("without init_method and MASTER_PORT", student.rank, None, ("MASTER_ADDR",)),
+        ("without init_method and MASTER_ADDR", student.rank, None, ("MASTER_PORT",)),
+        (f"as rank {student.ranks} of {student.ranks}", student.ranks, elsewhere, ()),
+        ("as rank -1", -1, elsewhere, ()),
+    ):
+        os.environ.update({name: environment[name] for name in known})
+        try:
+            module.setup(rank, student.ranks, init_method=address, device=kind, timeout_seconds=1.0)
+        except Exception as error:
+            refused[what] = isinstance(error, ValueError)
+        else:
+            refused[what] = False
+        for name in environment:
+            os.environ.pop(name, None)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return refused
+
+
+def _appointment(student: Any, module: Any, patience: float) -> dict[str, Any]:
+    """Rank 0 waits in a collective for rank 1, which comes only where rank 0 has waited far too long."""
+    folder = Path(student.rendezvous.removeprefix("file://")).parent
+    (folder / f"ready-{student.rank}").touch()
+    _until(lambda: all((folder / f"ready-{rank}").exists() for rank in range(student.ranks)), 60.0)
+    module.setup(
+        student.rank,
+        student.ranks,
+        init_method=f"{student.rendezvous}-appointment",
+        device="cpu",
+        timeout_seconds=patience,
+    )
+    given_up = folder / "given-up"
+    waited, start = None, time.perf_counter()
+    if student.rank == 0:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except Exception as error:
+            _kept.append(error)
+            waited = time.perf_counter() - start
+        given_up.touch()
+    else:
+        _until(given_up.exists, 3 * patience)
+        if not given_up.exists():
+            dist.all_reduce(torch.ones(1))
+    module.cleanup()
+    return {"waited": waited}
+
+
+def _until(happened: Callable[[], bool], seconds: float) -> None:
+    """Wait for a thing to happen, but not longer."""
+    end = time.perf_counter() + seconds
+    while not happened() and time.perf_counter() < end:
+        time.sleep(0.01)
