@@ -30,6 +30,9 @@ LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_caus
 KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
 _UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half the distance of two neighbouring numbers, as a share of them at most."""
+_ROUNDINGS = {"output": 1.1, "d_query": 1.6}
+"""Errors of tiled attention, in roundings of the truth. Measured: 0.6 to 0.8 and, where backward uses the rounded
+output, 1.0 for the gradient; 1.3 to 2.4 where tiles of two keys are added up in 16 bits."""
 MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
@@ -88,12 +91,11 @@ def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[
                 hint=LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V",
             )
             if dtype in _UNIT and function == "tiled_attention" and name in ("output", "d_query"):
-                # What is computed in float32 and rounded once, or twice, is about as far from the truth as the truth
-                # rounded: measured 1.0 to 1.4 times, and 3 and more where tiles are added up in 16 bits.
+                # What is computed in float32 is about as far from the truth as the truth rounded.
                 rounding = np.abs(truth) * _UNIT[dtype] / 3**0.5
                 ratio = float(np.sqrt(((run[name] - truth) ** 2).mean() / (rounding**2).mean()))
                 require(
-                    ratio < 2.2,
+                    ratio < _ROUNDINGS[name],
                     f"{what}: {name} is {ratio:.1f} times as far from the truth as its last rounding explains",
                     "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
                 )
@@ -116,7 +118,7 @@ class TestAttention:
         # Equal, fewer and more queries, causal; once without a mask, once in a single tile, once in each 16-bit type.
         calls = calls_of(fresh, ("float64",), block_size=fresh.odd(7, 13))[:6]
         calls += calls_of(fresh, ("float64",), block_size=128)[1:2]
-        calls += calls_of(fresh, ("float16",), block_size=5)[1:3] + calls_of(fresh, ("bfloat16",), block_size=4)[4:5]
+        calls += calls_of(fresh, ("float16",), block_size=2)[1:3] + calls_of(fresh, ("bfloat16",), block_size=2)[4:5]
         # Large scores; tiles of one key; more queries than a single key.
         calls.append({**calls[fresh.integer(0, 3)], "factor": 256})
         calls.append({"dtype": "float64", "queries": 5, "keys": 7, "causal": True, "block_size": 1})
@@ -256,7 +258,7 @@ class TestAttention:
             "head_dim": 64,
             "causal": fresh.integer(0, 1) == 1,
         }
-        iterations, warmup = fresh.integer(2, 4), fresh.integer(1, 3)
+        iterations, warmup = fresh.integer(2, 4), fresh.integer(3, 4)
         others = {"batch": 2, "heads": 2, "head_dim": 8, "causal": True, "dtype": "float32"}
         counted = {"lengths": [65], "methods": ["tiled", "standard"], "iterations": iterations, "warmup": warmup}
         on_cpu = {"lengths": [7], "methods": ["flash"], "iterations": 1, "warmup": 1}

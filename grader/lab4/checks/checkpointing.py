@@ -179,7 +179,7 @@ class TestCheckpointing:
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true step seconds and peaks."""
         intervals = fresh.shuffled([None, fresh.integer(1, 2)])
-        steps, warmup = fresh.integer(3, 5), fresh.integer(1, 2)
+        steps, warmup = fresh.integer(3, 5), fresh.integer(2, 3)
         sizes = {
             "num_layers": 3,
             "width": 64 * fresh.odd(5, 9),

@@ -21,7 +21,7 @@ _LEAST_BYTES = 12 * PARAMETERS
 """Parameters and Adam's averages: below that nobody trained the model."""
 SAME = 1e-8
 """In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
-_SMALL = 2.0**-17
+_SMALL = 2.0**-23
 """What the criterion is multiplied by: gradients of outputs get below half of float16's smallest number."""
 _LOW, _APART = 0.05, 0.7
 """Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""

@@ -90,7 +90,7 @@ def _error(call: Callable[[], Any]) -> str | None:
     try:
         call()
     except Exception as error:
-        return type(error).__name__
+        return "ValueError" if isinstance(error, ValueError) else type(error).__name__
     return None
 
 

@@ -24,7 +24,7 @@ def attend(query, key, value, causal, size):
 
 def _tiles(strip, key, offset, causal, size):
     kind = torch.promote_types(strip.dtype, torch.float32)
-    last = torch.arange(strip.shape[-2], device=strip.device).add_(offset).unsqueeze_(-1)
+    last = torch.arange(strip.shape[-2], device=strip.device).add_(offset).unsqueeze(-1)
     for start in range(0, key.shape[-2], size):
         if causal and start > offset + strip.shape[-2] - 1:
             return
