@@ -65,7 +65,7 @@ class TestOom:
         micro_bytes = 2 * 16 * LENGTH * 4096 * 4
         require(
             seen.moved_bytes < 2 * micro_bytes,
-            f"when the first micro-batch of a batch reaches the model, {mebibytes(seen.moved_bytes)} have come to the "
+            f"when the first micro-batch reaches the model, {mebibytes(seen.moved_bytes)} have come to the "
             f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
             "cut first, then move: a micro-batch is on the device, and not its whole batch",
         )

@@ -54,7 +54,7 @@ def fits(
         def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             (data,) = (*inputs, *named.values())
             forwards.append(data.numel() // (length * 4096))
-            if len(moved) < len(fetched):  # the first of this batch
+            if not moved:  # later on a step may fall between fetching a batch and using it
                 moved.append(torch.cuda.memory_allocated() - fetched[-1])
 
         model.register_forward_pre_hook(note, with_kwargs=True)
@@ -69,7 +69,7 @@ def fits(
             "result": told,
             "parameters": parameters,
             "forwards": forwards,
-            "moved_bytes": max(moved, default=0),
+            "moved_bytes": moved[0] if moved else 0,
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "capacity_bytes": gpu.spec.memory_bytes,
         }
