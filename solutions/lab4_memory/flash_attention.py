@@ -39,7 +39,8 @@ def standard_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False)
     """Attention by the formula, with all scores at once: what the others are compared with.
 
     Args:
-        Q, K, V: see the module; of one dtype, on one device.
+        Q, K, V: see the module; of one dtype, on one device. They may be views, transposed and not contiguous, and are
+            left as they are.
         causal: whether a query sees only the keys up to its own place, aligned as the module says.
 
     Returns:
@@ -109,7 +110,8 @@ def flash_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) ->
     mask included, whatever the two lengths are. (PyTorch has no fused kernel for float64 on a GPU; and the virtual GPU
     cannot run `causal_lower_right` of `torch.nn.attention.bias`.)
 
-    flash-attn wants [batch, length, heads, head_dim] and gives the same; version 4 may return a tuple, output first.
+    flash-attn wants [batch, length, heads, head_dim] and gives the same; version 4 may return a tuple, output first, or
+    the output alone.
 
     Args, Returns: as `standard_attention`.
 
@@ -154,7 +156,9 @@ def tiled_attention(
     grows with the length, not with its square: compute the scores of a tile again in backward. Do it with a
     `torch.autograd.Function`, or let `torch.utils.checkpoint` do it for blocks of queries.
 
-    16-bit inputs are computed in float32 inside a tile, and so are the sums over the tiles.
+    16-bit inputs are computed in float32 inside a tile, and so are the sums over the tiles. (Where autograd itself adds
+    up gradients of K and V over blocks of queries, it may do that in 16 bits.) Scores may be large: no exponential
+    overflows where the largest score so far is taken off first.
 
     Args:
         Q, K, V, causal: as in `standard_attention`.

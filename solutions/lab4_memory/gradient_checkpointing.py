@@ -32,8 +32,9 @@ class CheckpointedTransformer(nn.Module):
     Maps [N, length, width] to the same shape. In training mode, with gradients enabled, the forward pass keeps the
     input of each segment and nothing from inside it; backward computes a segment again when it gets there. Outputs and
     gradients are those of the same model without checkpointing, also with dropout: a block that is computed again
-    draws the same random numbers as the first time, and the generator goes on afterwards as if nothing had happened.
-    The gradients of all parameters are there whether or not the model's input requires one.
+    draws the same random numbers as the first time, and the generators (the device's and the CPU's) go on afterwards as
+    if nothing had happened. All of this holds whether or not the model's input requires a gradient, and with several
+    forward passes before one backward pass. The gradients of all parameters are there in any case.
 
     The last segment may be kept as a whole, because backward needs it at once (`checkpoint_sequential` does that).
 
@@ -42,8 +43,9 @@ class CheckpointedTransformer(nn.Module):
     Args:
         num_layers: blocks, at least 1.
         width, heads, dropout: of each block, a `labkit.models.TransformerBlock`. Nothing else has parameters.
-        checkpoint_every: blocks per segment; where it does not divide `num_layers` the last segment is shorter. None:
-            no checkpointing. The names of the parameters do not depend on it, so one state dict fits every interval.
+        checkpoint_every: blocks per segment (a length, not the number of segments); where it does not divide
+            `num_layers` the last segment is shorter, and more than `num_layers` make one segment. None: no
+            checkpointing. The names of the parameters do not depend on it, so one state dict fits every interval.
 
     Raises:
         ValueError: `num_layers` or `checkpoint_every` is below 1.

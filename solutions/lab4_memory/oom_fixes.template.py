@@ -66,12 +66,16 @@ def train_large_model(
 
     Validation is in evaluation mode and records no graph; afterwards the model is in training mode again.
 
-    Mixed precision and checkpointing are allowed where they help; a model in float64 is computed in float64.
+    Mixed precision and checkpointing are allowed where they help; a model in float64 is computed in float64. Small
+    gradients move parameters as well: where losses are of the order of 1e-5, float16 turns their gradients into zeros
+    unless they are scaled, and bfloat16 does not.
 
     Args:
-        model: on the device already, where all is computed; trained in place, in training mode.
+        model: on the device already, where all is computed; trained in place, in training mode, whatever mode it is in
+            when it is given.
         train_loader, val_loader: batches (data, target) on the CPU, target in the shape of the output. They can be
-            iterated again for each epoch. The first dimension counts samples, and batches may differ in it.
+            iterated again for each epoch, and need not have a length. The first dimension counts samples, and batches
+            may differ in it.
         epochs: passes over `train_loader`.
         micro_batch: samples that are moved to the device and go through the model at once, at most, in training and
             in validation.

@@ -10,6 +10,7 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks import report as lab4_report
+from grader.lab4.checks.common import judge_plot, judge_refusals
 from grader.shared.programs import picture_and_json
 
 WITHIN = 0.05
@@ -45,13 +46,16 @@ def setups_of(fresh: Fresh) -> list[dict[str, Any]]:
             "checkpoint_every": every,
         }
 
+    low = fresh.shuffled(["float16", "bfloat16"])[0]
+    one, two, three = fresh.shuffled(["sgd", "momentum", "adam"])
     return [
-        mlp("sgd", "float32"),
-        mlp("adam", "bfloat16"),
-        transformer("momentum", "float32", None),
-        transformer("adam", "float16", None),
-        {**transformer("adam", "float32", 2), "layers": 5},
-        transformer("sgd", "float16", 1),
+        mlp(one, "float32"),
+        mlp(two, low),
+        transformer(three, "float32", None),
+        transformer(one, "float16", None),  # a T4 has no fused attention for bfloat16
+        {**transformer(two, "float32", fresh.integer(2, 3)), "layers": 5},
+        # Every block, or all of them in one segment.
+        transformer(three, "float16", fresh.shuffled([1, 7])[0]),
     ]
 
 
@@ -75,6 +79,12 @@ class TestAnalysis:
             return setup["dtype"] == "float32" and setup["checkpoint_every"] is None
 
         _judge(submission, fresh, "activation_bytes", plain, hint)
+        flops = submission.numeric_probe("lab4.analysis.predictions", setups=setups_of(fresh)).flops
+        require(
+            flops == 0,
+            f"predict_memory() of {len(setups_of(fresh))} setups computed {flops:.3g} FLOPs in matrix products",
+            "a prediction is worked out from the numbers of the setup: no model is made, and nothing is run",
+        )
 
     def test_mixed_precision_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
         """Predicts activations under autocast."""
@@ -90,6 +100,10 @@ class TestAnalysis:
         hint = "the input of each segment but the model's own, and the output; the short last segment counts as well"
         _judge(submission, fresh, "activation_bytes", lambda setup: setup["checkpoint_every"] is not None, hint)
 
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        """Refuses arguments that make no sense."""
+        judge_refusals(submission, "analysis")
+
     @requires("parameters_and_gradients_predicted")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
         """Saves the results and a plot."""
@@ -101,6 +115,7 @@ class TestAnalysis:
             "the results of memory_analysis are no comparisons of predicted and measured",
             "save_json(path, comparisons, device.provenance())",
         )
+        judge_plot(submission, "memory")
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""

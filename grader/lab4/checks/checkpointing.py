@@ -8,10 +8,12 @@ from gradebox.assertions import mebibytes, require, require_arrays_close, requir
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab4.checks.common import judge_plot, judge_refusals
 from grader.lab4.truth.reference import runs
 from grader.shared.programs import picture_and_json
 
-LAYERS = 12
+LAYERS = 13
+"""So that most intervals leave a short last segment: one kept as a whole is not taken for a first one kept."""
 SAME = 1e-9
 """In float64; measured: 0 with the same operations in the same order, 1e-2 with other dropout masks."""
 MEASURED = 0.03
@@ -33,11 +35,20 @@ def small(fresh: Fresh) -> dict[str, Any]:
     }
 
 
+def _kept_too_much(held: float, plain: float, unit: float, interval: int) -> str:
+    """What the bytes that are held look like."""
+    if abs(held - plain) < 0.1 * plain:
+        return "that is all of it: ask the module's mode and whether gradients are on; the input need not require one"
+    if abs(held - unit * min(interval, LAYERS)) < unit / 2:
+        return "checkpoint_every is the blocks of a segment, not the number of segments"
+    return "each segment of that many blocks keeps its input, and nothing from inside it"
+
+
 @criterion("lab4.checkpointing")
 class TestCheckpointing:
     def test_outputs_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the outputs unchanged."""
-        for interval, seen, expected in _trained(submission, fresh):
+        for (interval, _, _), seen, expected in _trained(submission, fresh):
             require_arrays_close(
                 seen["output"],
                 expected["output"],
@@ -65,8 +76,8 @@ class TestCheckpointing:
     @requires("outputs_unchanged")
     def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the gradients unchanged."""
-        for interval, seen, expected in _trained(submission, fresh):
-            what = f"checkpoint_every={interval}"
+        for (interval, _, passes), seen, expected in _trained(submission, fresh):
+            what = f"checkpoint_every={interval}" + (", two forward passes before one backward" if passes > 1 else "")
             require_equal(
                 seen["missing"],
                 0,
@@ -89,28 +100,33 @@ class TestCheckpointing:
                 what=f"gradient of the input, {what}",
                 hint="the gradient must pass through every segment",
             )
-            require_arrays_close(
-                seen["after"],
-                expected["after"],
-                rtol=SAME,
-                what=f"random numbers drawn after backward, {what}",
-                hint=RNG_HINT,
-            )
+            for where, half in (("the device", slice(3)), ("the CPU", slice(3, 6))):
+                require_arrays_close(
+                    seen["after"][half],
+                    expected["after"][half],
+                    rtol=SAME,
+                    what=f"random numbers that {where} draws after backward, {what}",
+                    hint=RNG_HINT,
+                )
 
     @requires("outputs_unchanged")
     def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps only what the interval allows."""
         case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
-        intervals = [None, 1, fresh.integer(3, 5)]
-        seen = submission.probe("lab4.checkpointing.saved", values=False, case=case, intervals=intervals)
+        # With 3, as many segments as each should have blocks would be other ones: 3, and not 5.
+        intervals = [None, 1, 3, fresh.integer(4, 6)]
+        needs = fresh.shuffled([False, True, fresh.integer(0, 1) == 1])
+        ways = [(None, False), *zip(intervals[1:], needs, strict=True)]
+        seen = submission.probe("lab4.checkpointing.saved", values=False, case=case, ways=ways)
         unit, plain = float(seen.input_bytes), float(seen.runs[0]["held_bytes"])
         require(
             plain > 12 * LAYERS * unit,
             f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
             "checkpoint_every=None means that every activation is kept",
         )
-        for interval, run in zip(intervals[1:], seen.runs[1:], strict=True):
+        for (interval, needed), run in zip(ways[1:], seen.runs[1:], strict=True):
             assert interval is not None
+            given = f"an input that requires {'a' if needed else 'no'} gradient"
             segments, last = -(-LAYERS // interval), (LAYERS - 1) % interval + 1
             # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the
             # last segment kept as a whole, as checkpoint_sequential does. Bugs measured: first segment only, 10 times
@@ -124,9 +140,10 @@ class TestCheckpointing:
             )
             require(
                 fits,
-                f"a forward pass with checkpoint_every={interval} leaves {mebibytes(held)}, without checkpointing "
-                f"{mebibytes(plain)}; expected about {mebibytes(every)}: {segments} tensors of {unit:,.0f} bytes",
-                "each segment of that many blocks keeps its input, and nothing from inside it",
+                f"a forward pass with checkpoint_every={interval} and {given} leaves {mebibytes(held)}, without "
+                f"checkpointing {mebibytes(plain)}; expected about {mebibytes(every)}: {segments} tensors of "
+                f"{unit:,.0f} bytes",
+                _kept_too_much(held, plain, unit, interval),
             )
             require(
                 saved <= kept_last + 2.3 * unit,
@@ -137,7 +154,15 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
-        """Recomputes nothing in evaluation mode."""
+        """Recomputes nothing in evaluation, and has the same parameters for every interval."""
+        told = [(interval, run["names"]) for (interval, _, _), run, _ in _trained(submission, fresh)]
+        for interval, names in told:
+            require_equal(
+                names,
+                told[0][1],
+                what=f"names of the parameters with checkpoint_every={interval}",
+                hint="as without checkpointing: one state dict fits every interval",
+            )
         rows = submission.numeric_probe("lab4.checkpointing.evaluation", case=small(fresh), intervals=[None, 1]).runs
         plain = rows[0]
         for interval, run in zip((None, 1), rows, strict=True):
@@ -153,7 +178,8 @@ class TestCheckpointing:
     @requires("outputs_unchanged")
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true step seconds and peaks."""
-        intervals = [None, fresh.integer(1, 2)]
+        intervals = fresh.shuffled([None, fresh.integer(1, 2)])
+        steps, warmup = fresh.integer(3, 5), fresh.integer(2, 3)
         sizes = {
             "num_layers": 3,
             "width": 64 * fresh.odd(5, 9),
@@ -162,11 +188,17 @@ class TestCheckpointing:
             "length": fresh.odd(301, 401),
         }
         seen = submission.probe(
-            "lab4.checkpointing.measured", values=not submission.device.simulated, intervals=intervals, sizes=sizes
+            "lab4.checkpointing.measured",
+            values=not submission.device.simulated,
+            intervals=intervals,
+            sizes=sizes,
+            steps=steps,
+            warmup=warmup,
         )
         require_equal([row["checkpoint_every"] for row in seen.rows], intervals, what="intervals in the table")
         for row, truth in zip(seen.rows, seen.truths, strict=True):
             what = f"measure_checkpointing(), interval {row['checkpoint_every']}"
+            require_equal(row["device"], seen.device, what=f"{what}: device")
             require_close(
                 row["step_seconds"],
                 truth["seconds"],
@@ -183,6 +215,22 @@ class TestCheckpointing:
                 show=mebibytes,
                 hint="reset the peak after the warm-up; the model before must be gone, no gradients kept from it",
             )
+
+        ran = seen.flops / sum(truth["flops"] for truth in seen.truths)
+        # Somebody may run one more, to wake the libraries up.
+        require(
+            steps + warmup - 0.1 < ran < steps + warmup + 1.1,
+            f"measure_checkpointing(steps={steps}, warmup={warmup}) ran {ran:.3g} steps per interval, expected "
+            f"{steps + warmup}",
+            "as many timed steps, after as many untimed ones, as the arguments say",
+        )
+        (row,) = seen.on_cpu
+        require_equal(
+            [row["device"], row["checkpoint_every"], row["peak_bytes"]],
+            ["cpu", 2, None],
+            what='device, interval and peak of measure_checkpointing(device="cpu")',
+            hint="PyTorch does not count the memory of a CPU: None",
+        )
 
     def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the fastest interval that fits."""
@@ -201,6 +249,10 @@ class TestCheckpointing:
                 chosen["checkpoint_every"], wanted, what=what, hint="the fastest of those that fit, then the smallest"
             )
 
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        """Refuses arguments that make no sense."""
+        judge_refusals(submission, "checkpointing")
+
     @requires("outputs_unchanged")
     def test_results_and_plot_saved(self, submission: Submission) -> None:
         """Saves the results and a plot."""
@@ -211,22 +263,28 @@ class TestCheckpointing:
         rows = picture_and_json(seen, f"python -m labs.{module}")
         found = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
         require({None, 1} <= set(found), f"intervals in the results: {found}, expected none, 1 and others")
+        judge_plot(submission, "checkpointing")
 
 
-def _trained(submission: Submission, fresh: Fresh) -> list[tuple[int | None, dict[str, Any], dict[str, Any]]]:
-    """(interval, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
+Way = tuple[int | None, bool, int]
+"""An interval, whether the input requires a gradient, and the forward passes before one backward pass."""
+
+
+def _trained(submission: Submission, fresh: Fresh) -> list[tuple[Way, dict[str, Any], dict[str, Any]]]:
+    """(way, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
     case = small(fresh)
-    ways = [(None, True), (1, True), (2, False)]  # 2 does not divide the three blocks
+    # 2 does not divide the three blocks, and 4 is more than there are.
+    ways: list[Way] = [(None, True, 1), (1, True, 1), (2, False, 1), (1, False, 2), (4, True, 1)]
     seen = runs(submission.numeric_probe("lab4.checkpointing.equivalence", case=case, ways=ways))
     truth = runs(
         submission.numeric_probe(
-            "lab4.checkpointing.equivalence", student=False, case=case, ways=[(None, True), (None, False)]
+            "lab4.checkpointing.equivalence",
+            student=False,
+            case=case,
+            ways=[(None, needed, passes) for _, needed, passes in ways],
         )
     )
-    return [
-        (interval, run, truth[0 if requires_grad else 1])
-        for (interval, requires_grad), run in zip(ways, seen, strict=True)
-    ]
+    return list(zip(ways, seen, truth, strict=True))
 
 
 def _case(fresh: Fresh, *, smallest_may_win: bool = True) -> dict[str, Any]:

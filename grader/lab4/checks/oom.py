@@ -10,14 +10,21 @@ from gradebox.assertions import mebibytes, require, require_arrays_close, requir
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab4.checks.common import judge_refusals
 from grader.lab4.truth.reference import Training, split
 
 LENGTH = 512
+SHAPES = "mat1 and mat2 shapes cannot be multiplied"
+HOST = "DefaultCPUAllocator: not enough memory: the host is out of memory"
 PARAMETERS = 48 * (4096**2 + 4096)
 _LEAST_BYTES = 12 * PARAMETERS
 """Parameters and Adam's averages: below that nobody trained the model."""
 SAME = 1e-8
 """In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
+_SMALL = 2.0**-23
+"""What the criterion is multiplied by: gradients of outputs get below half of float16's smallest number."""
+_LOW, _APART = 0.05, 0.7
+"""Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""
 _FLAT_SHARE = 0.5
 """Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
 _FIRST_STEP = 1
@@ -54,7 +61,18 @@ class TestOom:
             f"train_large_model() held {mebibytes(seen.peak_bytes)} at most, less than the model and Adam's averages",
             "the whole model is trained, with Adam",
         )
+        # Data and target of 16 samples; of a whole batch it would be four times as much.
+        micro_bytes = 2 * 16 * LENGTH * 4096 * 4
+        require(
+            seen.moved_bytes < 2 * micro_bytes,
+            f"when the first micro-batch reaches the model, {mebibytes(seen.moved_bytes)} have come to the "
+            f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
+            "cut first, then move: a micro-batch is on the device, and not its whole batch",
+        )
         require_equal(seen.result["optimizer_steps"], 2, what="optimizer_steps for two batches")
+        require_equal(
+            [seen.result["device"], seen.result["micro_batch"]], ["cuda", 16], what="device and micro_batch told"
+        )
         require_close(
             seen.result["peak_bytes"],
             seen.peak_bytes,
@@ -68,7 +86,7 @@ class TestOom:
         """Trains as it would on whole batches."""
         width, layers = fresh.odd(7, 13), fresh.integer(3, 4)
         micro_batch = fresh.integer(3, 5)
-        batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 2]
+        batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 2, fresh.integer(1, micro_batch - 1)]
         validation = [micro_batch * 2 + 1, 2]
         samples = sum(batches) + sum(validation)
         case: dict[str, Any] = {
@@ -87,6 +105,7 @@ class TestOom:
             learning_rate=rate,
             batches=batches,
             validation=validation,
+            scale=_SMALL,
             **case,
         )
         truth = Training(case["weights"], case["biases"], rate)
@@ -116,6 +135,30 @@ class TestOom:
             hint="the mean over samples: batches differ in size",
         )
         require_equal(seen.result["optimizer_steps"], len(losses), what=f"optimizer_steps {what}")
+        require(seen.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
+        require_equal(seen.result["device"], seen.device, what=f"device {what}")
+        require_equal(seen.result["peak_bytes"] is None, seen.device == "cpu", what=f"whether there is no peak {what}")
+        small = Training(case["weights"], case["biases"], rate, scale=_SMALL)
+        losses = [small.step(*pair) for pair in pairs[: len(batches)]]
+        what = f"of train_large_model() in float32, with a criterion of about {losses[0]:.0e}"
+        require_arrays_close(
+            seen.small_result["losses"][:1],
+            losses[:1],
+            rtol=_LOW,
+            what=f"first loss {what}",
+            hint="the given criterion",
+        )
+        moved, wanted = (
+            np.asarray(weights, dtype=np.float64) - case["weights"]
+            for weights in (seen.small_weights, small.parameters[0])
+        )
+        share = float(np.sqrt((moved**2).sum() / (wanted**2).sum()))
+        apart = float(np.sqrt(((moved - wanted) ** 2).sum() / (wanted**2).sum()))
+        require(
+            apart < _APART,
+            f"the weights {what} moved {share:.2f} times as far as they should, and end {apart:.2f} of the way off",
+            "small gradients: float16 turns them into zeros unless the loss is scaled; bfloat16 or float32 do not",
+        )
 
     def test_memory_flat_over_steps(self, submission: Submission, fresh: Fresh) -> None:
         """Needs no more memory from step to step."""
@@ -182,7 +225,8 @@ class TestOom:
                 )
                 continue
             require_equal(seen["raised"], None, what=f"error of {what}")
-            returned = [f"done with {wanted[-1]} and {64 * 2**20} bytes", wanted[-1]]
+            done = None if case.get("returns_nothing") else f"done with {wanted[-1]} and {64 * 2**20} bytes"
+            returned = [done, wanted[-1]]
             require_equal(seen["returned"], returned, what=f"what {what} returned")
 
     @requires("retry_halves_the_micro_batch")
@@ -195,7 +239,16 @@ class TestOom:
                 left < 2**20,
                 f"run_with_oom_retry() from {case['start']}: {mebibytes(left)} of a failed attempt are still allocated "
                 "when the next one begins",
-                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block",
+                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block"
+                if not case.get("cycle")
+                else "objects that refer to each other hold their tensors until garbage is collected: gc.collect()",
+            )
+            kept = max(seen["reserved_bytes"]) - seen["reserved_bytes"][0]
+            require(
+                kept < 2**21,
+                f"run_with_oom_retry() from {case['start']}: the allocator still reserves {mebibytes(kept)} more when "
+                "the next attempt begins",
+                "torch.cuda.empty_cache(), when nothing of the failed attempt is left",
             )
 
     def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
@@ -209,11 +262,19 @@ class TestOom:
         for case, seen in retried:
             if not case.get("raises"):
                 continue
-            what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}"
+            what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}: {case['message']}"
+            wanted = [case["start"], case["start"] // 2] if case["fits"] < case["start"] else [case["start"]]
+            require_equal(
+                seen["attempts"], wanted, what=f"attempts of {what}", hint="a wrong shape stays wrong at any size"
+            )
             require_equal(seen["raised"], case["raises"], what=f"error of {what}", hint="torch.OutOfMemoryError only")
             require_equal(
-                len(seen["attempts"]), 1, what=f"attempts of {what}", hint="a wrong shape stays wrong at any size"
+                seen["message"], case["message"], what=f"message of {what}", hint="let the error itself through"
             )
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        """Refuses arguments that make no sense."""
+        judge_refusals(submission, "oom")
 
     @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
     def test_results_saved(self, submission: Submission) -> None:
@@ -255,7 +316,12 @@ def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any],
         {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9)},
         {"start": fresh.integer(8, 20), "fits": 20},
         {"start": fresh.integer(5, 7), "fits": 0},
-        *({"start": fresh.integer(16, 31), "fits": 99, "raises": kind} for kind in ("RuntimeError", "ValueError")),
+        {"start": fresh.integer(5, 15), "fits": 4, "cycle": True, "returns_nothing": True},
+        {"start": 1, "fits": 99, "raises": "RuntimeError", "message": SHAPES},
+        {"start": fresh.integer(16, 31), "fits": 99, "raises": "ValueError", "message": SHAPES},
+        {"start": fresh.integer(16, 31), "fits": 99, "raises": "MemoryError", "message": "out of memory"},
+        # The second attempt fits, and fails for a reason of its own.
+        {"start": fresh.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
     ]
     seen = submission.probe("lab4.oom.retry", values=not submission.device.simulated, cases=cases)
     return list(zip(cases, seen.cases, strict=True))

@@ -10,19 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from grader.shared.probes.support import fields
+from grader.shared.probes.support import fields, watch_products
 from labkit.models import TransformerBlock
 from labkit.results import MemoryPrediction, TrainingSetup
 
 
 def predictions(student: Any, *, setups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`predict_memory` of each setup."""
+    """`predict_memory` of each setup, and the work in products that it did."""
     predict = student.module("lab4_memory.memory_analysis").predict_memory
-    return {
-        "predictions": [
-            fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in setups
-        ]
-    }
+    with watch_products(student.gpu) as products:
+        told = [fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in setups]
+        flops = sum(product["flops"] for product in products())
+    return {"predictions": told, "flops": flops}
 
 
 def truth(student: Any, *, setups: Sequence[dict[str, Any]]) -> dict[str, Any]:

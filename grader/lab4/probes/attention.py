@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grader.shared.probes.support import fields, plain, sequence
+from grader.shared.probes.support import fields, instance, plain, sequence, watch_products
 from labkit.results import AttentionResult
 
 MODULE = "lab4_memory.flash_attention"
@@ -34,23 +34,31 @@ def attend(
 ) -> dict[str, Any]:
     """Output and gradients of `function` for each of `calls`: dtype, causal and perhaps other arguments.
 
-    `queries` and `keys` of a call say how many of the given ones it uses.
+    `queries` and `keys` of a call say how many of the given ones it uses, `factor` what the queries are multiplied by,
+    `transposed` that the operands are views of tensors with heads behind the length. `changed` names the operands that
+    are others afterwards.
     """
     attention = getattr(_without_libraries(student), function)
     runs = []
     for call in calls:
         arguments = dict(call)
         dtype, queries, keys = getattr(torch, arguments.pop("dtype")), arguments.pop("queries"), arguments.pop("keys")
-        inputs = [
-            tensor[:, :, :count].to(dtype).to(student.device).requires_grad_()
-            for tensor, count in ((q, queries), (k, keys), (v, keys))
-        ]
+        factor, transposed = arguments.pop("factor", 1), arguments.pop("transposed", False)
+        inputs = []
+        for tensor, count in ((q * factor, queries), (k, keys), (v, keys)):
+            operand = tensor[:, :, :count].to(dtype).to(student.device)
+            if transposed:
+                operand = operand.transpose(1, 2).contiguous().transpose(1, 2)
+            inputs.append(operand.requires_grad_())
+        before = [tensor.detach().clone() for tensor in inputs]
         output = attention(*inputs, **arguments)
         run = {"dtype": plain(output.dtype, ""), "output": output.detach().double()}
         if gradient.numel():
             output.backward(gradient[:, :, :queries].to(dtype).to(student.device))
             for name, tensor in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
                 run[name] = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).double()
+        kept = (bool((old == new.detach()).all()) for old, new in zip(before, inputs, strict=True))
+        run["changed"] = [name for name, same in zip("QKV", kept, strict=True) if not same]
         runs.append(run)
     return {"runs": runs}
 
@@ -94,22 +102,23 @@ class _LargestSpy(TorchDispatchMode):
 
 
 def largest(student: Any, *, function: str, cases: Sequence[dict[str, Any]], head_dim: int) -> dict[str, Any]:
-    """Largest tensor and added peak in forward and backward of one head, in float32."""
+    """Largest tensor and added peak in forward and backward of one head."""
     attention = getattr(_without_libraries(student), function)
 
-    def run(queries: int, keys: int, arguments: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
+    def run(queries: int, keys: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
         inputs = [
-            torch.randn(1, 1, count, head_dim, device=student.device, requires_grad=True)
+            torch.randn(1, 1, count, head_dim, device=student.device, dtype=dtype, requires_grad=True)
             for count in (queries, keys, keys)
         ]
-        return inputs, torch.randn(1, 1, queries, head_dim, device=student.device)
+        return inputs, torch.randn(1, 1, queries, head_dim, device=student.device, dtype=dtype)
 
     runs = []
     for case in cases:
-        arguments = {name: value for name, value in case.items() if name not in ("queries", "keys")}
-        inputs, gradient = run(96, 128, arguments)  # first use of the libraries
+        arguments = {name: value for name, value in case.items() if name not in ("queries", "keys", "dtype")}
+        dtype = getattr(torch, case["dtype"])
+        inputs, gradient = run(96, 128, dtype)  # first use of the libraries
         attention(*inputs, **arguments).backward(gradient)
-        inputs, gradient = run(case["queries"], case["keys"], arguments)
+        inputs, gradient = run(case["queries"], case["keys"], dtype)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         with _LargestSpy() as spy:
@@ -121,8 +130,14 @@ def largest(student: Any, *, function: str, cases: Sequence[dict[str, Any]], hea
 def installed(
     student: Any, *, modules: Sequence[str], dtype: str, q: Tensor, k: Tensor, v: Tensor, causal: bool
 ) -> dict[str, Any]:
-    """`flash_attention` where a stand-in of flash-attn is installed: what it says, how it calls, what comes out."""
+    """`flash_attention` where a stand-in of flash-attn is installed: what it says, how it calls, what comes out.
+
+    The submission is imported, and asked once, before anything is installed. Version 4 gives a tuple the first time,
+    and the output alone the second time.
+    """
     seen: list[dict[str, Any]] = []
+    module, kind = _without_libraries(student), getattr(torch, dtype)
+    before = plain(module.attention_backend(student.device, kind), "attention_backend()")
 
     def attention(name: str, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool) -> Tensor:
         seen.append({"module": name, "shapes": [list(x.shape) for x in (query, key, value)], "causal": bool(causal)})
@@ -144,8 +159,9 @@ def installed(
     def version_4(
         q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False,
         window_size: Any = (None, None), learnable_sink: Any = None, softcap: float = 0.0, **others: Any,
-    ) -> tuple[Tensor, None]:  # fmt: skip
-        return attention("flash_attn.cute", q, k, v, softmax_scale, causal), None
+    ) -> tuple[Tensor, None] | Tensor:  # fmt: skip
+        output = attention("flash_attn.cute", q, k, v, softmax_scale, causal)
+        return (output, None) if len(seen) == 1 else output
 
     package = _stand_in("flash_attn", "2.8.3")
     if "flash_attn" in modules:
@@ -157,10 +173,19 @@ def installed(
         package.cute = cute  # type: ignore[attr-defined]
     sys.modules["flash_attn"] = package if modules else None  # type: ignore[assignment]
     sys.modules["flash_attn.cute"] = cute  # type: ignore[assignment]
-    module, kind = student.module(MODULE), getattr(torch, dtype)
-    backend = plain(module.attention_backend(student.device, kind), "attention_backend()")
-    output = module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), causal=causal)
-    return {"backend": backend, "calls": seen, "output": output.detach().double()}
+    backend, on_cpu = (
+        plain(module.attention_backend(device, kind), "attention_backend()") for device in (student.device, "cpu")
+    )
+    outputs = [
+        module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), causal=causal) for _ in range(2)
+    ]
+    return {
+        "before": before,
+        "backend": backend,
+        "on_cpu": on_cpu,
+        "calls": seen,
+        "outputs": [{"output": instance(output, Tensor, "flash_attention()").detach().double()} for output in outputs],
+    }
 
 
 def _stand_in(name: str, version: str) -> types.ModuleType:
@@ -171,8 +196,14 @@ def _stand_in(name: str, version: str) -> types.ModuleType:
     return module
 
 
-def benchmark(student: Any, *, arguments: dict[str, Any]) -> dict[str, Any]:
-    """`benchmark_attention`, beside an independent measurement of the same functions."""
+def benchmark(
+    student: Any, *, arguments: dict[str, Any], counted: dict[str, Any], on_cpu: dict[str, Any]
+) -> dict[str, Any]:
+    """`benchmark_attention`, beside an independent measurement of the same functions.
+
+    Of a second, `counted` benchmark only the work in products is noted, beside that of one iteration; a third one runs
+    on the CPU.
+    """
     module = _without_libraries(student)
     dtype = getattr(torch, arguments["dtype"])
     rows = sequence(
@@ -188,7 +219,29 @@ def benchmark(student: Any, *, arguments: dict[str, Any]) -> dict[str, Any]:
             except torch.OutOfMemoryError:
                 truths.append({"seconds": None, "peak_bytes": None})
             torch.cuda.empty_cache()
+    dtype_counted = getattr(torch, counted["dtype"])
+    with watch_products(student.gpu) as products:
+        small = sequence(
+            module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
+            "benchmark_attention()",
+        )
+        flops = sum(product["flops"] for product in products())
+    with watch_products(student.gpu) as products:
+        for length in counted["lengths"]:
+            for method in counted["methods"]:
+                shape = (counted["batch"], counted["heads"], length, counted["head_dim"])
+                inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
+                getattr(module, f"{method}_attention")(*inputs, causal=counted["causal"]).sum().backward()
+        one_each = sum(product["flops"] for product in products())
+    cpu = sequence(
+        module.benchmark_attention(**{**on_cpu, "dtype": getattr(torch, on_cpu["dtype"])}, device="cpu"),
+        "benchmark_attention()",
+    )
     return {
+        "iterations": flops / one_each,
+        "device": student.device,
+        "small": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(small)],
+        "on_cpu": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(cpu)],
         "rows": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(rows)],
         "truths": truths,
         "backend": plain(module.attention_backend(student.device, dtype), "attention_backend()"),

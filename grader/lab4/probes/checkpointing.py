@@ -62,27 +62,33 @@ def _input(case: dict[str, Any], dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def equivalence(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[str, Any]:
-    """Outputs and gradients in training, in float64, per pair of interval and whether the input requires a gradient.
+    """Outputs and gradients in training, in float64, per interval, and whether the input requires a gradient.
 
-    `after` is what the generator gives once all is done.
+    The third of each way says how many forward passes precede the backward pass of all of them; between them others
+    draw random numbers. `after` is what the generators of the device and of the CPU give once all is done.
     """
     runs = []
-    for interval, requires_grad in ways:
+    for interval, requires_grad, passes in ways:
         model = _filled(student, case, interval)
         inputs = _input(case).to(student.device).requires_grad_(requires_grad)
         model.zero_grad(set_to_none=True)
         torch.manual_seed(case["seed"])
-        output = model(inputs)
+        outputs = []
+        for number in range(passes):
+            outputs.append(model(inputs * (number + 1)))
+            torch.rand(number + 1, device=student.device)
+        output = torch.cat(outputs)
         weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
         if output.requires_grad:  # else there are no gradients, which is for the judge to say
             weighted.sum().backward()
-        after = torch.rand(3, device=student.device)
+        after = torch.cat([torch.rand(3, device=student.device).cpu(), torch.rand(3)])
         grads = [parameter.grad for parameter in model.parameters()]
         runs.append(
             {
                 "output": output.detach(),
+                "names": [name for name, _ in model.named_parameters()],
                 "missing": sum(grad is None for grad in grads),
-                "gradients": torch.cat([grad.flatten() for grad in grads if grad is not None] or [after]),
+                "gradients": torch.cat([grad.flatten() for grad in grads if grad is not None] or [output.detach()]),
                 "input_gradient": inputs.grad if inputs.grad is not None else torch.zeros(1),
                 "after": after,
             }
@@ -110,15 +116,20 @@ def evaluation(student: Any, *, case: dict[str, Any], intervals: Sequence[int | 
     return {"runs": runs}
 
 
-def saved(student: Any, *, case: dict[str, Any], intervals: Sequence[int | None]) -> dict[str, Any]:
-    """Bytes that a forward pass keeps: what it leaves allocated, and what passes the hooks of saved tensors."""
+def saved(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[str, Any]:
+    """Bytes that a forward pass keeps: what it leaves allocated, and what passes the hooks of saved tensors.
+
+    Each way is an interval, and whether the input requires a gradient.
+    """
     runs = []
-    for interval in intervals:
+    for interval, requires_grad in ways:
         with torch.device(student.device):
             model = _build(student, case, interval)
-        # It requires a gradient, so that a reentrant checkpoint, too, records a graph.
-        inputs = _input(case, torch.float32).to(student.device).requires_grad_()
-        model(inputs).sum().backward()  # first use of the libraries
+        inputs = _input(case, torch.float32).to(student.device).requires_grad_(requires_grad)
+        first = model(inputs).sum()
+        if first.requires_grad:
+            first.backward()  # first use of the libraries
+        del first
         model.zero_grad(set_to_none=True)
         inputs.grad = None
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -139,18 +150,22 @@ def saved(student: Any, *, case: dict[str, Any], intervals: Sequence[int | None]
     return {"runs": runs, "input_bytes": inputs.numel() * 4}
 
 
-def measured(student: Any, *, intervals: Sequence[int | None], sizes: dict[str, int]) -> dict[str, Any]:
-    """`measure_checkpointing`, beside an independent measurement of the student's own model."""
-    module, steps = student.module(MODULE), 5
+def measured(
+    student: Any, *, intervals: Sequence[int | None], sizes: dict[str, int], steps: int, warmup: int
+) -> dict[str, Any]:
+    """`measure_checkpointing`, beside an independent measurement of the student's own model, and once on the CPU."""
+    module = student.module(MODULE)
     if student.gpu is not None:
-        # One product of the third timed step takes far too long: twelve products per block and step, one warm-up step.
+        # One product of a timed step takes far too long: twelve products and more per block and step.
         student.gpu.inject_slowdown(
-            factor=200, after_kernels=12 * sizes["num_layers"] * 3 + 5, min_flops=2 * sizes["width"] ** 2
+            factor=200, after_kernels=12 * sizes["num_layers"] * (warmup + 2) + 5, min_flops=2 * sizes["width"] ** 2
         )
-    rows = sequence(
-        module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=1, **sizes),
-        "measure_checkpointing()",
-    )
+    with watch_products(student.gpu) as products:
+        rows = sequence(
+            module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=warmup, **sizes),
+            "measure_checkpointing()",
+        )
+        flops = sum(product["flops"] for product in products())
     truths = []
     for interval in intervals:
         gc.collect()
@@ -160,11 +175,21 @@ def measured(student: Any, *, intervals: Sequence[int | None], sizes: dict[str, 
             )
         inputs = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
         seconds, peak = _measure(model, inputs)
-        truths.append({"seconds": seconds, "peak_bytes": peak})
+        with watch_products(student.gpu) as products:
+            model(inputs).square().mean().backward()
+            step_flops = sum(product["flops"] for product in products())
+        truths.append({"seconds": seconds, "peak_bytes": peak, "flops": step_flops})
         del model, inputs
+    tiny = {"num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
+    on_cpu = sequence(
+        module.measure_checkpointing([2], device="cpu", steps=1, warmup=0, **tiny), "measure_checkpointing()"
+    )
     return {
+        "flops": flops,
+        "on_cpu": [fields(row, CheckpointingResult, "measure_checkpointing()[0], on the CPU") for row in on_cpu],
         "rows": [fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
         "truths": truths,
+        "device": student.device,
     }
 
 

@@ -5,6 +5,7 @@ Whether the script fits is asked of a virtual GPU of 24 GB, on every machine: th
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,19 +35,32 @@ def fits(
         parameters = sum(parameter.numel() for parameter in model.parameters())
         row = torch.zeros(1, 1, 4096)
 
-        def loader(sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-            return [(row.expand(size, length, 4096), row.expand(size, length, 4096)) for size in sizes]
+        fetched: list[int] = []
+        moved: list[int] = []
+
+        class Loader:
+            """Batches; notes what the device holds when one is fetched."""
+
+            def __init__(self, sizes: Sequence[int]) -> None:
+                self.sizes = sizes
+
+            def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+                for size in self.sizes:
+                    fetched.append(torch.cuda.memory_allocated())
+                    yield row.expand(size, length, 4096), row.expand(size, length, 4096)
 
         forwards: list[int] = []
 
         def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             (data,) = (*inputs, *named.values())
             forwards.append(data.numel() // (length * 4096))
+            if not moved:  # later on a step may fall between fetching a batch and using it
+                moved.append(torch.cuda.memory_allocated() - fetched[-1])
 
         model.register_forward_pre_hook(note, with_kwargs=True)
         died, result = None, None
         try:
-            result = module.train_large_model(model, loader(batches), loader(validation), micro_batch=micro_batch)
+            result = module.train_large_model(model, Loader(batches), Loader(validation), micro_batch=micro_batch)
         except torch.OutOfMemoryError as error:
             died = str(error).partition(". GPU")[0]
         told = None if result is None else fields(result, LargeTraining, "train_large_model()")
@@ -55,6 +69,7 @@ def fits(
             "result": told,
             "parameters": parameters,
             "forwards": forwards,
+            "moved_bytes": moved[0] if moved else 0,
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "capacity_bytes": gpu.spec.memory_bytes,
         }
@@ -73,15 +88,24 @@ def twin(
     biases: Tensor,
     data: Tensor,
     targets: Tensor,
+    scale: float,
 ) -> dict[str, Any]:
-    """Train a small model in float64; `data` and `targets` hold the samples of all batches one after the other."""
+    """Train a small model in float64; `data` and `targets` hold the samples of all batches one after the other.
+
+    Then the same in float32 with the criterion multiplied by `scale`: one epoch of the same samples, each of them cut
+    out as a sequence of one token, to see what small gradients do.
+    """
     module = student.module(SCRIPT)
-    model = module.VeryLargeModel(layers, weights.shape[-1]).double()
-    with torch.no_grad():
-        for layer, weight, bias in zip(model.layers, weights, biases, strict=True):
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-    model.to(student.device)
+
+    def filled(dtype: torch.dtype) -> Any:
+        model = module.VeryLargeModel(layers, weights.shape[-1]).to(dtype)
+        with torch.no_grad():
+            for layer, weight, bias in zip(model.layers, weights, biases, strict=True):
+                layer.weight.copy_(weight)
+                layer.bias.copy_(bias)
+        return model.to(student.device)
+
+    model = filled(torch.float64)
     pairs = list(zip(data.split([*batches, *validation]), targets.split([*batches, *validation]), strict=True))
     result = module.train_large_model(
         model,
@@ -91,10 +115,25 @@ def twin(
         micro_batch=micro_batch,
         learning_rate=learning_rate,
     )
+    small = filled(torch.float32)
+    tokens = [(sample.float().unsqueeze(1), target.float().unsqueeze(1)) for sample, target in pairs]
+    small_result = module.train_large_model(
+        small,
+        tokens[: len(batches)],
+        tokens[len(batches) :],
+        epochs=1,
+        micro_batch=micro_batch,
+        learning_rate=learning_rate,
+        criterion=lambda output, target: functional.mse_loss(output, target) * scale,
+    )
+    told = fields(result, LargeTraining, "train_large_model()")
     return {
-        "result": fields(result, LargeTraining, "train_large_model()"),
+        "device": student.device,
+        "result": told,
         "weights": torch.stack([layer.weight.detach() for layer in model.layers]),
-        "training_afterwards": model.training,
+        "are_numbers": all(isinstance(loss, (int, float)) for loss in (*result.losses, *result.validation_losses)),
+        "small_result": fields(small_result, LargeTraining, "train_large_model()"),
+        "small_weights": torch.stack([layer.weight.detach() for layer in small.layers]),
     }
 
 
@@ -117,9 +156,6 @@ class _Loader:
     def __init__(self, sizes: Sequence[int], width: int, phases: list[str], phase: str) -> None:
         self.sizes, self.width, self.phases, self.phase = sizes, width, phases, phase
         self.passes: list[list[int]] = []
-
-    def __len__(self) -> int:
-        return len(self.sizes)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.phases.append(self.phase)
@@ -159,7 +195,7 @@ def steady(student: Any, *, width: int, batches: Sequence[int], validation: Sequ
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
     phases: list[str] = []
-    model = _Watched(width, phases).to(student.device)
+    model = _Watched(width, phases).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
@@ -186,42 +222,54 @@ def steady(student: Any, *, width: int, batches: Sequence[int], validation: Sequ
 
 
 def retry(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`run_with_oom_retry` with attempts that really run out of memory above `fits`, or raise the error named."""
+    """`run_with_oom_retry` with attempts that really run out of memory above `fits`, or then raise the error named.
+
+    Memory of a failed attempt is held by its local variables, and of every second case by objects that refer to each
+    other.
+    """
     run = student.module(RETRY).run_with_oom_retry
-    kinds = {"RuntimeError": RuntimeError, "ValueError": ValueError, "KeyError": KeyError}
+    kinds = {"RuntimeError": RuntimeError, "ValueError": ValueError, "MemoryError": MemoryError}
     capacity = torch.cuda.get_device_properties(0).total_memory
     observed = []
     for case in cases:
         attempts: list[int] = []
         held: list[int] = []
+        reserved: list[int] = []
 
         def attempt(
             micro_batch: int,
             case: dict[str, Any] = case,
             attempts: list[int] = attempts,
             held: list[int] = held,
-        ) -> str:
+            reserved: list[int] = reserved,
+        ) -> str | None:
             attempts.append(micro_batch)
             held.append(torch.cuda.memory_allocated())
+            reserved.append(torch.cuda.memory_reserved())
             if len(attempts) > 50:
                 raise AssertionError("no end of attempts")
             activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
+            if case.get("cycle"):
+                own: list[Any] = [activations]
+                own.append(own)
             if micro_batch > case["fits"]:
                 torch.empty(2 * capacity, dtype=torch.uint8, device=student.device)
             if case.get("raises"):
-                raise kinds[case["raises"]]("mat1 and mat2 shapes cannot be multiplied")
-            return f"done with {micro_batch} and {activations.numel()} bytes"
+                raise kinds[case["raises"]](case["message"])
+            return None if case.get("returns_nothing") else f"done with {micro_batch} and {activations.numel()} bytes"
 
         ended: dict[str, Any]
+        gc.collect()
+        torch.cuda.empty_cache()
         try:
             returned = run(attempt, case["start"])
             ended = {"returned": plain(returned, "run_with_oom_retry()"), "raised": None}
         except NotImplementedError:
             raise
         except Exception as error:
-            ended = {"returned": None, "raised": type(error).__name__}
+            ended = {"returned": None, "raised": type(error).__name__, "message": str(error)}
             error.__traceback__ = None
-        observed.append({**ended, "attempts": attempts, "held_bytes": held})
+        observed.append({**ended, "attempts": attempts, "held_bytes": held, "reserved_bytes": reserved})
     return {"cases": observed}
 
 

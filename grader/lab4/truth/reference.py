@@ -13,14 +13,14 @@ from gradebox.submission import Seen
 Array = NDArray[np.float64]
 
 
-def runs(seen: Seen) -> list[dict[str, Any]]:
-    """The rows of a probe's `runs`, with its arrays in float64 where it put tensors."""
+def runs(seen: Seen, name: str = "runs") -> list[dict[str, Any]]:
+    """The rows of a probe's `runs`, or of another field, with its arrays in float64 where it put tensors."""
 
     def read(value: Any) -> Any:
-        is_path = isinstance(value, str) and value.startswith("runs/")
+        is_path = isinstance(value, str) and value.startswith(f"{name}/")
         return np.asarray(seen[value], dtype=np.float64) if is_path else value
 
-    return [{name: read(value) for name, value in run.items()} for run in seen.runs]
+    return [{field: read(value) for field, value in run.items()} for run in getattr(seen, name)]
 
 
 def as_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -62,23 +62,25 @@ def attention(
 
 
 class Training:
-    """Linear layers with ReLU between them, trained with Adam and the mean squared error on whole batches."""
+    """Linear layers with ReLU between them, trained with Adam on `scale` times the mean squared error of batches."""
 
-    def __init__(self, weights: NDArray[Any], biases: NDArray[Any], learning_rate: float) -> None:
+    def __init__(
+        self, weights: NDArray[Any], biases: NDArray[Any], learning_rate: float, *, scale: float = 1.0
+    ) -> None:
         self.parameters = [np.array(array, dtype=np.float64) for array in (weights, biases)]
         self._averages = [(np.zeros_like(array), np.zeros_like(array)) for array in self.parameters]
-        self._rate, self._steps = learning_rate, 0
+        self._rate, self._steps, self._scale = learning_rate, 0, scale
 
     def loss(self, data: Array, target: Array) -> float:
         """Mean squared error of the present parameters."""
-        return float(((self._forward(data)[-1] - target) ** 2).mean())
+        return self._scale * float(((self._forward(data)[-1] - target) ** 2).mean())
 
     def step(self, data: Array, target: Array) -> float:
         """One step of Adam (D. Kingma, J. Ba 2014, algorithm 1) with PyTorch's defaults; the loss before it."""
         outputs = self._forward(data)
         weights, _ = self.parameters
         d_weights, d_biases = (np.zeros_like(array) for array in self.parameters)
-        gradient = 2 * (outputs[-1] - target) / target.size
+        gradient = self._scale * 2 * (outputs[-1] - target) / target.size
         for layer in reversed(range(len(weights))):
             d_weights[layer] = gradient.T @ outputs[layer]
             d_biases[layer] = gradient.sum(axis=0)
@@ -91,7 +93,7 @@ class Training:
             second += 0.001 * (grad**2 - second)
             corrected = np.sqrt(second / (1 - 0.999**self._steps)) + 1e-8
             parameter -= self._rate * first / (1 - 0.9**self._steps) / corrected
-        return float(((outputs[-1] - target) ** 2).mean())
+        return self._scale * float(((outputs[-1] - target) ** 2).mean())
 
     def _forward(self, data: Array) -> list[Array]:
         """The input of each layer, and the last one's output."""

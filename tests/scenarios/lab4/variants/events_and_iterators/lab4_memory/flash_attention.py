@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -28,7 +29,8 @@ def standard_attention(Q, K, V, *, causal=False):  # noqa: N803
 
 def _installed(name):
     try:
-        return importlib.util.find_spec(name) is not None
+        found = importlib.util.find_spec(name) is not None
+        return found and hasattr(importlib.import_module(name), "flash_attn_func")
     except (ImportError, ValueError):
         return False
 
@@ -113,17 +115,18 @@ def benchmark_attention(
     functions = {"standard": standard_attention, "flash": flash_attention, "tiled": tiled_attention}
     if any(m not in functions for m in methods) or min(iterations, warmup) < 1:
         raise ValueError("arguments")
-    rows = []
+    kind, rows = torch.device(device).type, []
     for length in lengths:
         for method in methods:
             found = {"seconds": None, "peak_bytes": None}
             try:
-                found = _one(functions[method], (batch, heads, length, head_dim), dtype, causal, iterations, warmup)
+                one = _one if kind == "cuda" else _on_cpu
+                found = one(functions[method], (batch, heads, length, head_dim), dtype, causal, iterations, warmup)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
             rows.append(
                 AttentionResult(
-                    device="cuda",
+                    device=kind,
                     method=method,
                     backend=attention_backend(device, dtype) if method == "flash" else "torch",
                     dtype=f"{dtype}".split(".")[1],
@@ -132,6 +135,16 @@ def benchmark_attention(
                 )
             )
     return rows
+
+
+def _on_cpu(function, shape, dtype, causal, iterations, warmup):
+    Q, K, V = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))  # noqa: N806
+    took = []
+    for _ in range(warmup + iterations):
+        start = time.perf_counter()
+        function(Q, K, V, causal=causal).backward(torch.ones(shape, dtype=dtype))
+        took.append(time.perf_counter() - start)
+    return {"seconds": sorted(took[warmup:])[iterations // 2], "peak_bytes": None}
 
 
 def _one(function, shape, dtype, causal, iterations, warmup):

@@ -1,6 +1,7 @@
 """Segments as modules of their own, made once; hooks that forget what was saved and compute it again when asked."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -83,24 +84,27 @@ def measure_checkpointing(
         for index in range(warmup + steps):
             if on_gpu and index == warmup:
                 torch.cuda.reset_peak_memory_stats()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            start.record()
+            begin = time.perf_counter()
+            if on_gpu:
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                torch.cuda.synchronize()
+                start.record()
             for parameter in model.parameters():
                 parameter.grad = None
             output = model(inputs)
             loss = output.pow(2).mean()
             loss.backward()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) / 1000)
+            if on_gpu:
+                end.record()
+                end.synchronize()
+            times.append(start.elapsed_time(end) / 1000 if on_gpu else time.perf_counter() - begin)
         times = sorted(times[warmup:])
         results.append(
             CheckpointingResult(
-                device="cuda",
+                device=torch.device(device).type,
                 checkpoint_every=interval,
                 step_seconds=times[len(times) // 2],
-                peak_bytes=torch.cuda.max_memory_allocated(),
+                peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
             )
         )
         del model, inputs, output, loss, parameter

@@ -77,6 +77,9 @@ def measure_checkpointing(
     intervals=(None, 1, 2, 3, 4, 6, 12), *, device="cuda", num_layers=12, width=512, heads=8, batch=8, length=512,
     steps=5, warmup=1,
 ):  # fmt: skip
+    if not (steps > 0 <= warmup):
+        raise ValueError
+
     def measure(interval):
         model = CheckpointedTransformer(num_layers, width=width, heads=heads, checkpoint_every=interval).to(device)
         x = torch.zeros(batch, length, width, device=device)

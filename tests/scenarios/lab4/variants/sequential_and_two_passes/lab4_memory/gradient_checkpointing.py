@@ -19,7 +19,7 @@ from labkit.results import CheckpointingResult
 
 class CheckpointedTransformer(nn.Sequential):
     def __init__(self, num_layers=12, *, width=256, heads=8, dropout=0.1, checkpoint_every=1):
-        if num_layers < 1 or (checkpoint_every or 1) < 1:
+        if num_layers < 1 or (checkpoint_every is not None and checkpoint_every < 1):
             raise ValueError("at least 1")
         super().__init__(*[TransformerBlock(width, heads, dropout=dropout) for _ in range(num_layers)])
         self.every = checkpoint_every

@@ -1,5 +1,7 @@
 """The failure is only noted in the except block."""
 
+import gc
+
 import torch
 
 
@@ -15,6 +17,7 @@ def run_with_oom_retry(attempt, micro_batch):
             failed = True
         if not failed:
             return result, size
+        gc.collect()
         torch.cuda.empty_cache()
         size = size // 2
     return attempt(1), 1

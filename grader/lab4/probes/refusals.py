@@ -1,0 +1,162 @@
+"""Probes of what Lab 4's functions do with arguments that make no sense, and of the plots they draw of made-up rows.
+
+No measurement: nothing here takes long.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grader.shared.probes.support import plain, watch_figures
+from labkit.results import (
+    AttentionResult,
+    CheckpointingResult,
+    MemoryComparison,
+    MemoryPrediction,
+    TrainingSetup,
+)
+
+_CHECKPOINTING, _ATTENTION = "lab4_memory.gradient_checkpointing", "lab4_memory.flash_attention"
+
+
+def ask(student: Any) -> dict[str, Any]:
+    """By criterion and call: the name of the error it raised, None where there was none."""
+    operands = [torch.zeros(1, 1, 3, 4, device=student.device) for _ in range(3)]
+    tiny: dict[str, Any] = {"device": student.device, "num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
+    short: dict[str, Any] = {"device": student.device, "batch": 1, "heads": 1, "head_dim": 4, "dtype": torch.float32}
+
+    def called(module: str, name: str, *arguments: Any, **named: Any) -> Callable[[], Any]:
+        return lambda: getattr(student.module(module), name)(*arguments, **named)
+
+    def model(layers: int, interval: int | None) -> Callable[[], Any]:
+        return called(_CHECKPOINTING, "CheckpointedTransformer", layers, width=8, heads=2, checkpoint_every=interval)
+
+    def measured(**named: int) -> Callable[[], Any]:
+        return called(_CHECKPOINTING, "measure_checkpointing", [None], **tiny, **named)
+
+    def benchmark(methods: Sequence[str], **named: int) -> Callable[[], Any]:
+        return called(_ATTENTION, "benchmark_attention", [8], methods, **short, **named)
+
+    def train() -> Any:
+        network = torch.nn.Linear(4, 4).to(student.device)
+        batches = [(torch.zeros(3, 4), torch.zeros(3, 4))]
+        return student.module("lab4_memory.oom_fixes").train_large_model(network, batches, batches, micro_batch=0)
+
+    def retry(size: int) -> Callable[[], Any]:
+        return called("lab4_memory.oom_retry", "run_with_oom_retry", lambda micro_batch: micro_batch, size)
+
+    def predict(**changed: Any) -> Callable[[], Any]:
+        setup: dict[str, Any] = {
+            "model": "mlp", "layers": 3, "width": 64, "heads": 1, "tokens": 100, "optimizer": "adam",
+            "dtype": "float32", "checkpoint_every": None,
+        }  # fmt: skip
+        return called("lab4_memory.memory_analysis", "predict_memory", TrainingSetup(**{**setup, **changed}))
+
+    calls: dict[str, dict[str, Callable[[], Any]]] = {
+        "checkpointing": {
+            "CheckpointedTransformer(0)": model(0, 1),
+            "CheckpointedTransformer(2, checkpoint_every=0)": model(2, 0),
+            "CheckpointedTransformer(2, checkpoint_every=-1)": model(2, -1),
+            "measure_checkpointing(steps=0)": measured(steps=0),
+            "measure_checkpointing(warmup=-1)": measured(warmup=-1),
+        },
+        "attention": {
+            "tiled_attention(block_size=0)": called(_ATTENTION, "tiled_attention", *operands, block_size=0),
+            "benchmark_attention(methods=['fast'])": benchmark(["fast"]),
+            "benchmark_attention(iterations=0)": benchmark(["standard"], iterations=0),
+            "benchmark_attention(warmup=0)": benchmark(["standard"], warmup=0),
+        },
+        "oom": {
+            "train_large_model(micro_batch=0)": train,
+            "run_with_oom_retry(attempt, 0)": retry(0),
+            "run_with_oom_retry(attempt, -2)": retry(-2),
+        },
+        "analysis": {
+            "predict_memory() of an unknown model": predict(model="cnn"),
+            "predict_memory() of an unknown optimizer": predict(optimizer="lion"),
+            "predict_memory() of an unknown dtype": predict(dtype="float8"),
+            "predict_memory() of an mlp with checkpointing": predict(checkpoint_every=1),
+        },
+    }
+    return {"calls": {criterion: {what: _error(call) for what, call in of.items()} for criterion, of in calls.items()}}
+
+
+def _error(call: Callable[[], Any]) -> str | None:
+    try:
+        call()
+    except Exception as error:
+        return "ValueError" if isinstance(error, ValueError) else type(error).__name__
+    return None
+
+
+def plots(student: Any, *, kind: str) -> dict[str, Any]:
+    """The plot of `kind` drawn of made-up results, and once more to a file that cannot be written."""
+    module, name, results = _made_up(kind)
+    plot = getattr(student.module(module), name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a plot.png")
+        with watch_figures() as drawn:
+            returned = plain(str(plot(results, path)), name)
+        is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
+        no_folder = Path(folder, "file")
+        no_folder.touch()
+        try:
+            plot(results, no_folder / "plot.png")
+            refused = None
+        except OSError:
+            refused = "OSError"
+        except Exception as error:
+            refused = type(error).__name__
+        return {"is_its_path": returned == str(path), "is_picture": is_picture, "drawn": drawn[:1], "refused": refused}
+
+
+def _made_up(kind: str) -> tuple[str, str, list[Any]]:
+    if kind == "checkpointing":
+        rows = [(None, 0.010, 900), (1, 0.013, 200), (4, 0.0125, 300)]
+        made: list[Any] = [
+            CheckpointingResult(device="cuda", checkpoint_every=every, step_seconds=took, peak_bytes=peak * 2**20)
+            for every, took, peak in rows
+        ]
+        return _CHECKPOINTING, "plot_checkpointing", made
+    if kind == "attention":
+        made = [
+            AttentionResult(
+                device="cuda",
+                method=method,
+                backend="sdpa" if method == "flash" else "torch",
+                dtype="float16",
+                length=length,
+                seconds=None if out_of_memory else 1e-6 * length,
+                peak_bytes=None if out_of_memory else 2048 * length,
+            )
+            for length in (512, 1024, 2048)
+            for method in ("standard", "flash")
+            for out_of_memory in (method == "standard" and length == 2048,)
+        ]
+        return _ATTENTION, "plot_attention", made
+    told = MemoryPrediction(
+        parameter_bytes=2**26, gradient_bytes=2**26, optimizer_state_bytes=2**27, activation_bytes=2**28
+    )
+    made = [
+        MemoryComparison(
+            setup=TrainingSetup(
+                model="transformer",
+                layers=4,
+                width=512,
+                heads=8,
+                tokens=tokens,
+                optimizer="adam",
+                dtype="float32",
+                checkpoint_every=None,
+            ),
+            predicted=told,
+            measured=told,
+        )
+        for tokens in (1024, 4096)
+    ]
+    return "lab4_memory.memory_analysis", "plot_memory", made
