@@ -564,8 +564,9 @@ def _without_a_number(fresh: Fresh) -> dict[str, Any]:
 
 
 def _until_it_stops(fresh: Fresh) -> dict[str, Any]:
-    """Validation losses: up and down to the `best`, then `patience` that are not lower, one of them equal; then lower.
+    """Validation losses: up and down to the `best`, then `patience` that are not lower, one equal, one no number.
 
+    Then lower.
     Before the best, fewer than `patience` in a row are not lower.
     """
     patience, best = fresh.integer(2, 3), fresh.integer(1, 6)
@@ -574,7 +575,7 @@ def _until_it_stops(fresh: Fresh) -> dict[str, Any]:
     for _ in range(best - 1):
         missed = missed + 1 if missed < patience - 1 and fresh.integer(0, 1) else 0
         losses.append(min(losses) + fresh.uniform(0.01, 0.05) * (1 if missed else -1))
-    after = fresh.shuffled([lowest, *[lowest + 0.1] * (patience - 1)])
+    after = fresh.shuffled([lowest, None, *[lowest + 0.1] * (patience - 2)])
     return {"losses": [*losses, lowest, *after, 0.1, 0.1, 0.1], "patience": patience, "best": best}
 
 
