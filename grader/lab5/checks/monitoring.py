@@ -133,10 +133,10 @@ class TestMonitoring:
         _require_labels(seen.text, "gpu_power_watts", labels)
         _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
         for index, raw in enumerate(gpus):
-            wanted = {(str(index), name): float(bool(raw["reasons"] & bit)) for bit, name in REASONS.items()}
-            told = {key: value for key, value in reasons(seen.text).items() if key[0] == str(index)}
+            by_reason = {(str(index), name): float(bool(raw["reasons"] & bit)) for bit, name in REASONS.items()}
+            own = {key: value for key, value in reasons(seen.text).items() if key[0] == str(index)}
             what = f"gpu_throttled by GPU and reason, where NVML's answer is {raw['reasons']:#x}"
-            require_equal(told, wanted, what=what, hint="one time series per reason of THROTTLE_REASONS, 1 or 0")
+            require_equal(own, by_reason, what=what, hint="one time series per reason of THROTTLE_REASONS, 1 or 0")
         require_equal(
             [name for name in told_kinds if name.startswith("training_")],
             [name for name in told_kinds if name.startswith("training_") and (name, "") in series(seen.text)],
@@ -365,7 +365,11 @@ class TestMonitoring:
         numbers = [step for step, on in enumerate(lost) if on]
         what = f"alerts given to on_alert while GPUs have {celsius} degrees, and the loss is NaN at steps {numbers}"
         wanted: list[list[Any]] = []
-        states = [(["GpuHot", 0], first), (["GpuHot", 1], second), (["LossNotFinite", None], lost)]
+        states: list[tuple[list[Any], list[bool]]] = [
+            (["GpuHot", 0], first),
+            (["GpuHot", 1], second),
+            (["LossNotFinite", None], lost),
+        ]
         for step in range(len(lost)):  # the GPUs are looked at before the loss is logged
             wanted += [alert for alert, on in states if on[step] and not (step and on[step - 1])]
         hint = "once when it begins, and again only after it had stopped; each GPU has alerts of its own"

@@ -114,8 +114,11 @@ def require_step_times(submission: Submission, fresh: Fresh) -> None:
         what="where RANK is 1 in the environment: starts of NVML, whether its folder is there, url",
         hint="rank 0 alone monitors; without the argument the environment says which rank this is",
     )  # fmt: skip
+    hint = "a CollectorRegistry of its own: two monitors do not disturb each other"
+    what = "whether two monitors have one registry, and one of them the other's training_loss"
+    require_equal(other.ranks["shared"], [False, False], what=what, hint=hint)
     require_equal(
-        other.ranks["told"], 1, what="starts of NVML with rank=0 where RANK is 1", hint="the argument is first"
+        other.ranks["told"], 2, what="starts of NVML by two monitors with rank=0, RANK is 1", hint="the argument counts"
     )
 
 
@@ -125,6 +128,7 @@ def require_handles(submission: Submission, fresh: Fresh) -> None:
     up: list[Any] = [[index, index != without] for index in range(3)]
     what = f"index and up of GpuReader.read(), where NVML gives no handle of GPU {without}"
     require_equal(seen.up, up, what=what, hint="it is there, as one that is not up; the others are read")
+    require_equal(seen.unit, "KeyError", what="error of base_value('furlongs', 1.0)")
     require_equal(seen.after, 0, what="readings of GpuReader.read() after close()")
     require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after GpuReader.close()")
 

@@ -426,17 +426,20 @@ class TestPipeline:
         arguments = case(fresh.shared("lab5.early")).given()
         del arguments["batch_size"]
         cases = [*(_until_it_stops(fresh) for _ in range(3)), _without_a_number(fresh)]
+        cases[0]["losses"] = cases[0]["losses"][: cases[0]["best"] + 1 + cases[0]["patience"]]  # both end at once
         asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
         runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
         for each, (first, second) in zip(cases, runs, strict=True):
             best, patience = each["best"], each["patience"]
             epochs = (0 if best is None else best + 1) + patience
             shown = ["NaN" if loss is None else round(loss, 2) for loss in each["losses"][:epochs]]
-            what = f"fit() with patience {patience} and validation losses {shown}, then lower"
+            last = len(each["losses"]) == epochs
+            what = f"fit() with patience {patience} and validation losses {shown}, then "
+            what += "no epoch is left" if last else "lower"
             for run, name in ((first, what), (second, f"{what}; started again")):
                 require_equal(
                     [run["ended"], run["epochs"], run["best_epoch"]],
-                    ["early", epochs, best],
+                    ["finished" if last else "early", epochs, best],
                     what=f"{name}: TrainerRun.ended, epochs, best_epoch",
                     hint="an equal loss is not lower; the count begins anew with each lower one, and survives a "
                     "resume; a loss that is not a number is never the lowest",

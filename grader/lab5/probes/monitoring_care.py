@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float)
             }
             for name, given in options.items():
                 before, users = set(threading.enumerate()), nvml.users
-                error = _failure(lambda given=given: module.GPUMonitor(**given))
+                error = _failure(partial(module.GPUMonitor, **given))
                 cases[name] = {"error": error, "threads": _settled(before), "left_open": nvml.users - users}
         nvml.users = 0
         reader = student.module(READINGS).GpuReader()
@@ -87,7 +88,8 @@ def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float)
         reader.close()
         after = len(sequence(reader.read(), "GpuReader.read() after close()"))
         ranks = _by_rank(module, nvml, Path(folder))
-    return {"cases": cases, "up": up, "after": after, "left_open": nvml.users, "ranks": ranks}
+    unit = _failure(lambda: student.module(READINGS).base_value("furlongs", 1.0))
+    return {"unit": unit, "cases": cases, "up": up, "after": after, "left_open": nvml.users, "ranks": ranks}
 
 
 def _by_rank(module: Any, nvml: FakeNvml, folder: Path) -> dict[str, Any]:
@@ -100,11 +102,13 @@ def _by_rank(module: Any, nvml: FakeNvml, folder: Path) -> dict[str, Any]:
         other.log_metrics(1, {"loss": 1.0})
         other.close()
         silent = [nvml.started - started, (folder / "other").exists(), plain(other.url, "GPUMonitor.url")]
-        with module.GPUMonitor(interval=_NEVER, rank=0):
+        with module.GPUMonitor(interval=_NEVER, rank=0) as one, module.GPUMonitor(interval=_NEVER, rank=0) as two:
             told = nvml.started - started - silent[0]
+            one.log_metrics(1, {"loss": 1.0})
+            shared = [one.registry is two.registry, "training_loss" in _text(two)]
     finally:
         del os.environ["RANK"]
-    return {"silent": silent, "told": told}
+    return {"silent": silent, "told": told, "shared": shared}
 
 
 def unharmed(
@@ -130,7 +134,7 @@ def unharmed(
         seen["full"] = []
         with disk_full_after(lines.stat().st_size + 20):
             for step in range(3):
-                error = _failure(lambda step=step: monitor.log_metrics(1000 + step, {"loss": losses[0] + step}))
+                error = _failure(partial(monitor.log_metrics, 1000 + step, {"loss": losses[0] + step}))
                 told = said.getvalue()[len(before) :]
                 before += told
                 seen["full"].append({"error": error, "said": told})

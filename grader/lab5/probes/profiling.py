@@ -9,6 +9,7 @@ import gzip
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def breakdown(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> 
     told = module.step_breakdown(made, steps=steps, warmup=warmup)
     called = len(calls())
     wrong = ({"steps": 0}, {"warmup": -1})
-    refused = [_refused(lambda each=each: module.step_breakdown(job_of(**job), **each)) for each in wrong]
+    refused = [_refused(partial(module.step_breakdown, job_of(**job), **each)) for each in wrong]
     return {"parts": fields(told, StepBreakdown, "step_breakdown()"), "calls": called, "refused": refused}
 
 

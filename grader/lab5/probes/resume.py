@@ -11,6 +11,7 @@ import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def resume(
             }
             for name, other in others.items():
                 trainer = other.make(student, folder, device=device)
-                refused[name] = _refusal(lambda trainer=trainer: trainer.load_checkpoint(path))
+                refused[name] = _refusal(partial(trainer.load_checkpoint, path))
             refused["no such file"] = _refusal(lambda: trainer.load_checkpoint(folder / "step-99999999.pt"))
     return {
         "expected": expected,
