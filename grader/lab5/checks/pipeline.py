@@ -198,6 +198,9 @@ class TestPipeline:
     def test_validation_weighs_samples(self, submission: Submission, fresh: Fresh) -> None:
         """Weighs all samples alike in validation."""
         classes, large = fresh.integer(3, 5), fresh.odd(9, 15)
+        sequences = tokens.draw(fresh.shared("lab5.sequences"))
+        given = {name: getattr(sequences, name) for name in ("weight", "inputs", "batch_size")}
+        given |= {"words": sequences.targets, "config": {"epochs": 1}}
         for sizes in ([[large, 2, large, 1]], [[], [large, 2, 3]]):
             samples, ranks = sum(map(sum, sizes)), len(sizes)
             name = fresh.shared(f"lab5.validate{ranks}")
@@ -210,7 +213,7 @@ class TestPipeline:
             samples = int(counts.sum())
             seen = submission.rank_probe(
                 "lab5.counting.validate", ranks, device="cpu", logits=logits, targets=targets, sizes=sizes,
-                config={"epochs": 1},
+                **given,
             )  # fmt: skip
             shifted, classes_of = logits.astype(np.float64)[counts], targets[counts]
             loss = float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(samples), classes_of]))
@@ -237,8 +240,8 @@ class TestPipeline:
                         hint="after eval(), each module's mode as it was: some may be frozen while others train",
                     )
                 require_equal(each.graphs, 0, what="outputs of validate() that hold a graph", hint="torch.no_grad()")
+                care.require_counted_validation(each.sequences, sequences, ranks)
                 require(bool(each.refused), "validate() without any sample raised no ValueError")
-        care.require_counted_validation(submission, fresh)
 
     def test_resumed_run_has_the_same_bits(self, submission: Submission, fresh: Fresh) -> None:
         """Resumes with the same bits."""

@@ -38,21 +38,18 @@ class _Tagger(nn.Module):
 def tokens(
     student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One epoch over sequences [N, length, features] in their order, many of whose targets do not count; `validate`."""
+    """One epoch over sequences [N, length, features] in their order, many of whose targets do not count."""
     torch.set_num_threads(1)
     with ranks_of(student):
         settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "tokens"), **config)
         dataset = Indexed(inputs.double(), targets)
         train = ResumableLoader(dataset, batch_size, shuffle=False)
-        val = ResumableLoader(dataset, batch_size, shuffle=False, padded=False)
-        trainer = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, val, settings)
+        trainer = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, [], settings)
         KEPT.append(trainer)
         result = fields(trainer.train_epoch(0), EpochResult, "train_epoch()")
         steps = plain(trainer.steps, "ProductionTrainer.steps")
-        validation = fields(trainer.validate(), ValidationResult, "validate()")
     return {
         "result": result,
-        "validation": validation,
         "steps": steps,
         "weight": trainer.model.linear.weight.detach(),
         "next_rate": float(trainer.optimizer.param_groups[0]["lr"]),
@@ -77,11 +74,21 @@ class _Classifier(nn.Module):
 
 
 def validate(
-    student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[Sequence[int]], config: Mapping[str, Any]
+    student: Any,
+    *,
+    logits: Tensor,
+    targets: Tensor,
+    sizes: Sequence[Sequence[int]],
+    config: Mapping[str, Any],
+    weight: Tensor,
+    inputs: Tensor,
+    words: Tensor,
+    batch_size: int,
 ) -> dict[str, Any]:
     """`validate` on batches of these sizes (`sizes[rank]`, the ranks' samples one after the other), in both modes.
 
-    Where the model is in training mode, its dropout is not. One rank alone is also asked with nothing to validate.
+    Where the model is in training mode, its dropout is not. Then on sequences as `tokens` gets them, with targets
+    `words`. One rank alone is also asked with nothing to validate.
     """
     torch.set_num_threads(1)
     start = sum(sum(rank) for rank in sizes[: student.rank])
@@ -103,6 +110,11 @@ def validate(
             result = fields(trainer.validate(), ValidationResult, "validate()")
             modes = [module.training for module in trainer.model.modules()]
             seen[name] = {"result": result, "before": before, "modes": modes}
+        dataset = Indexed(inputs.double(), words)
+        own_part = ResumableLoader(dataset, batch_size, shuffle=False, padded=False)
+        tagger = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, own_part, settings)
+        KEPT.append(tagger)
+        seen["sequences"] = fields(tagger.validate(), ValidationResult, "validate()")
         refused = student.ranks > 1
         if student.ranks == 1:
             empty = student.module(TRAINER).ProductionTrainer(model, train, [], settings)

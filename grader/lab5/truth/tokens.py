@@ -62,7 +62,7 @@ def draw(fresh: Fresh) -> Tokens:
 
 @dataclass(frozen=True)
 class Followed:
-    """What an epoch makes, and the validation after it."""
+    """What an epoch makes, and a validation before it."""
 
     weight: NDArray[np.float64]
     loss: float
@@ -71,12 +71,14 @@ class Followed:
 
 
 def follow(given: Tokens) -> Followed:
-    """The weights after the epoch, its mean loss, the targets that count, and the mean loss with those weights."""
+    """The weights after the epoch, its mean loss, the targets that count, and the mean loss before it."""
     weight = np.asarray(given.weight, np.float64).copy()
     velocity = np.zeros_like(weight)
     inputs, targets = np.asarray(given.inputs, np.float64), np.asarray(given.targets)
     numbers = np.array([given.window(sample) for sample in range(len(inputs))])
     total, made = 0.0, 0
+    counts = targets != IGNORED
+    first, _ = _cross_entropy(inputs[counts] @ weight.T, targets[counts])
     for window in range(WINDOWS):
         rows = inputs[numbers == window][targets[numbers == window] != IGNORED]
         classes = targets[numbers == window][targets[numbers == window] != IGNORED]
@@ -87,9 +89,7 @@ def follow(given: Tokens) -> Followed:
         velocity = given.config["momentum"] * velocity + slopes.T @ rows / len(rows)
         weight = weight - rate(given.config, made, WINDOWS) * velocity
         made += 1
-    counts = targets != IGNORED
-    last, _ = _cross_entropy(inputs[counts] @ weight.T, targets[counts])
-    return Followed(weight, total / int(counts.sum()), int(counts.sum()), float(last.mean()))
+    return Followed(weight, total / int(counts.sum()), int(counts.sum()), float(first.mean()))
 
 
 def _cross_entropy(
