@@ -255,6 +255,7 @@ class TestPipeline:
             require_equal(seen.begin, stop, what=f"{what}: epoch that load_checkpoint() said comes next")
             care.require_generators(seen, what)
             runs.require_same(seen, what)
+            care.require_same_generators(seen, what)
             require_equal(seen.resumed, seen.results[stop:], what=f"{what}: what train_epoch() returned afterwards")
             care.require_refusals(seen.refused)
 
@@ -272,6 +273,7 @@ class TestPipeline:
             what = f"2 epochs + save, load + 2 epochs on 2 ranks with dropout: rank {rank}"
             care.require_generators(each, what)
             runs.require_same(each, what)
+            care.require_same_generators(each, what)
 
     def test_stops_early(self, submission: Submission, fresh: Fresh) -> None:
         """Stops early when the loss no longer falls."""

@@ -78,6 +78,13 @@ def require_generators(seen: Seen, what: str) -> None:
         )
 
 
+def require_same_generators(seen: Seen, what: str) -> None:
+    """Fail unless the next random numbers after a run in two parts are those after a run in one."""
+    for name, wanted in seen.expected["random"].items():
+        found = seen.seen["random"][name]
+        require_equal(found, wanted, what=f"{what}: {_GENERATORS[name]} random numbers in the end (a hash)")
+
+
 def require_refusals(refused: dict[str, str]) -> None:
     """Fail unless a checkpoint that does not fit is refused, each with its own error."""
     for name, wanted in (
