@@ -87,7 +87,7 @@ def validate(
 ) -> dict[str, Any]:
     """`validate` on batches of these sizes (`sizes[rank]`, the ranks' samples one after the other), in both modes.
 
-    Where the model is in training mode, its dropout is not. Then on sequences as `tokens` gets them, with targets
+    Where the model is in training mode, its linear layer is not. Then on sequences as `tokens` gets them, with targets
     `words`. One rank alone is also asked with nothing to validate.
     """
     torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def validate(
         seen: dict[str, Any] = {}
         for name, training in (("training", True), ("evaluation", False)):
             trainer.model.train(training)
-            model.dropout.eval()
+            model.linear.eval()
             before = [module.training for module in trainer.model.modules()]
             result = fields(trainer.validate(), ValidationResult, "validate()")
             modes = [module.training for module in trainer.model.modules()]
