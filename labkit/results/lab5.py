@@ -15,13 +15,13 @@ class EpochResult:
     complete: bool
     """False if the training was told to stop in the middle of it."""
     loss: float | None
-    """Mean over the samples (or tokens) of all ranks, as it was before each step; None where there were none."""
+    """Mean over the samples (or tokens) of all ranks, as it was before each step; None where none counted."""
     samples: int
     """Samples (or tokens) on all ranks that the epoch has gone through, those before a resume included."""
     optimizer_steps: int
     """Steps that the optimizer really took in this epoch, those before a resume included."""
     skipped_steps: int
-    """Steps left out because of an overflow, those before a resume included."""
+    """Steps left out because of an overflow or because no target counted, those before a resume included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class TrainerRun:
     validations: tuple[ValidationResult, ...]
     """One for each complete epoch."""
     best_epoch: int | None
-    """The complete epoch with the lowest validation loss; None where there is none."""
+    """The complete epoch with the lowest validation loss, the first of equal ones; None where none has a number."""
     optimizer_steps: int
     """Steps that the optimizer really took in all."""
     learning_rate: float

@@ -56,13 +56,16 @@ class ProductionTrainer(WindowTrainer):
         window on *all* ranks, clipped to `max_grad_norm`. Gradients are exchanged once per window.
 
         The learning rate moves once per optimizer step. A float16 step whose gradients are not finite is left out:
-        nothing moves but the loss scale, and it does not count in `steps`. Forward passes run in autocast; the loss is
-        computed in float32 (or in float64, if the outputs are).
+        nothing moves but the loss scale, and it does not count in `steps`. A window in which no target counts, on any
+        rank, is left out as well: nothing moves, and it counts as skipped. Forward passes run in autocast; the loss is
+        computed in float32 (or in float64, if the outputs are). Windows that were left out have their samples and their
+        loss in the result all the same.
 
         After every `save_every_steps` optimizer steps a checkpoint is saved, but not at the end of the epoch: there
         validation comes first (`fit`). After every `log_every_steps` steps rank 0 alone writes an entry with the
         number of the step to TensorBoard: train/loss (of that window, all ranks), train/learning_rate (of that step),
-        train/grad_norm (before clipping), train/samples_per_second (all ranks).
+        train/grad_norm (before clipping; where nothing is clipped, too), train/samples_per_second (all ranks, since the
+        entry before, or since the epoch began).
 
         If a rank was told to stop, all ranks leave the epoch after the same window.
 
@@ -85,20 +88,22 @@ class ProductionTrainer(WindowTrainer):
     def validate(self) -> ValidationResult:
         """Mean loss and accuracy over the validation samples of all ranks, each sample counted once and equally.
 
-        The model is evaluated in evaluation mode, without gradients, in autocast as in training; afterwards it is in
-        the mode it was in before. The ranks may have different numbers of batches, so nothing in a forward pass may
-        communicate: DistributedDataParallel's may. Buffers of all ranks (batch norm's) are first made rank 0's.
+        The model is evaluated in evaluation mode, without gradients, in autocast as in training; afterwards each of its
+        modules is in the mode it was in before. The ranks may have different numbers of batches, one of them none, so
+        nothing in a forward pass may communicate: DistributedDataParallel's may. Buffers of all ranks (batch norm's)
+        are first made rank 0's. Targets that do not count (`count_targets`) count neither in the loss nor in the
+        accuracy; a batch may have no others.
 
         Raises:
             ValueError: no rank has a sample.
         """
         # TODO(task 5.3):
-        # 1. Make the ranks' buffers equal (dist.broadcast). Evaluation mode; training mode only if it was on.
+        # 1. Make the ranks' buffers equal (dist.broadcast). Evaluation mode; remember the mode of every module.
         # 2. Per batch: mean loss times its samples, right ones, samples.
         # 3. Sum all three over the ranks, then divide.
         raise NotImplementedError(
             "Task 5.3 is open: write ProductionTrainer.validate "
-            "in labs/lab5_production/trainer.py (about 25 lines)"
+            "in labs/lab5_production/trainer.py (about 26 lines)"
         )
 
     def save_checkpoint(self, epoch: int) -> Path:
@@ -131,6 +136,8 @@ class ProductionTrainer(WindowTrainer):
     def load_checkpoint(self, path: Path | str) -> int:
         """Go to where the run was when `save_checkpoint` wrote this file. Called by every rank.
 
+        Entries of later steps that a killed run has left in TensorBoard no longer count (`Log.resume_at`).
+
         Returns:
             The epoch to train next: the one that was being trained if batches of it were left, else the one after it.
 
@@ -157,8 +164,10 @@ class ProductionTrainer(WindowTrainer):
         {"model": state_dict, "epoch": number}.
 
         With `patience` = p the run ends after p complete epochs in a row whose validation loss was not below the lowest
-        one before. After SIGTERM (to any rank) the current window is finished and a checkpoint saved; the run then
-        ends in good order, and a later `fit` makes the steps that it would have made.
+        one before; a loss that is not a number is never the lowest, and nothing is compared with it. After SIGTERM (to
+        any rank) the current window is finished and a checkpoint saved; the run then ends in good order, and a later
+        `fit` makes the steps that it would have made. Where it comes outside of a window, during a validation for
+        example, at most one window follows.
 
         Returns:
             A `TrainerRun`, the same on every rank but for `seconds`; its `epochs` are the complete ones. It ended

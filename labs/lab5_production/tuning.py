@@ -56,7 +56,7 @@ def tune(
     Returns:
         One point for each of the settings, in their order: samples_per_second of the timed steps, without a profiler;
         and the utilization by `profile_job` of the same job, run after that. Settings for which the device's memory
-        does not suffice (`torch.OutOfMemoryError`) are left out.
+        does not suffice (`torch.OutOfMemoryError`) are left out; other errors go through.
     """
     # TODO(task 5.4):
     # 1. Make the job; warm up; wait for the device; time the steps (job.train makes one); wait again before the clock

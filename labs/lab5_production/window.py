@@ -35,8 +35,9 @@ class WindowTrainer(TrainerParts):
         """Make one optimizer step along the gradient of the mean loss over all samples of a window on all ranks.
 
         Gradients are exchanged once, and clipped once, to `max_grad_norm`. A float16 step whose gradients are not
-        finite is left out: nothing moves but the loss scale. Sets `stopping`, adds to `progress` and `steps`, and after
-        every `log_every_steps` steps logs as `train_epoch` says.
+        finite is left out: nothing moves but the loss scale. A window in which no target counts, on any rank, is left
+        out, too: nothing moves. Sets `stopping`, adds to `progress` and `steps`, and after every `log_every_steps`
+        steps logs as `train_epoch` says.
 
         Args:
             window: this rank's batches of it, at least one; every rank has as many.
@@ -46,11 +47,12 @@ class WindowTrainer(TrainerParts):
         """
         # TODO(task 5.3):
         # 1. Count the window's samples on all ranks, and ask the ranks whether one was told to stop: one collective.
+        #    Where there are none, nothing is to be done.
         # 2. Per batch: forward, loss weighted as in Task 3.3, scaled backward; no_sync but for the last batch.
         # 3. Unscale, clip, step, update (Task 2.2); the scheduler only if the step was taken.
         # 4. Add to `progress` and `steps`; log, rank 0 alone, though a sum over the ranks needs all of them.
         # Read no number from the GPU (`item()`) that is not needed: each one makes the CPU wait.
         raise NotImplementedError(
             "Task 5.3 is open: write WindowTrainer.train_window "
-            "in labs/lab5_production/window.py (about 50 lines)"
+            "in labs/lab5_production/window.py (about 53 lines)"
         )

@@ -85,8 +85,8 @@ def jsonl_line(snapshot: Snapshot) -> str:
     """A snapshot as one line of JSON, its newline included.
 
     An object with `time`, `step`, `metrics`, `gpus` (a list of readings without what is absent) and `alerts`; the form
-    is that of `labkit.monitoring.plain`. The line is strict JSON whatever the values are: a loss that is not a number
-    is exactly what somebody will look for.
+    is that of `labkit.monitoring.plain`: what is None, `step` before the first one for example, is left out. The line
+    is strict JSON whatever the values are: a loss that is not a number is exactly what somebody will look for.
     """
     # TODO(task 5.5):
     # 1. json.dumps of what plain makes of it; let it refuse what JSON does not have.

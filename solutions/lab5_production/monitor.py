@@ -57,7 +57,9 @@ class GPUMonitor:
         interval: seconds from one sample to the next.
         dcgm_names: export GPU metrics under DCGM's names and in its units.
         rules: what to raise alerts for.
-        on_alert: called once for every alert that begins to fire, and again only after it had stopped.
+        on_alert: called once for every alert that begins to fire, and again only after it had stopped; by `sample` or
+            `log_metrics`, whichever notices it, in its thread. What it raises is told in a line on standard error, and
+            ends neither the training nor the sampling.
         rank: this process's rank; None: the environment variable RANK, else 0.
 
     Attributes:
@@ -69,6 +71,7 @@ class GPUMonitor:
     Raises:
         OSError: the folder cannot be made, or the port is taken.
         ValueError: `interval` is not above 0.
+        In either case nothing is left behind: no thread, no port, and NVML closed.
     """
 
     def __init__(
@@ -161,8 +164,7 @@ class GPUMonitor:
             begun = self._update(time=now, step=step, step_time=step_time, metrics=known)
             self._write(replace(self._now, metrics=logged))
             self._seconds += time.perf_counter() - start
-        for alert in begun:
-            self._on_alert(alert)
+        self._tell(begun)
         # --- end ---
 
     def sample(self) -> None:
@@ -180,8 +182,7 @@ class GPUMonitor:
             self.history.append(self._now)
             self._samples += 1
             self._seconds += time.perf_counter() - start
-        for alert in begun:
-            self._on_alert(alert)
+        self._tell(begun)
         # --- end ---
 
     def snapshot(self) -> Snapshot:
@@ -245,6 +246,13 @@ class GPUMonitor:
         changed = replace(self._now, **changes)
         self._now = replace(changed, alerts=self._alerts.evaluate(changed))
         return tuple(alert for alert in self._now.alerts if (alert.rule, alert.gpu) not in before)
+
+    def _tell(self, begun: Sequence[Alert]) -> None:
+        for alert in begun:
+            try:
+                self._on_alert(alert)
+            except Exception as error:  # a mailbox that is full must not end a training
+                print(f"monitor: on_alert raised {error!r} at {alert.rule}", file=sys.stderr)
 
     def _write(self, entry: Snapshot) -> None:
         if self._jsonl is None:

@@ -40,8 +40,9 @@ class WindowTrainer(TrainerParts):
         """Make one optimizer step along the gradient of the mean loss over all samples of a window on all ranks.
 
         Gradients are exchanged once, and clipped once, to `max_grad_norm`. A float16 step whose gradients are not
-        finite is left out: nothing moves but the loss scale. Sets `stopping`, adds to `progress` and `steps`, and after
-        every `log_every_steps` steps logs as `train_epoch` says.
+        finite is left out: nothing moves but the loss scale. A window in which no target counts, on any rank, is left
+        out, too: nothing moves. Sets `stopping`, adds to `progress` and `steps`, and after every `log_every_steps`
+        steps logs as `train_epoch` says.
 
         Args:
             window: this rank's batches of it, at least one; every rank has as many.
@@ -51,6 +52,7 @@ class WindowTrainer(TrainerParts):
         """
         # TODO(task 5.3):
         # 1. Count the window's samples on all ranks, and ask the ranks whether one was told to stop: one collective.
+        #    Where there are none, nothing is to be done.
         # 2. Per batch: forward, loss weighted as in Task 3.3, scaled backward; no_sync but for the last batch.
         # 3. Unscale, clip, step, update (Task 2.2); the scheduler only if the step was taken.
         # 4. Add to `progress` and `steps`; log, rank 0 alone, though a sum over the ranks needs all of them.
@@ -59,6 +61,9 @@ class WindowTrainer(TrainerParts):
         counts = [count_targets(targets) for _, targets in window]
         everywhere, stop = self.sum_over_ranks(sum(counts), self.told_to_stop)
         self.stopping = stop > 0
+        if not everywhere:
+            self.progress.skipped_steps += 1
+            return False
         self.optimizer.zero_grad()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         for index, ((inputs, targets), count) in enumerate(zip(window, counts, strict=True)):

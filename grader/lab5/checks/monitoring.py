@@ -6,27 +6,27 @@ how fast this machine is.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gradebox.assertions import number, require, require_between, require_close, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
+from grader.lab5.checks import alerts
+from grader.lab5.checks import monitoring_care as care
 from grader.lab5.truth import overhead as lab5_overhead
 from grader.lab5.truth.monitor import (
     COUNTERS,
     DCGM,
     DCGM_FACTORS,
     GAUGES,
-    expected_alerts,
+    REASONS,
     gpu,
     kinds,
-    on_and_off,
     readings,
+    reasons,
     records,
     series,
-    snapshots,
 )
 
 EXACT = 1e-9
@@ -42,6 +42,7 @@ _SINGLE_QUERIES: list[dict[str, str]] = [
     {"memory_clock_hertz": "memory_megahertz"},
 ]
 """What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
+_ERRORS = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "UNKNOWN")
 Logs = list[tuple[int, dict[str, Any]]]
 """Steps, and what was logged of each."""
 
@@ -99,7 +100,7 @@ class TestMonitoring:
                 )
         scalars = {(tag, step): value for tag, step, value in seen.scalars}
         last, _ = _logs(fresh)[-1]
-        for field in ("power_watts", "memory_used_bytes", "sm_clock_hertz", "utilization_ratio"):
+        for field in readings(gpus[1]):
             told = scalars.get((f"gpu1/{field}", last))
             require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step {last}", "write_tensorboard")
             wanted = readings(gpus[1])[field]
@@ -125,6 +126,20 @@ class TestMonitoring:
         labels = {"gpu": "1", "uuid": gpus[1]["uuid"], "name": gpus[1]["name"]}
         _require_labels(seen.text, "gpu_power_watts", labels)
         _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
+        for index, raw in enumerate(gpus):
+            by_reason = {(str(index), name): float(bool(raw["reasons"] & bit)) for bit, name in REASONS.items()}
+            own = {key: value for key, value in reasons(seen.text).items() if key[0] == str(index)}
+            what = f"gpu_throttled by GPU and reason, where NVML's answer is {raw['reasons']:#x}"
+            require_equal(own, by_reason, what=what, hint="one time series per reason of THROTTLE_REASONS, 1 or 0")
+        require_equal(
+            [name for name in told_kinds if name.startswith("training_")],
+            [name for name in told_kinds if name.startswith("training_") and (name, "") in series(seen.text)],
+            what="training metrics in /metrics that have labels",
+        )
+        early = [name for name, _ in series(seen.first) if name.startswith("training_")]
+        require_equal(early, [], what="training metrics in /metrics before any was logged", hint="once one was logged")
+        last = [line.split()[2] for line in seen.text.splitlines() if line.startswith("# TYPE ")][-2:]
+        require_equal(last, ["monitor_samples_total", "monitor_seconds_total"], what="last two families in /metrics")
         for name in ("monitor_samples_total", "monitor_seconds_total"):
             require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
         samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
@@ -147,7 +162,12 @@ class TestMonitoring:
         known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
         full, lost, poor = fresh.shuffled(range(3))
         gpus = [gpu(fresh, index) for index in range(3)]
-        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in ("uuid", "name", *known.values())}
+        nameless = fresh.integer(0, 1)
+        kept = (*(() if nameless else ("uuid", "name")), *known.values())
+        errors = {key: fresh.shuffled(_ERRORS)[0] for key in gpus[poor]} | {"energy_millijoules": "NO_PERMISSION"}
+        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in kept}
+        labels = {"gpu": str(poor), **{name: gpus[poor].get(name, "") for name in ("uuid", "name")}}
+        gpus[poor]["errors"] = errors
         _, seen = _seen(submission, fresh, gpus=gpus, lost=[lost])
         found = series(seen.text)
         told = {name for name, index in found if index == str(poor)}
@@ -157,8 +177,10 @@ class TestMonitoring:
             sorted(told),
             sorted(wanted),
             what=f"metrics in /metrics {where}",
-            hint="not supported is absent, never zero",
+            hint="not supported, not permitted and not known are absent, never zero",
         )
+        require_equal([key for key in reasons(seen.text) if key[0] == str(poor)], [], what=f"gpu_throttled {where}")
+        _require_labels(seen.text, "gpu_up", labels)
         lines = records(seen.jsonl)
         last = lines[-1]["gpus"] if lines else []
         entry = {reading["index"]: reading for reading in last if isinstance(reading, dict) and "index" in reading}
@@ -191,16 +213,15 @@ class TestMonitoring:
         }
         require_between(up[lost], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
         require_close(up[full], 1, relative=0, what="gpu_up of the GPU beside it")
+        care.require_handles(submission, fresh)
+        care.require_record(submission, fresh)
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
         """Goes on without NVML, and says so once."""
         logs = _logs(fresh)
         loss = logs[-1][1]["loss"]
-        for error, reason in (
-            ("LIBRARY_NOT_FOUND", "without NVML's library"),
-            ("DRIVER_NOT_LOADED", "without a driver"),
-            ("NO_PERMISSION", "without permission"),
-        ):
+        other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
+        for error, reason in (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU")):
             seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
             require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
             require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
@@ -223,6 +244,11 @@ class TestMonitoring:
                 "absent, never zero",
             )
             require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
+            require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
+
+    def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
+        """Never ends a training, whatever goes wrong beside it."""
+        care.require_no_training_ended(submission, fresh)
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
         """Logs the metrics of the training."""
@@ -270,6 +296,7 @@ class TestMonitoring:
             f"times and {other.threads} threads",
             "rank 0 alone monitors",
         )
+        care.require_step_times(submission, fresh)
 
     def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
         """Samples in the background."""
@@ -309,70 +336,21 @@ class TestMonitoring:
         require_equal(
             seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="one shutdown for each init"
         )
+        care.require_counted(submission, fresh)
 
     def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
         """Raises the alerts that the rules ask for."""
-        self._judge_alerts(submission, fresh, at_once=True)
+        alerts.judge_alerts(submission, fresh, at_once=True)
 
     @requires("alerts_fire")
     def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
         """Raises alerts once they last, and clears them."""
-        self._judge_alerts(submission, fresh, at_once=False)
-        draw = fresh.shared("lab5.monitoring")
-        limit = 85
-        hot, lost = on_and_off(fresh, 10), on_and_off(fresh, 10)
-        celsius = [limit + fresh.integer(1, 9) if on else limit - fresh.integer(0, 3) for on in hot]
-        seen = submission.probe("lab5.monitoring.raised", device="cpu", gpus=[gpu(draw, 0)], celsius=celsius, lost=lost)
-        told = [alert["rule"] for alert in seen.told]
-        numbers = [step for step, on in enumerate(lost) if on]
-        what = f"alerts given to on_alert while GPU 0 has {celsius} degrees, and the loss is NaN at steps {numbers}"
-        wanted, states = [], {"GpuHot": hot, "LossNotFinite": lost}
-        for step in range(len(hot)):  # the GPU is looked at before the loss is logged
-            wanted += [rule for rule, on in states.items() if on[step] and not (step and on[step - 1])]
-        require_equal(told, wanted, what=what, hint="once when it begins, and again only after it had stopped")
-        firing = [rule for rule, on in states.items() if on[-1]]
-        require_equal(sorted(seen.firing), firing, what=f"{what}: alerts in the last snapshot")
-        counted = [len(record["alerts"]) for record in records(seen.jsonl)]
-        require_equal(
-            counted,
-            [one + other for one, other in zip(hot, lost, strict=True)],
-            what="alerts in each line of metrics.jsonl",
-        )
+        alerts.judge_alerts(submission, fresh, at_once=False)
+        alerts.judge_told(submission, fresh)
 
     def test_overhead_measured(self, submission: Submission, fresh: Fresh) -> None:
         """Measures what it costs a training step."""
         lab5_overhead.judge(submission, fresh)
-
-    def _judge_alerts(self, submission: Submission, fresh: Fresh, *, at_once: bool) -> None:
-        """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
-        for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
-            told = submission.probe("lab5.monitoring.evaluate", device="cpu", rules=rules, snapshots=given).alerts
-            for place, (snapshot, alerts, wanted) in enumerate(
-                zip(given, told, expected_alerts(rules, given), strict=True)
-            ):
-                keys = [[alert["rule"], alert["gpu"]] for alert in alerts]
-                shown = {key: value for key, value in snapshot.items() if key != "gpus" or value}
-                what = f"alerts (rule, GPU) at snapshot {place} of {len(given)}"
-                changed = f"; rules with other thresholds: {json.dumps(rules)}" if rules else ""
-                require_equal(
-                    sorted(keys, key=str),
-                    sorted(([rule, index] for rule, index, _, _ in wanted), key=str),
-                    what=what,
-                    hint="strictly above or below; absent breaks no rule; an unbroken row of snapshots. The snapshot: "
-                    f"{json.dumps(shown)}{changed}",
-                )
-                for alert in alerts:
-                    (_, _, since, value) = next(
-                        row for row in wanted if [row[0], row[1]] == [alert["rule"], alert["gpu"]]
-                    )
-                    require_equal(alert["since"], since, what=f"since of {alert['rule']}, {what}")
-                    if value is not None:
-                        require_close(alert["value"], value, relative=EXACT, what=f"value of {alert['rule']}, {what}")
-                    require(
-                        alert["message"].startswith(alert["rule"]) and "\n" not in alert["message"],
-                        f"the message of {alert['rule']} is {alert['message']!r}",
-                        "one line that begins with the rule's name",
-                    )
 
 
 def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:

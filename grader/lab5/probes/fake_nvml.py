@@ -22,8 +22,9 @@ class FakeNvml:
     holds one can say who asked what, or read what a GPU will say.
 
     Args:
-        gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported. `reasons` is a mask,
-            `xids` a list of errors that the driver reports, once each.
+        gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported, or fails with the error
+            that `errors` has for it. `reasons` is a mask, `xids` a list of errors that the driver reports, once each.
+            One with `no_handle` has none.
         error: the name of the error that nvmlInit raises ("DRIVER_NOT_LOADED"); None: it works.
     """
 
@@ -62,6 +63,14 @@ class FakeNvml:
             raise problem("UNINITIALIZED")
         return len(self.gpus)
 
+    def handle(self, index: Any) -> Any:
+        """What stands for a GPU: its index."""
+        if not 0 <= index < self.count():
+            raise problem("INVALID_ARGUMENT")
+        if self.gpus[index].get("no_handle"):
+            raise problem("UNKNOWN")
+        return index
+
     def note(self, index: Any) -> Callable[[], None] | None:
         """Somebody asks a GPU something; what to wait for before the answer."""
         count = self.count()
@@ -75,7 +84,7 @@ class FakeNvml:
         if index in self.lost:
             raise problem("GPU_IS_LOST")
         if key not in self.gpus[index]:
-            raise problem("NOT_SUPPORTED")
+            raise problem(self.gpus[index].get("errors", {}).get(key, "NOT_SUPPORTED"))
         value = self.gpus[index][key]
         return tuple(value) if isinstance(value, list) else value
 
@@ -86,7 +95,7 @@ class FakeNvml:
 
 def _answers(fake: FakeNvml) -> Generator[Any, tuple[Any, ...]]:
     """Answers one request after the other, each the name of a method with its arguments, or the error it raised."""
-    methods = {name: getattr(fake, name) for name in ("start", "stop", "count", "note", "know", "next_error")}
+    methods = {name: getattr(fake, name) for name in ("start", "stop", "count", "handle", "note", "know", "next_error")}
     answer: Any = None
     while True:
         name, *given = yield answer

@@ -21,8 +21,12 @@ from labkit.results import PipelineSettings
 class _Loader:
     """Batches that take their time to come: `load_seconds`, and longer for some at the beginning."""
 
-    def __init__(self, samples: int, width: int, naps: Iterator[None], on_batch: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, samples: int, width: int, naps: Iterator[None], on_batch: Callable[[int], None] | None, *, pinned: bool
+    ) -> None:
         self._batch = (torch.zeros(samples, width), torch.zeros(samples, width))
+        if pinned:
+            self._batch = (self._batch[0].pin_memory(), self._batch[1].pin_memory())
         self._naps, self._on_batch = naps, on_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -61,15 +65,20 @@ def job_of(
     look: bool = False,
     slow: Sequence[float] = (),
     on_batch: Callable[[int], None] | None = None,
+    pinned: bool = False,
 ) -> TrainingJob:
-    """A job whose batches take so long to come; `on_batch` is called for each that is taken."""
+    """A job whose batches take so long to come; `on_batch` is called for each that is taken.
+
+    With `pinned` memory, copies to the device are not waited for.
+    """
     model = _model(width, layers)
     naps = _naps(load_seconds, slow)
     next(naps)
     return TrainingJob(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
-        loader=_Loader(samples, width, naps, on_batch),
+        loader=_Loader(samples, width, naps, on_batch, pinned=pinned),
+        non_blocking=pinned,
         batch_size=samples,
         device="cuda",
         after_step=_look if look else None,

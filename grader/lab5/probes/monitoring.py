@@ -108,8 +108,8 @@ def _scalars(folder: Path) -> list[Any]:
     return found
 
 
-def without_nvml(student: Any, *, error: str, logs: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Any]:
-    """What a monitor says and exports where NVML does not start."""
+def without_nvml(student: Any, *, error: str | None, logs: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Any]:
+    """What a monitor says and exports where NVML does not start, or (no `error`) starts and has no GPU."""
     nvml = FakeNvml([], error=error)
     module = student.module(MONITOR)
     said = io.StringIO()
@@ -213,12 +213,23 @@ def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, Any]], snapshots:
     """The alerts of one engine at one snapshot after the other; `rules` changes thresholds and times by rule."""
     engine = student.module(ALERTS).AlertEngine([replace(rule, **rules.get(rule.name, {})) for rule in RULES])
     told = []
+    unknown = replace(RULES[0], name="GpuIsTired")
+    try:
+        student.module(ALERTS).AlertEngine([unknown]).evaluate(Snapshot(time=0.0))
+    except ValueError:
+        refused = True
+    except NotImplementedError:
+        raise
+    except Exception:
+        refused = False
+    else:
+        refused = False
     for given in snapshots:
         gpus = tuple(GpuReading(**{**gpu, **_tuples(gpu)}) for gpu in given.get("gpus", []))
         metrics = {name: float(value) for name, value in given.get("metrics", {}).items()}
         snapshot = Snapshot(**{**given, "gpus": gpus, "metrics": metrics})
         told.append([_alert(alert) for alert in sequence(engine.evaluate(snapshot), "AlertEngine.evaluate()")])
-    return {"alerts": told}
+    return {"alerts": told, "refused": refused}
 
 
 def _tuples(gpu: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,11 +251,11 @@ def _alert(alert: Any) -> dict[str, Any]:
 
 
 def raised(
-    student: Any, *, gpus: Sequence[Mapping[str, Any]], celsius: Sequence[float], lost: Sequence[bool]
+    student: Any, *, gpus: Sequence[Mapping[str, Any]], celsius: Sequence[Sequence[float]], lost: Sequence[bool]
 ) -> dict[str, Any]:
-    """Which alerts a monitor hands to `on_alert`, after each sample of a GPU that gets hot and cools down.
+    """Which alerts a monitor hands to `on_alert`, after each sample of GPUs that get hot and cool down.
 
-    The loss is not a number at the steps where it is `lost`.
+    `celsius` has the degrees of all GPUs at each step. The loss is not a number at the steps where it is `lost`.
     """
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
@@ -253,13 +264,16 @@ def raised(
     counts: list[int] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=on_alert)
-        for step, value in enumerate(celsius):
-            nvml.gpus[0]["celsius"] = value
+        for step, values in enumerate(celsius):
+            for index, value in enumerate(values):
+                nvml.gpus[index]["celsius"] = value
             monitor.sample()
             monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
             counts.append(len(told()))
         snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
-        firing = [_alert(alert)["rule"] for alert in sequence(snapshot.alerts, "Snapshot.alerts")]
+        firing = [
+            [_alert(alert)[name] for name in ("rule", "gpu")] for alert in sequence(snapshot.alerts, "Snapshot.alerts")
+        ]
         monitor.close()
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
     return {"told": [_alert(alert) for alert in told()], "counts": counts, "firing": firing, "jsonl": lines}

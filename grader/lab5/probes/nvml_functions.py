@@ -84,11 +84,6 @@ def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         used, total = question(handle, "used_bytes"), question(handle, "total_bytes")
         return SimpleNamespace(used=used, total=total, free=total - used, reserved=0)
 
-    def by_index(index: int) -> int:
-        if not 0 <= index < ask("count"):
-            raise problem("INVALID_ARGUMENT")
-        return index
-
     def register(handle: int, _: int, events: dict[str, Any]) -> None:
         question(handle, "xids")
         events.setdefault("gpus", []).append(handle)
@@ -103,9 +98,9 @@ def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     functions |= {
         "nvmlDeviceGetCount": lambda: ask("count"),
         "nvmlDeviceGetCount_v2": lambda: ask("count"),
-        "nvmlDeviceGetHandleByIndex": by_index,
-        "nvmlDeviceGetHandleByIndex_v2": by_index,
-        "nvmlDeviceGetIndex": by_index,
+        "nvmlDeviceGetHandleByIndex": lambda index: ask("handle", index),
+        "nvmlDeviceGetHandleByIndex_v2": lambda index: ask("handle", index),
+        "nvmlDeviceGetIndex": lambda handle: handle,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(
             gpu=question(handle, "busy_percent"), memory=question(handle, "memory_busy_percent")

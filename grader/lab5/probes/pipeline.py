@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
 from grader.shared.probes.collectives import Collectives
-from grader.shared.probes.ranks import Indexed, group, half_squares, numbered
+from grader.shared.probes.ranks import Indexed, disk_full_after, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.loader import ResumableLoader
-from labkit.results import EpochResult, TrainerRun, ValidationResult
+from labkit.results import EpochResult, ValidationResult
 
 CONFIG = "lab5_production.config"
 TRAINER = "lab5_production.trainer"
@@ -33,16 +33,23 @@ KEPT: list[object] = []
 
 
 class Model(nn.Module):
-    """A linear model with dropout; the first number of each input is the sample's, only noted."""
+    """A linear model with dropout, a bias and a frozen gain of 1; the first number of each input is only noted.
+
+    The last column of `weight` is the bias. What it is asked is noted: samples, dtypes, and what the loss was given.
+    """
 
     def __init__(self, weight: Tensor, *, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=dtype)
-        self.linear.weight.data = weight.to(dtype).clone()
+        self.linear = nn.Linear(weight.shape[1] - 1, weight.shape[0], dtype=dtype)
+        self.linear.weight.data = weight[:, :-1].to(dtype).clone()
+        self.linear.bias.data = weight[:, -1].to(dtype).clone()
+        self.gain = nn.Parameter(torch.ones(weight.shape[1] - 1, dtype=dtype), requires_grad=False)
         self.dropout = dropout
         self.seen: list[list[int]] = []
         self.validated: list[int] = []
         self.products: list[str] = []
+        self.validated_products: list[str] = []
+        self.losses_of: list[str] = []
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = [round(number) for number in x[:, 0].tolist()]
@@ -51,10 +58,25 @@ class Model(nn.Module):
         else:
             self.validated += numbers
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
-        output: Tensor = self.linear(dropped)
-        if self.training:
-            self.products.append(str(output.dtype).removeprefix("torch."))
+        output: Tensor = self.linear(dropped * self.gain)
+        products = self.products if self.training else self.validated_products
+        products.append(str(output.dtype).removeprefix("torch."))
         return output
+
+    def whole(self) -> Tensor:
+        """Weight and bias, as they were given."""
+        return torch.cat([self.linear.weight, self.linear.bias.unsqueeze(1)], dim=1).detach().cpu().clone()
+
+    def criterion(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Half the squared distance; notes what it is given, and whether autocast is on."""
+        noted = self.losses_of
+
+        def judge(outputs: Tensor, targets: Tensor) -> Tensor:
+            autocast = " in autocast" if torch.is_autocast_enabled(outputs.device.type) else ""
+            noted.append(str(outputs.dtype).removeprefix("torch.") + autocast)
+            return half_squares(outputs, targets)
+
+        return judge
 
 
 class Signalling(Dataset[tuple[Tensor, Tensor]]):
@@ -87,9 +109,20 @@ class Case:
     """Whether parameters are float32, for autocast; else float64."""
 
     def make(
-        self, student: Any, folder: Path, *, device: str = "cpu", start: float = 1.0, at: int | None = None
+        self,
+        student: Any,
+        folder: Path,
+        *,
+        device: str = "cpu",
+        start: float = 1.0,
+        at: int | None = None,
+        validating: int | None = None,
+        monitor: Any = None,
     ) -> Any:
-        """A trainer that writes below `folder`; its model begins with `start` times the weight."""
+        """A trainer that writes below `folder`; its model begins with `start` times the weight.
+
+        SIGTERM comes with the `at`-th sample that is trained, or with the `validating`-th that is validated.
+        """
         config = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **self.config)
         dtype = torch.float32 if self.low else torch.float64
         model = Model(self.weight * start, dropout=self.dropout, dtype=dtype).to(device)
@@ -97,9 +130,9 @@ class Case:
         if self.low:
             dataset.inputs = dataset.inputs.float()
         train = ResumableLoader(Signalling(dataset, at=at), self.batch_size, seed=5)
-        val = ResumableLoader(dataset, self.batch_size, shuffle=False, padded=False)
+        val = ResumableLoader(Signalling(dataset, at=validating), self.batch_size, shuffle=False, padded=False)
         trainer = student.module(TRAINER).ProductionTrainer(
-            model, train, val, config, criterion=half_squares, device=device
+            model, train, val, config, criterion=model.criterion(), device=device, monitor=monitor
         )
         KEPT.append(trainer)
         return trainer
@@ -145,14 +178,35 @@ def configuration(student: Any, *, texts: Sequence[str], settings: Mapping[str, 
         try:
             given = module.TrainerConfig.load(file)
         except module.ConfigError as error:
-            outcomes.append({"error": "ConfigError", "message": str(error)})
+            outcomes.append({"error": "ConfigError", "message": str(error), "named": file.name in str(error)})
         except NotImplementedError:
             raise
         except Exception as error:
             outcomes.append({"error": type(error).__name__, "message": str(error)})
         else:
             outcomes.append({"error": "", "message": "", "given": plain(given, "TrainerConfig.load()")})
-    return {"loaded": plain(loaded, "TrainerConfig.load()"), "outcomes": outcomes}
+    before = path.read_bytes()
+    with disk_full_after(len(before) // 2):
+        try:
+            module.TrainerConfig().save(path)
+            failed = False
+        except OSError:
+            failed = True
+    try:
+        module.TrainerConfig.load("missing.toml")
+        missing = "no error"
+    except NotImplementedError:
+        raise
+    except OSError:
+        missing = "OSError"
+    except Exception as error:
+        missing = type(error).__name__
+    return {
+        "loaded": plain(loaded, "TrainerConfig.load()"),
+        "outcomes": outcomes,
+        "full": [failed, path.read_bytes() == before],
+        "missing": missing,
+    }
 
 
 def steps(
@@ -167,14 +221,20 @@ def steps(
         with learning_rates() as rates, Collectives() as reduced:
             for epoch in range(config["epochs"]):
                 results.append(fields(trainer.train_epoch(epoch), EpochResult, "train_epoch()"))
+                trained = trainer.model.training
+                trainer.model.eval()
     return {
         "results": results,
         "seen": trainer.model.seen,
+        "validated": len(trainer.model.validated),
+        "training": trained,
         "rates": rates,
         "steps": plain(trainer.steps, "ProductionTrainer.steps"),
-        "weight": trainer.model.linear.weight.detach(),
+        "weight": trainer.model.whole(),
+        "gain": trainer.model.gain.detach(),
+        "losses_of": sorted(set(trainer.model.losses_of)),
         "reduced_bytes": reduced.reduced_bytes,
-        "gradient_bytes": trainer.model.linear.weight.nbytes,
+        "gradient_bytes": trainer.model.whole().nbytes,
     }
 
 
@@ -201,10 +261,13 @@ def mixed(
         finally:
             note.remove()
         seen[dtype] = {
+            "validation": fields(trainer.validate(), ValidationResult, "validate()"),
+            "validated_products": sorted(set(trainer.model.validated_products)),
+            "losses_of": sorted(set(trainer.model.losses_of)),
             "results": results,
             "seen": trainer.model.seen,
             "taken": taken,
-            "weight": trainer.model.linear.weight.detach().cpu(),
+            "weight": trainer.model.whole(),
             "rates": rates,
             "products": trainer.model.products,
             "steps": plain(trainer.steps, "ProductionTrainer.steps"),
@@ -213,68 +276,3 @@ def mixed(
             "scale": float(trainer.scaler.get_scale()) if trainer.scaler.is_enabled() else None,
         }
     return seen
-
-
-class _Classifier(nn.Module):
-    """A classifier that says what its inputs say, by its dropout's mode; buffers differ between ranks."""
-
-    def __init__(self, classes: int, shift: float) -> None:
-        super().__init__()
-        self.linear = nn.Linear(classes, classes, bias=False, dtype=torch.float64)
-        self.linear.weight.data = torch.eye(classes, dtype=torch.float64)
-        self.dropout = nn.Dropout(0.9)
-        self.register_buffer("shift", torch.tensor([shift] + [0.0] * (classes - 1), dtype=torch.float64))
-        self.graphs = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.linear(self.dropout(x)) + self.get_buffer("shift")
-        self.graphs += output.requires_grad
-        return output
-
-
-def validate(
-    student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[Sequence[int]], config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`validate` on batches of these sizes (`sizes[rank]`, the ranks' samples one after the other), in both modes."""
-    torch.set_num_threads(1)
-    start = sum(sum(rank) for rank in sizes[: student.rank])
-    own = list(sizes[student.rank])
-    part = slice(start, start + sum(own))
-    batches = list(zip(logits[part].double().split(own), targets[part].split(own), strict=True)) if own else []
-    with ranks_of(student):
-        settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "run"), **config)
-        model = _Classifier(logits.shape[1], 0.0)
-        train = ResumableLoader(Indexed(logits.double(), targets), 4)
-        trainer = student.module(TRAINER).ProductionTrainer(model, train, batches, settings)
-        KEPT.append(trainer)
-        model.get_buffer("shift")[0] = 3.0 * student.rank  # as batch norm's running mean may differ
-        seen: dict[str, Any] = {}
-        for name, training in (("training", True), ("evaluation", False)):
-            trainer.model.train(training)
-            result = fields(trainer.validate(), ValidationResult, "validate()")
-            seen[name] = {"result": result, "modes": [module.training for module in trainer.model.modules()]}
-    return {**seen, "graphs": model.graphs}
-
-
-def logged(
-    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`fit` on ranks that each have a folder of their own; the entries of each rank, by TensorBoard's own reader."""
-    torch.set_num_threads(1)
-    case = Case(weight, inputs, targets, batch_size, config)
-    folder = base_of(student) / f"own-{student.rank}"
-    folder.mkdir()
-    os.chdir(folder)
-    with ranks_of(student):
-        trainer = case.make(student, Path("run"))
-        run = fields(trainer.fit(), TrainerRun, "fit()")
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    entries: dict[str, list[list[float]]] = {}
-    for place in sorted({Path(name).parent for name in files if "tfevents" in name}):
-        reader = EventAccumulator(str(place))
-        reader.Reload()
-        for tag in reader.Tags()["scalars"]:
-            entries.setdefault(tag, []).extend([[entry.step, entry.value] for entry in reader.Scalars(tag)])
-    return {"run": run, "files": files, "entries": entries}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,16 @@ def _device_time(values: dict[str, Any]) -> DeviceTime:
     return DeviceTime(**values)
 
 
-def record(student: Any, *, steps: int, seconds: dict[str, float], suffix: str) -> dict[str, Any]:
-    """`profile_job` of a job in which the host sleeps for `seconds` in each part; what it made of it, and its trace."""
+def record(
+    student: Any, *, steps: int, seconds: dict[str, float], suffix: str, samples: int, pinned: bool
+) -> dict[str, Any]:
+    """`profile_job` of a job in which the host sleeps for `seconds` in each part; what it made of it, and its trace.
+
+    Batches of so many `samples`, in `pinned` memory or not. Then what it says to no steps at all.
+    """
     torch.zeros(1, device="cuda")
     (take, taken), (call, calls), (update, updates) = notes(), notes(), notes()
-    job = job_of(samples=32, width=64, layers=2, load_seconds=seconds["data"], on_batch=take)
+    job = job_of(samples=samples, width=64, layers=2, load_seconds=seconds["data"], on_batch=take, pinned=pinned)
     naps = {name: nap(seconds[name]) for name in ("forward", "backward", "optimizer", "after_step")}
 
     def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,13 +63,28 @@ def record(student: Any, *, steps: int, seconds: dict[str, float], suffix: str) 
         told = student.module(PROFILING).profile_job(job, steps=steps, trace=path)
         events = _trace(path)
     timeline = fields(told, Timeline, "profile_job()")
+    batches = len(taken())
     return {
-        "taken": len(taken()),
+        "refused": _refused(lambda: student.module(PROFILING).profile_job(job, steps=0)),
+        "taken": batches,
         "calls": plain(calls(), "step numbers given to after_step"),
         "updates": len(updates()),
         "steps": timeline["steps"],
         "events": events,
     }
+
+
+def _refused(call: Callable[[], Any]) -> bool:
+    """Whether it raises a ValueError."""
+    try:
+        call()
+    except ValueError:
+        return True
+    except NotImplementedError:
+        raise
+    except Exception:
+        return False
+    return False
 
 
 def _trace(path: Path) -> dict[str, list[list[float]]] | None:
@@ -119,9 +140,20 @@ def planted(student: Any, *, job: dict[str, Any], steps: int) -> dict[str, Any]:
 
 def breakdown(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
     """`step_breakdown` of a job."""
-    made = job_of(**job)
-    told = student.module(PROFILING).step_breakdown(made, steps=steps, warmup=warmup)
-    return {"parts": fields(told, StepBreakdown, "step_breakdown()")}
+    made, module = job_of(**job), student.module(PROFILING)
+    (call, calls), look = notes(), made.after_step
+
+    def after_step(step: int, model: nn.Module, loss: Tensor) -> None:
+        call(step)
+        if look is not None:
+            look(step, model, loss)
+
+    made.after_step = after_step
+    told = module.step_breakdown(made, steps=steps, warmup=warmup)
+    called = len(calls())
+    wrong = ({"steps": 0}, {"warmup": -1})
+    refused = [_refused(partial(module.step_breakdown, job_of(**job), **each)) for each in wrong]
+    return {"parts": fields(told, StepBreakdown, "step_breakdown()"), "calls": called, "refused": refused}
 
 
 def replicated(student: Any, job: dict[str, Any]) -> TrainingJob:

@@ -6,19 +6,22 @@ Runs in each rank.
 from __future__ import annotations
 
 import hashlib
-import os
+import math
 import random
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from grader.lab5.probes.pipeline import KEPT, Case, base_of, ranks_of
-from grader.shared.probes.ranks import disk_full_after
-from grader.shared.probes.support import fields, plain
+from gradebox.sandbox.student import WrongReturn
+from grader.lab5.probes.pipeline import Case, base_of, ranks_of
+from grader.shared.probes.support import fields, instance, plain
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 
 CHECKPOINTS = "lab5_production.checkpoints"
@@ -50,22 +53,59 @@ def _fingerprint(value: Any) -> str:
 def _ended(trainer: Any) -> dict[str, Any]:
     """Everything that two equal runs have in common in the end, and what the process would draw next."""
     return {
-        "weight": trainer.model.linear.weight.detach().cpu().double().clone(),
+        "weight": trainer.model.whole().double(),
         "model": _fingerprint(trainer.model.state_dict()),
         "optimizer": _fingerprint(trainer.optimizer.state_dict()),
         "scheduler": float(trainer.optimizer.param_groups[0]["lr"]).hex(),
         "scale": float(trainer.scaler.get_scale()) if trainer.scaler.is_enabled() else None,
         "steps": plain(trainer.steps, "ProductionTrainer.steps"),
-        "random": [torch.rand(1).item(), random.random()],
+        "random": _generators(trainer.device),
         "seen": [list(batch) for batch in trainer.model.seen],
     }
+
+
+def _generators(device: Any) -> dict[str, str]:
+    """Where the generators are, by name; equal where they would draw the same."""
+    found = {
+        "torch": _fingerprint(torch.get_rng_state()),
+        "numpy": _fingerprint([part.tolist() if isinstance(part, np.ndarray) else part for part in _of_numpy()]),
+        "python": _fingerprint(random.getstate()),
+    }
+    if torch.device(device).type == "cuda":
+        found["cuda"] = _fingerprint(torch.cuda.get_rng_state())
+    return found
+
+
+def _of_numpy() -> Any:
+    return np.random.get_state(legacy=True)
+
+
+def _seed(number: int) -> None:
+    """Generators that lie somewhere, two of them with half of a pair of normal numbers still to give."""
+    random.seed(number)
+    random.gauss(0, 1)
+    np.random.seed(number)
+    np.random.standard_normal()
 
 
 def _disturb() -> None:
     """What another process would begin with: other random numbers."""
     torch.manual_seed(99)
-    random.seed(99)
+    _seed(99)
+    random.random()
     torch.rand(7)
+
+
+def _refusal(call: Callable[[], Any]) -> str:
+    """Of which kind the error was; "" where there was none."""
+    try:
+        call()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        kinds = (OSError, ValueError, RuntimeError)
+        return next((kind.__name__ for kind in kinds if isinstance(error, kind)), type(error).__name__)
+    return ""
 
 
 def resume(
@@ -79,7 +119,10 @@ def resume(
     stop: int,
     dtype: str = "float32",
 ) -> dict[str, Any]:
-    """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights."""
+    """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
+
+    `drawn` is where the generators are before saving, after it, and after loading.
+    """
     torch.set_num_threads(1)
     low = dtype != "float32"
     device = student.device if low else "cpu"
@@ -87,22 +130,43 @@ def resume(
     folder = base_of(student) / "resumed"
     with ranks_of(student):
         whole = case.make(student, base_of(student) / "whole", device=device)
-        random.seed(1)
+        _seed(1)
         results = [fields(whole.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in range(config["epochs"])]
         expected = _ended(whole)
         first = case.make(student, folder, device=device)
-        random.seed(1)
+        _seed(1)
         for epoch in range(stop):
             first.train_epoch(epoch)
+        drawn = [_generators(device)]
         path = first.save_checkpoint(stop - 1)
+        drawn.append(_generators(device))
         _disturb()
         second = case.make(student, folder, device=device, start=0.5)
         _disturb()
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
+        drawn.append(_generators(device))
         rest = range(stop, config["epochs"])
         resumed = [fields(second.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in rest]
         seen = _ended(second)
-    return {"expected": expected, "seen": seen, "begin": begin, "results": results, "resumed": resumed}
+        refused: dict[str, str] = {}
+        if student.ranks == 1:
+            others = {
+                "a model of another shape": replace(case, weight=weight[:, 1:], inputs=inputs[:, 1:]),
+                "a loader with other batches": replace(case, batch_size=batch_size + 1),
+            }
+            for name, other in others.items():
+                trainer = other.make(student, folder, device=device)
+                refused[name] = _refusal(partial(trainer.load_checkpoint, path))
+            refused["no such file"] = _refusal(lambda: trainer.load_checkpoint(folder / "step-99999999.pt"))
+    return {
+        "expected": expected,
+        "seen": seen,
+        "begin": begin,
+        "results": results,
+        "resumed": resumed,
+        "drawn": drawn,
+        "refused": refused,
+    }
 
 
 def terminated(
@@ -115,35 +179,47 @@ def terminated(
     config: Mapping[str, Any],
     at: int,
     signalled: int = 0,
+    validating: int | None = None,
 ) -> dict[str, Any]:
-    """`fit` to the end; and `fit` that SIGTERM stops (it comes to rank `signalled`), then a new trainer's `fit`."""
+    """`fit` to the end; and `fit` that SIGTERM stops (it comes to rank `signalled`), then a new trainer's `fit`.
+
+    With `validating` the same again where SIGTERM comes in the first validation.
+    """
     torch.set_num_threads(1)
     case = Case(weight, inputs, targets, batch_size, config, dropout=0.5)
     base = base_of(student)
     with ranks_of(student):
         whole = case.make(student, base / "whole")
-        random.seed(1)
+        _seed(1)
         uninterrupted = fields(whole.fit(), TrainerRun, "fit()")
         expected = _ended(whole)
-        received: list[int] = []
-        before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-        try:
-            first = case.make(student, base / "killed", at=at if student.rank == signalled else None)
-            random.seed(1)
-            stopped = fields(first.fit(), TrainerRun, "fit()")
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        _disturb()
-        second = case.make(student, base / "killed", start=0.5)
-        _disturb()
-        again = fields(second.fit(), TrainerRun, "fit()")
-        seen = _ended(second)
+        own = {"at": at if student.rank == signalled else None}
+        seen = {"expected": expected, **_killed(student, case, base / "killed", own)}
+        if validating is not None:
+            later = _killed(student, case, base / "later", {"validating": validating})
+            seen |= {f"validation_{name}": value for name, value in later.items()}
+    files = names(base / "whole" / "checkpoints")
+    return {"uninterrupted": uninterrupted, "files": files, **seen}
+
+
+def _killed(student: Any, case: Case, folder: Path, when: Mapping[str, Any]) -> dict[str, Any]:
+    """A `fit` that SIGTERM stops, then a new trainer's."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        first = case.make(student, folder, **when)
+        _seed(1)
+        stopped = fields(first.fit(), TrainerRun, "fit()")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    _disturb()
+    second = case.make(student, folder, start=0.5)
+    _disturb()
+    again = fields(second.fit(), TrainerRun, "fit()")
     return {
-        "uninterrupted": uninterrupted,
         "stopped": stopped,
         "again": again,
-        "expected": expected,
-        "seen": seen,
+        "seen": _ended(second),
         "before": len(first.model.seen),
         "received": len(received),
     }
@@ -158,105 +234,55 @@ def early(
     config: Mapping[str, Any],
     cases: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """`fit` whose validation `losses` are given, with a `patience`; then a new trainer's `fit` on the same folder."""
+    """`fit` whose validation `losses` are given, with a `patience`; then a new trainer's `fit` on the same folder.
+
+    A loss of None is not a number. `best` is the epoch in best.pt, and how far its parameters are from those that were
+    validated in that epoch; None where there is no such file.
+    """
     torch.set_num_threads(1)
     runs = []
     for number, each in enumerate(cases):
         own = {**config, "epochs": len(each["losses"]), "patience": each["patience"]}
         case = Case(weight, inputs, targets, 8, own)
         pair = []
+        weights: list[Tensor] = []
         for start in (1.0, 0.5):
             trainer = case.make(student, Path(f"early-{number}"), start=start)
             given = iter(each["losses"])
-            trainer.validate = lambda given=given: ValidationResult(loss=next(given), accuracy=None, samples=8)
-            run = fields(trainer.fit(), TrainerRun, "fit()")
-            pair.append({"run": run, "batches": len(trainer.model.seen)})
+
+            def validate(given: Any = given, trainer: Any = trainer, weights: list[Tensor] = weights) -> Any:
+                weights.append(trainer.model.whole())
+                loss = next(given)
+                return ValidationResult(loss=math.nan if loss is None else loss, accuracy=None, samples=8)
+
+            trainer.validate = validate
+            run = instance(trainer.fit(), TrainerRun, "fit()")
+            pair.append(
+                {
+                    "ended": plain(run.ended, "TrainerRun.ended"),
+                    "epochs": len(run.epochs),
+                    "best_epoch": plain(run.best_epoch, "TrainerRun.best_epoch"),
+                    "batches": len(trainer.model.seen),
+                    "best": _best(Path(f"early-{number}", "best.pt"), weights),
+                }
+            )
         runs.append(pair)
     return {"runs": runs}
 
 
-def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> dict[str, Any]:
-    """Save at `steps`; be killed while saving; save `later`, also where the disk is full; look for the newest.
-
-    Files are looked at by loading them; the rest of a folder by name.
-    """
-    torch.set_num_threads(1)
-    module = student.module(CHECKPOINTS)
-    folder = Path("saved", "checkpoints")
-    payload = {"numbers": torch.arange(20_000, dtype=torch.float64)}
-    none = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
-    synced: list[str] = []
-    real_fsync, real_replace, real_rename = os.fsync, os.replace, os.rename
-
-    def fsync(fd: Any) -> None:
-        number = fd if isinstance(fd, int) else fd.fileno()
-        synced.append("folder" if os.path.isdir(f"/proc/self/fd/{number}") else "file")
-        real_fsync(number)
-
-    def replace(*given: Any, **named: Any) -> None:
-        synced.append("name")
-        real_replace(*given, **named)
-
-    for step in steps:
-        module.write_checkpoint(module.checkpoint_path(folder, step), {**payload, "steps": step}, keep=2)
-    kept = _names(folder)
-    was_killed = _killed_while_writing(module, module.checkpoint_path(folder, killed), {**payload, "steps": killed})
-    after_kill = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
-    os.fsync, os.replace, os.rename = fsync, replace, replace
+def _best(path: Path, weights: Sequence[Tensor]) -> list[Any] | None:
+    if not path.exists():
+        return None
+    state = torch.load(path, map_location="cpu", weights_only=True)
     try:
-        module.write_checkpoint(module.checkpoint_path(folder, later), {**payload, "steps": later}, keep=2)
-    finally:
-        os.fsync, os.replace, os.rename = real_fsync, real_replace, real_rename
-    cleaned = _names(folder)
-    failed = False
-    with disk_full_after(60_000):
-        try:
-            module.write_checkpoint(module.checkpoint_path(folder, later), {**payload, "steps": later + 1}, keep=2)
-        except Exception as error:
-            KEPT.append(error)
-            failed = True
-    after_failure = _names(folder)
-    newest = module.latest_checkpoint(folder)
-    read = plain(module.read_checkpoint(newest)["steps"], "read_checkpoint()") if newest else None
-    # A disk that lied: the newest is cut in two. Times of files say the opposite of their numbers.
-    bad = module.checkpoint_path(folder, 2 * later)
-    torch.save({**payload, "steps": 2 * later}, bad)
-    os.truncate(bad, 40_000)
-    if (touched := module.checkpoint_path(folder, steps[-1])).exists():
-        os.utime(touched, (4e9, 4e9))
-    older = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
-    return {
-        "none": none,
-        "kept": kept,
-        "killed": was_killed,
-        "after_kill": after_kill,
-        "cleaned": cleaned,
-        "synced": synced,
-        "failed": failed,
-        "after_failure": after_failure,
-        "newest": plain(_name(newest), "latest_checkpoint()"),
-        "steps": read,
-        "older": older,
-    }
+        found, epoch = state["model"], plain(state["epoch"], "epoch in best.pt")
+        weight = torch.cat([found["linear.weight"], found["linear.bias"].unsqueeze(1)], dim=1)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise WrongReturn(f"best.pt holds no model's state and epoch: {error!r}") from error
+    if not isinstance(epoch, int) or not 0 <= epoch < len(weights):
+        return [epoch, None]
+    return [epoch, float((weight - weights[epoch]).abs().max())]
 
 
-def _killed_while_writing(module: Any, path: Path, state: dict[str, Any]) -> bool:
-    """Write in another process, which is killed when it forces something to the disk or renames it; whether it was."""
-    child = os.fork()
-    if child == 0:
-        for name in ("fsync", "fdatasync", "sync", "replace", "rename", "renames", "link"):
-            setattr(os, name, lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL))
-        try:
-            module.write_checkpoint(path, state, keep=2)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
-
-
-def _names(folder: Path) -> list[str]:
+def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
-def _name(path: Any) -> str | None:
-    return None if path is None else Path(path).name

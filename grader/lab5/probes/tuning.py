@@ -38,7 +38,31 @@ def tuned(
     points = sequence(
         module.tune(watched, [PipelineSettings(**each) for each in settings], steps=steps, warmup=warmup), "tune()"
     )
-    return {"points": [fields(point, TuningPoint, "tune()") for point in points], "held": held()}
+    asked = held()
+    return {
+        "points": [fields(point, TuningPoint, "tune()") for point in points],
+        "held": asked,
+        "error": _error_of_a_broken_job(module, make, settings),
+    }
+
+
+def _error_of_a_broken_job(module: Any, make: Callable[[PipelineSettings], TrainingJob], settings: Any) -> str:
+    """What comes out of `tune` where the criterion finds targets of a wrong shape."""
+
+    def broken(each: PipelineSettings) -> TrainingJob:
+        job = make(each)
+
+        def criterion(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+
+        job.criterion = criterion
+        return job
+
+    try:
+        module.tune(broken, [PipelineSettings(**settings[0])], steps=1, warmup=0)
+    except Exception as error:
+        return type(error).__name__
+    return "no error"
 
 
 def use_everything_once(make: Callable[[PipelineSettings], TrainingJob]) -> None:
@@ -49,17 +73,25 @@ def use_everything_once(make: Callable[[PipelineSettings], TrainingJob]) -> None
 
 
 def chosen(student: Any, *, points: Sequence[dict[str, Any]], tolerances: Sequence[float | None]) -> dict[str, Any]:
-    """`choose` among made-up points, with each tolerance; and among none."""
+    """`choose` among made-up points, with each tolerance; and among none.
+
+    `exact` is what it takes of one that is half as fast, to the last bit, where half may be lost.
+    """
     module = student.module(TUNING)
     made = [TuningPoint(**{**each, "settings": PipelineSettings(**each["settings"])}) for each in points]
     best = []
     for tolerance in tolerances:
         options = {} if tolerance is None else {"tolerance": tolerance}
         best.append(fields(module.choose(made, **options), TuningPoint, "choose()"))
+    pair = [
+        TuningPoint(settings=PipelineSettings(batch_size=size), samples_per_second=speed, utilization=0.5)
+        for size, speed in ((64, 4096.0), (32, 2048.0))
+    ]
+    exact = fields(module.choose(pair, tolerance=0.5), TuningPoint, "choose()")
     try:
         module.choose([])
     except ValueError:
-        return {"best": best, "refused": True}
+        return {"best": best, "exact": exact, "refused": True}
     except Exception:
-        return {"best": best, "refused": False}
-    return {"best": best, "refused": False}
+        return {"best": best, "exact": exact, "refused": False}
+    return {"best": best, "exact": exact, "refused": False}

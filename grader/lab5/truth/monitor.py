@@ -41,7 +41,30 @@ DCGM = {
 DCGM_FACTORS = {"utilization_ratio": 100.0, "memory_used_bytes": 2.0**-20, "energy_joules": 1e3, "sm_clock_hertz": 1e-6}
 """Percent, MiB, millijoules, MHz."""
 
+REASONS = {
+    0x001: "idle",
+    0x002: "application_clocks",
+    0x004: "power_cap",
+    0x008: "hardware_slowdown",
+    0x010: "sync_boost",
+    0x020: "thermal_slowdown",
+    0x040: "hardware_thermal_slowdown",
+    0x080: "power_brake",
+    0x100: "display_clocks",
+}
+"""Bits of NVML's answer (nvml.h)."""
+SEVERITIES = {
+    "GpuHot": "warning",
+    "GpuThrottled": "warning",
+    "GpuMemoryNearlyFull": "warning",
+    "GpuUnderused": "info",
+    "GpuErrors": "critical",
+    "GpuLost": "critical",
+    "LossNotFinite": "critical",
+    "TrainingStalled": "critical",
+}
 _SERIES = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+_REASON = re.compile(r'(?:^|,)reason="(\w+)"')
 _GPU = re.compile(r'(?:^|,)gpu="(\d+)"')
 
 _SLOWED_BY = {"hardware_slowdown", "thermal_slowdown", "hardware_thermal_slowdown", "power_brake"}
@@ -76,7 +99,7 @@ def gpu(fresh: Fresh, index: int) -> dict[str, Any]:
         "ecc": fresh.integer(1, 9),
         "sent_kilobytes": fresh.integer(10_001, 999_999),
         "received_kilobytes": fresh.integer(10_001, 999_999),
-        "reasons": 0x4,
+        "reasons": sum(bit for bit in (*REASONS, 0x200) if fresh.integer(0, 1)),
         "xids": [79] * fresh.integer(1, 4),
     }
 
@@ -121,7 +144,22 @@ def kinds(text: str) -> dict[str, str]:
     return {row[2]: row[3] for row in rows if row[2] in names}
 
 
-def records(text: str | None) -> list[dict[str, Any]]:
+def reasons(text: str) -> dict[tuple[str, str], float]:
+    """The values of gpu_throttled in Prometheus' text format, by GPU and reason."""
+    found = {}
+    for line in text.splitlines():
+        parts = _SERIES.match(line)
+        if parts is not None and parts[1] == "gpu_throttled":
+            index, reason = _GPU.search(parts[2] or ""), _REASON.search(parts[2] or "")
+            if index and reason:
+                with contextlib.suppress(ValueError):
+                    found[index[1], reason[1]] = float(parts[3])
+    return found
+
+
+def records(
+    text: str | None, needed: Sequence[str] = ("time", "step", "metrics", "gpus", "alerts")
+) -> list[dict[str, Any]]:
     """The records of metrics.jsonl, which must be strict JSON."""
     require(text is not None, "there is no metrics.jsonl in log_dir")
 
@@ -135,9 +173,9 @@ def records(text: str | None) -> list[dict[str, Any]]:
         except ValueError as error:
             require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
         require(
-            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
+            isinstance(record, dict) and set(needed) <= record.keys(),
             f"a line of metrics.jsonl lacks something: {line[:100]}",
-            "an object with time, step, metrics, gpus and alerts",
+            f"an object with {', '.join(needed)}",
         )
         found.append(record)
     return found
@@ -236,8 +274,8 @@ def on_and_off(fresh: Fresh, samples: int) -> list[bool]:
 
 def expected_alerts(
     rules: Mapping[str, Mapping[str, float]], given: Sequence[Mapping[str, Any]]
-) -> list[list[tuple[str, int | None, float, float | None]]]:
-    """(rule, gpu, since, value) of the alerts at each snapshot; a value of None is not compared."""
+) -> list[list[tuple[str, int | None, float, float]]]:
+    """(rule, gpu, since, value) of the alerts at each snapshot."""
     since: dict[tuple[str, int | None], float] = {}
     told = []
     for snapshot in given:
@@ -256,16 +294,16 @@ def expected_alerts(
     return told
 
 
-def _broken(name: str, limit: float | None, snapshot: Mapping[str, Any]) -> dict[int | None, float | None]:
+def _broken(name: str, limit: float | None, snapshot: Mapping[str, Any]) -> dict[int | None, float]:
     """For which GPUs, or None for the training, a rule's condition holds."""
     if name == "LossNotFinite":
         loss = float(snapshot.get("metrics", {}).get("loss", 0.0))
-        return {} if math.isfinite(loss) else {None: None}
+        return {} if math.isfinite(loss) else {None: loss}
     if name == "TrainingStalled":
         last = snapshot.get("step_time")
         waited = 0.0 if last is None else snapshot["time"] - last
         return {None: waited} if waited > (limit or 0.0) else {}
-    found: dict[int | None, float | None] = {}
+    found: dict[int | None, float] = {}
     for reading in snapshot.get("gpus", []):
         value = _value(name, limit or 0.0, reading)
         if value is not None:

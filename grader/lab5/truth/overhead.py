@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from gradebox.assertions import number, require, require_between, seconds
+from gradebox.assertions import number, require, require_between, require_equal, seconds
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.shared.programs import picture_and_json
@@ -33,6 +33,7 @@ def judge(submission: Submission, fresh: Fresh) -> None:
     )
     for name in _TIMES:
         require_between(row[name], 1e-9, 60, what=name, hint="seconds, by time.perf_counter()")
+    require_equal([row["steps"], row.get("device")], [_STEPS, "cpu"], what=f"steps and device, with --steps {_STEPS}")
     ratio = row["monitored_step_seconds"] / row["bare_step_seconds"]
     require_between(
         number(row["overhead_ratio"], "overhead_ratio") + 1,

@@ -64,6 +64,14 @@ def wait_inside(fresh: Fresh, region: str) -> dict[str, Any]:
     }
 
 
+def nothing_ran(fresh: Fresh, *, waited: bool) -> dict[str, Any]:
+    """One gap from start to stop, in which the host waits for a moment, or never."""
+    given = wait_inside(fresh, "data")
+    begin = given["start"] + 9 * GRID_SECONDS
+    waits = [[begin, begin + 6 * GRID_SECONDS]] if waited else []
+    return {**given, "kernels": [], "waits": waits, "regions": {"data": [], "transfer": []}}
+
+
 def account(given: Mapping[str, Any]) -> dict[str, float]:
     """Seconds per step of each of `NAMES`, moment by moment."""
     start, stop = given["start"], given["stop"]

@@ -26,7 +26,10 @@ def rate(config: Mapping[str, Any], step: int, total: int) -> float:
 
 @dataclass
 class Sgd:
-    """A linear model under SGD with momentum, half squared distances, and gradients clipped to a norm."""
+    """A linear model under SGD with momentum, half squared distances, and gradients clipped to a norm.
+
+    The last column of the weight is the bias: the last of the inputs is always 1.
+    """
 
     weight: Array
     momentum: float
@@ -34,14 +37,22 @@ class Sgd:
     velocity: Array = field(init=False)
     norms: list[float] = field(default_factory=list)
     """Of the gradients, before clipping."""
+    losses: list[float] = field(default_factory=list)
+    """Summed over the samples of each step, as they were before it; of steps that were left out, too."""
 
     def __post_init__(self) -> None:
         self.weight = np.asarray(self.weight, dtype=np.float64).copy()
         self.velocity = np.zeros_like(self.weight)
 
+    def look(self, inputs: Array, targets: Array) -> Array:
+        """How far the outputs are from the targets; notes the loss."""
+        apart: Array = inputs @ self.weight.T - targets
+        self.losses.append(0.5 * float(np.square(apart).sum()))
+        return apart
+
     def step(self, inputs: Array, targets: Array, rate: float) -> None:
         """One step on the mean over all these samples."""
-        apart = inputs @ self.weight.T - targets
+        apart = self.look(inputs, targets)
         gradient = apart.T @ inputs / len(inputs)
         norm = float(np.linalg.norm(gradient))
         self.norms.append(norm)
@@ -89,13 +100,26 @@ class Case:
     def total_steps(self, ranks: int) -> int:
         return int(self.config["epochs"] * math.ceil(self.batches(ranks) / self.config["accumulation_steps"]))
 
-    def follow(self, steps: Sequence[Sequence[int]], total: int) -> Sgd:
-        """The weights after these steps, computed in float64."""
+    def follow(self, steps: Sequence[Sequence[int]], total: int, taken: Sequence[int] | None = None) -> Sgd:
+        """The weights after these steps, computed in float64; only those at `taken` are made, by default all."""
         model = Sgd(self.weight, self.config["momentum"], self.config["max_grad_norm"])
         inputs, targets = np.asarray(self.inputs, np.float64), np.asarray(self.targets, np.float64)
+        inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
+        made = 0
         for index, numbers in enumerate(steps):
-            model.step(inputs[numbers], targets[numbers], rate(self.config, index, total))
+            if taken is None or index in taken:
+                model.step(inputs[numbers], targets[numbers], rate(self.config, made, total))
+                made += 1
+            else:
+                model.look(inputs[numbers], targets[numbers])
         return model
+
+    def loss(self, weight: Array) -> float:
+        """The mean over all samples with these weights."""
+        model = Sgd(weight, 0.0, None)
+        inputs = np.concatenate([np.asarray(self.inputs, np.float64), np.ones((len(self.inputs), 1))], axis=1)
+        model.look(inputs, np.asarray(self.targets, np.float64))
+        return model.losses[0] / len(inputs)
 
 
 def case(fresh: Fresh, *, ranks: int = 1, epochs: int = 2, accumulation: int = 3) -> Case:
@@ -103,7 +127,7 @@ def case(fresh: Fresh, *, ranks: int = 1, epochs: int = 2, accumulation: int = 3
     batch_size, features, outputs = fresh.integer(4, 6), fresh.odd(5, 9), fresh.integer(2, 4)
     last = fresh.integer(1, batch_size - 2)
     samples = ranks * (4 * batch_size + last)
-    weight, inputs = fresh.normal(outputs, features), fresh.normal(samples, features)
+    weight, inputs = fresh.normal(outputs, features + 1), fresh.normal(samples, features)
     return Case(
         weight=weight,
         inputs=inputs,

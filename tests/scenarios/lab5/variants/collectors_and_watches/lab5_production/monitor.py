@@ -88,18 +88,24 @@ class GPUMonitor:
         self.state, self.asking = Lock(), Lock()
         self.samples, self.seconds = 0, 0.0
         self.closed = False
-        self.reader = gpu_readings.GpuReader()
-        self.message = self.reader.message
-        if self.message:
-            _log.warning("monitor: %s", self.message)
         self.sinks = []
         if log_dir is not None:
             folder = pathlib.Path(log_dir)
             folder.mkdir(parents=True, exist_ok=True)
             self.sinks = [_Lines(folder), _Events(folder)]
+        self.reader = gpu_readings.GpuReader()
+        self.message = self.reader.message
+        if self.message:
+            _log.warning("monitor: %s", self.message)
         self.registry.register(_Collector(self))
+        try:
+            self.server = None if port is None else Server(self, port)
+        except OSError:
+            for sink in self.sinks:
+                sink.close()
+            self.reader.close()
+            raise
         self.sample()
-        self.server = None if port is None else Server(self, port)
         if self.server:
             self.url = self.server.url
         self._wind()
@@ -145,7 +151,12 @@ class GPUMonitor:
             new = self._judge()
             logged = self._snapshot(metrics)
             for sink in self.sinks:
-                sink.take(logged)
+                try:
+                    sink.take(logged)
+                except OSError as error:
+                    _log.error("%s cannot be written: %s", type(sink).__name__, error)
+                    self.sinks = []
+                    break
             self.seconds += time.perf_counter() - begin
         self._tell(new)
 
@@ -165,7 +176,10 @@ class GPUMonitor:
 
     def _tell(self, new):
         for alert in new:
-            self.on_alert(alert)
+            try:
+                self.on_alert(alert)
+            except Exception:
+                _log.exception("on_alert")
 
     def snapshot(self):
         if self.silent:

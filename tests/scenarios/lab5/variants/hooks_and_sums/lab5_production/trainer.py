@@ -138,6 +138,10 @@ class ProductionTrainer:
             summed += float(loss.detach())
             weights += weight
         total_loss, total, stop = self._together(summed, weights, self.must_stop)
+        if total == 0:
+            self.stopped = stop > 0
+            self.current["windows"] += 1
+            return
         self.scaler.unscale_(self.optimizer)
         for parameter in self.model.parameters():
             if parameter.grad is not None:  # it has divided by the ranks already

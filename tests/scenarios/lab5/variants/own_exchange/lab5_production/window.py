@@ -19,6 +19,9 @@ class WindowTrainer(TrainerParts):
         sizes = [count_targets(targets) for _, targets in window]
         total, stop = self.sum_over_ranks(sum(sizes), float(self.told_to_stop))
         self.stopping = bool(stop)
+        if total == 0:
+            self.progress.skipped_steps += 1
+            return False
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)

@@ -1,0 +1,145 @@
+"""Judges what Lab 5's monitor does when something beside it goes wrong, and what it counts. `monitoring.py` asks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from gradebox.assertions import number, require, require_between, require_close, require_equal
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab5.truth.monitor import gpu, records, series
+
+_SHARE = 0.6
+"""Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
+
+
+def unharmed(submission: Submission, fresh: Fresh) -> tuple[int, list[float], Seen]:
+    """A monitor to which bad things happen; the same for all checks of a grading."""
+    draw = fresh.shared("lab5.unharmed")
+    hot, losses = draw.integer(86, 99), [round(draw.uniform(1, 3), 3) for _ in range(3)]
+    given = [{key: value for key, value in gpu(draw, 0).items() if key != "celsius"}]
+    seen = submission.probe(
+        "lab5.monitoring_care.unharmed", device="cpu", gpus=given, hot=hot, losses=losses, logs=60, question=0.004
+    )
+    return hot, losses, seen
+
+
+def refused(submission: Submission, fresh: Fresh) -> tuple[int, Seen]:
+    """Monitors that cannot begin, beside GPUs of which one has no handle: its index, and what was seen."""
+    draw = fresh.shared("lab5.refused")
+    gpus = [gpu(draw, index) for index in range(3)]
+    index = draw.integer(0, 2)
+    gpus[index]["no_handle"] = True
+    interval = -round(draw.uniform(0.1, 2.0), 2)
+    return index, submission.probe("lab5.monitoring_care.refused", device="cpu", gpus=gpus, interval=interval)
+
+
+def require_no_training_ended(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a full disk and an `on_alert` that raises cost a line each, and nothing else."""
+    _, losses, seen = unharmed(submission, fresh)
+    first, *later = seen.full
+    for place, each in enumerate(seen.full):
+        require_equal(
+            each["error"], "", what=f"error of log_metrics() number {place} on a disk that is full",
+            hint="a monitor never ends a training: say it, and go on without files",
+        )  # fmt: skip
+    require(bool(first["said"].strip()), "the monitor says nothing when its disk is full", "one line on standard error")
+    said = "".join(each["said"] for each in later)
+    require(not said.strip(), f"the monitor says again and again that its disk is full: {said[:120]!r}", "say it once")
+    loss = series(seen.after_full).get(("training_loss", ""))
+    require_equal(loss, losses[0] + 2, what="training_loss in /metrics, logged when the disk was full")
+    require_equal(seen.closed["error"], "", what="error of close() after the disk was full")
+    alerts = seen.alerts
+    what = "where on_alert raises"
+    require_equal(alerts["error"], "", what=f"error of log_metrics() {what}", hint="see on_alert in the docstring")
+    require_equal(alerts["told"], ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}")
+    require(
+        alerts["samples_later"] >= 3,
+        f"{alerts['samples_later']} samples were taken {what} in the background",
+        "an exception ends a thread: catch what others' functions raise, say it, and go on",
+    )
+    require("mailbox" in alerts["said"], f"{what}, nothing on standard error says what it raised")
+
+
+def require_counted(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless the monitor's own time is that of samples and of log_metrics, and nothing is left where it fails."""
+    _, _, seen = unharmed(submission, fresh)
+    spent = [
+        number(series(text).get(("monitor_seconds_total", "")), "monitor_seconds_total") for text in seen.costs["texts"]
+    ]
+    calls = zip(("60 calls of log_metrics", "a sample"), seen.costs["took"], pairwise(spent), strict=True)
+    for name, took, (before, after) in calls:
+        require_between(
+            after - before,
+            _SHARE * took,
+            took,
+            what=f"seconds that monitor_seconds_total rose by in {name}, which took {took:.3g} seconds",
+            hint="it is what all samples and all calls of log_metrics took",
+        )
+    before, after = seen.moments["history"]
+    require_equal([before, after], [1, 2], what="snapshots in history after three calls of log_metrics, then a sample")
+    _, other = refused(submission, fresh)
+    for name, case in other.cases.items():
+        wanted = "ValueError" if name.startswith("interval") else "OSError"
+        require_equal(case["error"], wanted, what=f"error of GPUMonitor() with {name}")
+        require_equal(
+            [case["threads"], case["left_open"]],
+            [0, 0],
+            what=f"threads, and nvmlInit without nvmlShutdown, that GPUMonitor() with {name} left behind",
+            hint="close what is open before the error goes on",
+        )
+    require(not seen.closed["answers"], "the server still answers after close()")
+
+
+def require_step_times(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless the time of a step is when it changed; one with RANK 1 is silent; a file is continued."""
+    _, losses, seen = unharmed(submission, fresh)
+    (begin, first, end), (_, again, _), (low, smaller, high) = seen.moments["moments"]
+    hint = "step_time is when the step last changed: a stalled training may log the same step again"
+    require_between(number(first, "Snapshot.step_time"), begin - 0.01, end + 0.01, what="step_time of step 7")
+    require_equal(again, first, what="step_time after step 7 was logged again", hint=hint)
+    require_between(
+        number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3", hint=hint
+    )
+    found = series(seen.moments["text"])
+    moment = number(found.get(("training_last_step_timestamp_seconds", "")), "training_last_step_timestamp_seconds")
+    require_close(moment, smaller, relative=1e-12, what="training_last_step_timestamp_seconds in /metrics")
+    loss = number(found.get(("training_loss", "")), "training_loss")
+    require_close(loss, losses[-1], relative=1e-6, what="training_loss, logged as a tensor of one number")
+    require_equal(seen.lines, '{"earlier": true}', what="first line of a metrics.jsonl that was there before")
+    _, other = refused(submission, fresh)
+    require_equal(
+        other.ranks["silent"], [0, False, None],
+        what="where RANK is 1 in the environment: starts of NVML, whether its folder is there, url",
+        hint="rank 0 alone monitors; without the argument the environment says which rank this is",
+    )  # fmt: skip
+    hint = "a CollectorRegistry of its own: two monitors do not disturb each other"
+    what = "whether two monitors have one registry, and one of them the other's training_loss"
+    require_equal(other.ranks["shared"], [False, False], what=what, hint=hint)
+    require_equal(
+        other.ranks["told"], 2, what="starts of NVML by two monitors with rank=0, RANK is 1", hint="the argument counts"
+    )
+
+
+def require_handles(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a GPU without a handle is one that is not up."""
+    without, seen = refused(submission, fresh)
+    up: list[Any] = [[index, index != without] for index in range(3)]
+    what = f"index and up of GpuReader.read(), where NVML gives no handle of GPU {without}"
+    require_equal(seen.up, up, what=what, hint="it is there, as one that is not up; the others are read")
+    require_equal(seen.unit, "KeyError", what="error of base_value('furlongs', 1.0)")
+    require_equal(seen.after, 0, what="readings of GpuReader.read() after close()")
+    require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after GpuReader.close()")
+
+
+def require_record(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a line without a step has no step."""
+    _, _, seen = unharmed(submission, fresh)
+    (record,) = records(seen.record, needed=("time", "metrics", "gpus", "alerts"))
+    require(seen.record.endswith("\n"), f"jsonl_line() gives {seen.record!r}, without a newline at its end")
+    require_equal(
+        record,
+        {"time": 1.5, "metrics": {}, "gpus": [], "alerts": []},
+        what="jsonl_line() of a snapshot before the first step",
+    )

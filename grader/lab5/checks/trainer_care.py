@@ -1,0 +1,190 @@
+"""Judges of Lab 5's trainer: targets that do not count, generators, entries of the log. `pipeline.py` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab5.truth import tokens
+from grader.lab5.truth.training import Case, rate, windows
+
+RTOL = 1e-9
+SINGLE = 1e-5
+"""TensorBoard keeps float32."""
+TAGS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/samples_per_second")
+_GENERATORS = {"torch": "PyTorch's", "numpy": "NumPy's", "python": "Python's", "cuda": "the GPU's"}
+
+
+def tagged(submission: Submission, fresh: Fresh) -> tuple[tokens.Tokens, list[Seen]]:
+    """An epoch over sequences, and a validation; the same for all checks of a grading."""
+    given = tokens.draw(fresh.shared("lab5.tokens"))
+    return given, submission.rank_probe("lab5.counting.tokens", 2, device="cpu", **given.given())
+
+
+def require_counted_targets(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless targets of -100 count nowhere, and a window without any other is left out."""
+    given, seen = tagged(submission, fresh)
+    wanted = tokens.follow(given)
+    what = "train_epoch() on 2 ranks over sequences, windows of 2 batches; in the first window no target of rank 0's "
+    what += "first batch counts, in the second none at all"
+    for rank, each in enumerate(seen):
+        require_equal(
+            [each.result[name] for name in ("samples", "optimizer_steps", "skipped_steps")],
+            [wanted.counted, 2, 1],
+            what=f"{what}: samples, optimizer_steps and skipped_steps on rank {rank}",
+            hint="targets of -100 do not count; a window without any other moves nothing, and counts as skipped",
+        )
+        require_equal(each.steps, 2, what=f"{what}: ProductionTrainer.steps")
+        moved = rate(given.config, 2, tokens.WINDOWS)
+        require_close(each.next_rate, moved, relative=1e-6, what=f"{what}: learning rate of the next step")
+        require_arrays_close(
+            each.weight,
+            wanted.weight,
+            rtol=RTOL,
+            atol=RTOL,
+            what=f"{what}: weights of rank {rank}",
+            hint="weigh each batch by the targets that count, and divide by those of the window on all ranks",
+        )
+        require_close(each.result["loss"], wanted.loss, relative=1e-6, what=f"{what}: EpochResult.loss")
+
+
+def require_counted_validation(told: dict[str, Any], given: tokens.Tokens, ranks: int) -> None:
+    """Fail unless a validation of sequences weighs the targets that count, and has no accuracy."""
+    wanted = tokens.follow(given)
+    what = f"validate() over sequences, most of whose targets do not count, on {ranks} ranks"
+    require_equal(told["samples"], wanted.counted, what=f"{what}: samples")
+    require_close(told["loss"], wanted.validation, relative=1e-6, what=f"{what}: loss")
+    require_equal(told["accuracy"], None, what=f"{what}: accuracy", hint="outputs are no [N, classes]")
+
+
+def require_generators(seen: Seen, what: str) -> None:
+    """Fail unless saving draws nothing, and loading puts every generator back."""
+    before, saved, loaded = seen.drawn
+    for name, found in saved.items():
+        whose = f"{what}: {_GENERATORS[name]} random numbers (a hash of their state)"
+        require_equal(
+            found, before[name], what=f"{whose} after save_checkpoint()", hint="saving draws no random number"
+        )
+    for name, found in loaded.items():
+        require_equal(
+            found,
+            before[name],
+            what=f"{what}: {_GENERATORS[name]} random numbers (a hash of their state) after load_checkpoint()",
+            hint="capture_random_state and restore_random_state: all of each generator's state, put back last",
+        )
+
+
+def require_same_generators(seen: Seen, what: str) -> None:
+    """Fail unless the next random numbers after a run in two parts are those after a run in one."""
+    for name, wanted in seen.expected["random"].items():
+        found = seen.seen["random"][name]
+        require_equal(found, wanted, what=f"{what}: {_GENERATORS[name]} random numbers in the end (a hash)")
+
+
+def require_refusals(refused: dict[str, str]) -> None:
+    """Fail unless a checkpoint that does not fit is refused, each with its own error."""
+    for name, wanted in (
+        ("no such file", "OSError"),
+        ("a model of another shape", "RuntimeError"),
+        ("a loader with other batches", "ValueError"),
+    ):
+        require_equal(refused.get(name), wanted, what=f"kind of load_checkpoint()'s error: {name}")
+
+
+def require_entries(given: Case, seen: Sequence[Seen], every: int) -> None:
+    """Fail unless rank 0's entries are of the right steps, and say what the steps were."""
+    first = seen[0]
+    numbers, per_epoch = [each.seen for each in seen], given.batches(len(seen))
+    size, total = given.config["accumulation_steps"], given.total_steps(len(seen))
+    steps = windows(numbers, per_epoch, size)
+    truth = given.follow(steps, total)
+    logged = list(range(every, total + 1, every))
+    for tag in TAGS:
+        found = [int(row[0]) for row in first.entries.get(tag, [])]
+        require_equal(found, logged, what=f"steps of TensorBoard's {tag}, one entry after every {every} steps")
+    wanted = {
+        "train/loss": [truth.losses[step - 1] / len(steps[step - 1]) for step in logged],
+        "train/learning_rate": [rate(given.config, step - 1, total) for step in logged],
+        "train/grad_norm": [truth.norms[step - 1] for step in logged],
+    }
+    hints = {
+        "train/loss": "of that window, over the samples of all ranks",
+        "train/learning_rate": "of the step that was made, not of the next one",
+        "train/grad_norm": "before clipping, of all parameters together",
+    }
+    for tag, values in wanted.items():
+        for step, row, value in zip(logged, first.entries[tag], values, strict=True):
+            require_close(row[1], value, relative=SINGLE, what=f"{tag} of step {step}", hint=hints[tag])
+    _require_rates(first.entries["train/samples_per_second"], steps, per_epoch, size, every)
+    told = {step: sorted(values) for step, *values in _by_step(first.entries)}
+    require_equal(sorted({int(step) for step, _ in first.told}), sorted(told), what="steps that `monitor` was told of")
+    for step in logged:
+        values = [value for at, each in first.told if at == step for value in each]
+        for one, other in zip(sorted(values), told[step], strict=False):
+            require_close(one, other, relative=SINGLE, what=f"metrics of step {step} that `monitor` was told")
+        require_equal(len(values), len(told[step]), what=f"metrics of step {step} that `monitor` was told")
+    for each in seen[1:]:
+        require_equal(each.told, [], what="metrics that the `monitor` of rank 1 was told")
+
+
+def _require_rates(
+    rows: Sequence[Sequence[float]], steps: Sequence[Sequence[int]], per_epoch: int, size: int, every: int
+) -> None:
+    """Most rates between two entries of an epoch are samples of all ranks by the time between the two."""
+    windows_per_epoch = -(-per_epoch // size)
+    ratios = []
+    for (before, _, begin), (step, told, end) in pairwise(rows):
+        if (int(before) - 1) // windows_per_epoch == (int(step) - 1) // windows_per_epoch:
+            samples = sum(len(numbers) for numbers in steps[int(step) - every : int(step)])
+            ratios.append(told * (end - begin) / samples)
+    ratios.sort()
+    # Each step sleeps, so moments hardly matter; the first entry waits for TensorBoard, and machines are busy.
+    require_between(
+        ratios[len(ratios) // 2],
+        0.6,
+        1.7,
+        what="train/samples_per_second, by the samples of all ranks between two entries and their times (median)",
+        hint="all samples since the entry before, on all ranks",
+    )
+
+
+def _by_step(entries: dict[str, list[list[float]]]) -> list[list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for rows in entries.values():
+        for step, value, _ in rows:
+            found.setdefault(int(step), []).append(value)
+    return [[step, *values] for step, values in found.items()]
+
+
+def require_one_log(seen: Seen, every: int, total: int) -> None:
+    """Fail unless a run that went back to an older checkpoint shows every step once."""
+    for tag in TAGS[:3]:
+        found = [int(row[0]) for row in seen.again.get(tag, [])]
+        require_equal(
+            found,
+            list(range(every, total + 1, every)),
+            what=f"steps of TensorBoard's {tag} after a run went back to an older checkpoint and on to the end",
+            hint="load_checkpoint tells the log (resume_at): entries of later steps no longer count",
+        )
+
+
+def require_run(run: dict[str, Any], elapsed: float, given: Case, ranks: int) -> None:
+    """Fail unless a `TrainerRun` says where and how it ran."""
+    total = given.total_steps(ranks)
+    require_equal(
+        [run[name] for name in ("device", "dtype", "world_size", "ended", "optimizer_steps", "final_scale")],
+        ["cpu", "float32", ranks, "finished", total, None],
+        what="TrainerRun: device, dtype, world_size, ended, optimizer_steps and final_scale",
+    )
+    next_rate = rate(given.config, total, total)
+    require_close(run["learning_rate"], next_rate, relative=1e-6, what="TrainerRun.learning_rate, of the next step")
+    require_between(
+        number(run["seconds"], "TrainerRun.seconds"), 0.7 * elapsed, 1.01 * elapsed, what="TrainerRun.seconds"
+    )
+    losses = [number(test["loss"], "loss in TrainerRun.validations") for test in run["validations"]]
+    require_equal(run["best_epoch"], losses.index(min(losses)), what=f"TrainerRun.best_epoch of losses {losses}")
+    require(len(losses) == given.config["epochs"], f"{len(losses)} validations of {given.config['epochs']} epochs")

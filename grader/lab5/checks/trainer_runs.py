@@ -1,0 +1,161 @@
+"""Judges whole runs of Lab 5's trainer: one that is told to stop, one that stops early, and the bits of two parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradebox.assertions import (
+    CheckFailed,
+    require,
+    require_arrays_close,
+    require_between,
+    require_equal,
+)
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.lab5.truth.training import Case, case
+
+_STATES = "model, optimizer, scheduler, scaler, steps, random numbers of each rank, the loader's position"
+
+
+def require_same(seen: Seen, what: str, name_of_found: str = "seen") -> None:
+    """Fail unless the resumed run ended as the uninterrupted one did, bit for bit; says what differs first."""
+    expected, found = seen.expected, seen[name_of_found]
+    tail = expected["seen"][len(expected["seen"]) - len(found["seen"]) :]
+    if found["seen"] != tail or not found["seen"]:
+        where = next((i for i, (a, b) in enumerate(zip(found["seen"], tail, strict=False)) if a != b), 0)
+        raise CheckFailed(
+            f"{what}: it went through {len(found['seen'])} batches, and batch {where} of them has samples "
+            f"{found['seen'][where] if found['seen'] else 'none'}, expected {tail[where] if tail else 'none'}",
+            "the loader's state_dict says where it is; load it back, and do not send it to the epoch's beginning",
+        )
+    for name, means in (
+        ("steps", "optimizer steps in all"),
+        ("scheduler", "learning rate of the next step (hexadecimal)"),
+        ("scale", "loss scale"),
+    ):
+        require_equal(found[name], expected[name], what=f"{what}: {means}", hint=f"a checkpoint holds {_STATES}")
+    require_arrays_close(
+        seen[f"{name_of_found}/weight"],
+        seen["expected/weight"],
+        rtol=0,
+        what=f"{what}: weights against those of an uninterrupted run",
+        hint=f"they must be the same bits. A checkpoint holds {_STATES}; dropout draws from the random numbers",
+    )
+    for name, means in (("model", "model's"), ("optimizer", "optimizer's")):
+        require_equal(found[name], expected[name], what=f"{what}: hash of the {means} state")
+
+
+def judge_signals(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a run that SIGTERM stopped goes on where it was."""
+    for ranks in (1, 2):
+        shared = fresh.shared(f"lab5.sigterm{ranks}")
+        given = case(shared, ranks=ranks, epochs=3, accumulation=2)
+        arguments = given.given(save_every_steps=2, keep_checkpoints=99)
+        validating = shared.integer(1, len(given.inputs)) if ranks == 1 else None
+        # In the first epoch of the last rank, but not in its last window: there the epoch would be complete.
+        at = shared.integer(2, 3 * given.batch_size)
+        seen = submission.rank_probe(
+            "lab5.resume.terminated", ranks, device="cpu", **arguments, at=at, signalled=ranks - 1,
+            validating=validating,
+        )  # fmt: skip
+        total, last = given.total_steps(ranks), -(-given.batches(ranks) // 2)
+        saved = [step for step in range(1, total + 1) if step % last == 0 or step % 2 == 0]
+        require_equal(
+            seen[0].files,
+            [f"step-{step:08d}.pt" for step in saved],
+            what=f"checkpoints of fit() on {ranks} ranks with save_every_steps=2, {last} steps to an epoch",
+            hint="after every save_every_steps steps of the run, and after each epoch's validation",
+        )
+        for rank, each in enumerate(seen):
+            what = f"fit() on {ranks} rank{'s' if ranks > 1 else ''}, SIGTERM to rank {ranks - 1}: rank {rank}"
+            require_equal(each.received, 0, what=f"{what}: times that SIGTERM went past fit()")
+            require_equal(each.stopped["ended"], "signal", what=f"{what}: TrainerRun.ended")
+            batches = given.batches(ranks)
+            require(
+                each.before < batches,
+                f"{what}: {each.before} batches before it stopped, though the signal came in the first {batches}",
+                "look after each window whether any rank was told to stop; every rank must come to the same answer",
+            )
+            require_same(each, f"{what}, then fit() by a new trainer")
+            for name in ("epochs", "validations", "ended", "optimizer_steps", "best_epoch"):
+                require_equal(
+                    each.again[name],
+                    each.uninterrupted[name],
+                    what=f"{what}, then fit() by a new trainer: TrainerRun.{name} against an uninterrupted run",
+                    hint="what an epoch had summed up belongs to the checkpoint, and what fit() has made, too",
+                )
+            if validating is not None:
+                _judge_signal_in_validation(each, given)
+
+
+def _judge_signal_in_validation(seen: Seen, given: Case) -> None:
+    """SIGTERM came while the first epoch was validated."""
+    what = "fit() where SIGTERM comes during the first validation"
+    require_equal(seen.validation_received, 0, what=f"{what}: times that SIGTERM went past fit()")
+    require_equal(seen.validation_stopped["ended"], "signal", what=f"{what}: TrainerRun.ended")
+    require_between(
+        seen.validation_before - given.batches(1),
+        0,
+        given.config["accumulation_steps"],
+        what=f"{what}: batches of the second epoch before it stopped",
+        hint="at most one window follows",
+    )
+    require_same(seen, f"{what}, then fit() by a new trainer", "validation_seen")
+    for name in ("epochs", "validations", "ended", "optimizer_steps"):
+        told, wanted = seen.validation_again[name], seen.uninterrupted[name]
+        require_equal(told, wanted, what=f"{what}, then fit() by a new trainer: TrainerRun.{name}")
+
+
+def judge_early(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a run stops when patience ends, and best.pt is that of its best epoch."""
+    arguments = case(fresh.shared("lab5.early")).given()
+    del arguments["batch_size"]
+    cases = [*(_until_it_stops(fresh) for _ in range(3)), _without_a_number(fresh)]
+    cases[0]["losses"] = cases[0]["losses"][: cases[0]["best"] + 1 + cases[0]["patience"]]  # both end at once
+    asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
+    runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
+    for each, (first, second) in zip(cases, runs, strict=True):
+        best, patience = each["best"], each["patience"]
+        epochs = (0 if best is None else best + 1) + patience
+        shown = ["NaN" if loss is None else round(loss, 2) for loss in each["losses"][:epochs]]
+        last = len(each["losses"]) == epochs
+        what = f"fit() with patience {patience} and validation losses {shown}, then "
+        what += "no epoch is left" if last else "lower"
+        for run, name in ((first, what), (second, f"{what}; started again")):
+            require_equal(
+                [run["ended"], run["epochs"], run["best_epoch"]],
+                ["finished" if last else "early", epochs, best],
+                what=f"{name}: TrainerRun.ended, epochs, best_epoch",
+                hint="an equal loss is not lower; the count begins anew with each lower one, and survives a "
+                "resume; a loss that is not a number is never the lowest",
+            )
+            require_equal(
+                run["best"],
+                None if best is None else [best, 0.0],
+                what=f"{name}: epoch in best.pt, and how far its parameters are from those validated in it",
+                hint="the parameters of the best epoch so far, written when it was the best",
+            )
+        require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
+
+
+def _until_it_stops(fresh: Fresh) -> dict[str, Any]:
+    """Validation losses: up and down to the `best`, then `patience` that are not lower, one equal, one no number.
+
+    Then lower.
+    Before the best, fewer than `patience` in a row are not lower.
+    """
+    patience, best = fresh.integer(2, 3), fresh.integer(1, 6)
+    lowest = fresh.uniform(0.5, 0.6)
+    losses, missed = [lowest + 0.5], 0
+    for _ in range(best - 1):
+        missed = missed + 1 if missed < patience - 1 and fresh.integer(0, 1) else 0
+        losses.append(min(losses) + fresh.uniform(0.01, 0.05) * (1 if missed else -1))
+    after = fresh.shuffled([lowest, None, *[lowest + 0.1] * (patience - 2)])
+    return {"losses": [*losses, lowest, *after, 0.1, 0.1, 0.1], "patience": patience, "best": best}
+
+
+def _without_a_number(fresh: Fresh) -> dict[str, Any]:
+    """Validation losses that are no numbers, until patience ends."""
+    patience = fresh.integer(2, 3)
+    return {"losses": [None] * patience + [0.1, 0.1], "patience": patience, "best": None}

@@ -1,0 +1,203 @@
+"""Probes of Lab 5's trainer: samples that do not count, what a validation counts, what is logged and by whom.
+
+Runs in each rank.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+
+from grader.lab5.probes.pipeline import CONFIG, KEPT, TRAINER, Case, base_of, ranks_of
+from grader.shared.probes.ranks import Indexed
+from grader.shared.probes.support import fields, plain
+from labkit.loader import ResumableLoader
+from labkit.results import EpochResult, TrainerRun, ValidationResult
+
+
+class _Tagger(nn.Module):
+    """Logits [N, classes, length] of inputs [N, length, features]."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
+        self.linear.weight.data = weight.double().clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.linear(x).transpose(1, 2)
+        return output
+
+
+def tokens(
+    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One epoch over sequences [N, length, features] in their order, many of whose targets do not count."""
+    torch.set_num_threads(1)
+    with ranks_of(student):
+        settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "tokens"), **config)
+        dataset = Indexed(inputs.double(), targets)
+        train = ResumableLoader(dataset, batch_size, shuffle=False)
+        trainer = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, [], settings)
+        KEPT.append(trainer)
+        result = fields(trainer.train_epoch(0), EpochResult, "train_epoch()")
+        steps = plain(trainer.steps, "ProductionTrainer.steps")
+    return {
+        "result": result,
+        "steps": steps,
+        "weight": trainer.model.linear.weight.detach(),
+        "next_rate": float(trainer.optimizer.param_groups[0]["lr"]),
+    }
+
+
+class _Classifier(nn.Module):
+    """A classifier that says what its inputs say, by its dropout's mode; buffers differ between ranks."""
+
+    def __init__(self, classes: int, shift: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(classes, classes, bias=False, dtype=torch.float64)
+        self.linear.weight.data = torch.eye(classes, dtype=torch.float64)
+        self.dropout = nn.Dropout(0.9)
+        self.register_buffer("shift", torch.tensor([shift] + [0.0] * (classes - 1), dtype=torch.float64))
+        self.graphs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.linear(self.dropout(x)) + self.get_buffer("shift")
+        self.graphs += output.requires_grad
+        return output
+
+
+def validate(
+    student: Any,
+    *,
+    logits: Tensor,
+    targets: Tensor,
+    sizes: Sequence[Sequence[int]],
+    config: Mapping[str, Any],
+    weight: Tensor,
+    inputs: Tensor,
+    words: Tensor,
+    batch_size: int,
+) -> dict[str, Any]:
+    """`validate` on batches of these sizes (`sizes[rank]`, the ranks' samples one after the other), in both modes.
+
+    Where the model is in training mode, its linear layer is not. Then on sequences as `tokens` gets them, with targets
+    `words`. One rank alone is also asked with nothing to validate.
+    """
+    torch.set_num_threads(1)
+    start = sum(sum(rank) for rank in sizes[: student.rank])
+    own = list(sizes[student.rank])
+    part = slice(start, start + sum(own))
+    batches = list(zip(logits[part].double().split(own), targets[part].split(own), strict=True)) if own else []
+    with ranks_of(student):
+        settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "run"), **config)
+        model = _Classifier(logits.shape[1], 0.0)
+        train = ResumableLoader(Indexed(logits.double(), targets), 4)
+        trainer = student.module(TRAINER).ProductionTrainer(model, train, batches, settings)
+        KEPT.append(trainer)
+        model.get_buffer("shift")[0] = 3.0 * student.rank  # as batch norm's running mean may differ
+        seen: dict[str, Any] = {}
+        for name, training in (("training", True), ("evaluation", False)):
+            trainer.model.train(training)
+            model.linear.eval()
+            before = [module.training for module in trainer.model.modules()]
+            result = fields(trainer.validate(), ValidationResult, "validate()")
+            modes = [module.training for module in trainer.model.modules()]
+            seen[name] = {"result": result, "before": before, "modes": modes}
+        dataset = Indexed(inputs.double(), words)
+        own_part = ResumableLoader(dataset, batch_size, shuffle=False, padded=False)
+        tagger = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, own_part, settings)
+        KEPT.append(tagger)
+        seen["sequences"] = fields(tagger.validate(), ValidationResult, "validate()")
+        refused = student.ranks > 1
+        if student.ranks == 1:
+            empty = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
+            try:
+                empty.validate()
+            except ValueError:
+                refused = True
+            except ArithmeticError:
+                refused = False
+    return {**seen, "graphs": model.graphs, "refused": refused}
+
+
+class _Sink:
+    """Is told metrics, as a `GPUMonitor` is."""
+
+    def __init__(self) -> None:
+        self.told: list[list[Any]] = []
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of one step."""
+        self.told.append([int(step), sorted(float(value) for value in metrics.values())])
+
+
+def logged(
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    batch_size: int,
+    config: Mapping[str, Any],
+    step_seconds: float,
+    back_to: int,
+) -> dict[str, Any]:
+    """`fit` on ranks that each have a folder of their own; the entries of each rank, by TensorBoard's own reader.
+
+    Every optimizer step is made `step_seconds` longer. Then, on one rank, another trainer goes back to the checkpoint
+    of step `back_to` and goes on from there, as after a kill: `again` are the entries that then count.
+    """
+    torch.set_num_threads(1)
+    case = Case(weight, inputs, targets, batch_size, config)
+    folder = base_of(student) / f"own-{student.rank}"
+    folder.mkdir()
+    os.chdir(folder)
+    sink = _Sink()
+    handle = optimizers.register_optimizer_step_pre_hook(lambda *_: time.sleep(step_seconds))
+    try:
+        with ranks_of(student):
+            trainer = case.make(student, Path("run"), monitor=sink)
+            begin = time.perf_counter()
+            run = fields(trainer.fit(), TrainerRun, "fit()")
+            elapsed = time.perf_counter() - begin
+            files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+            entries = _entries(folder, files)
+            again: dict[str, Any] = {}
+            if student.ranks == 1:
+                second = case.make(student, Path("run"))
+                second.load_checkpoint(Path("run", "checkpoints", f"step-{back_to:08d}.pt"))
+                second.fit()
+                more = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+                again = _entries(folder, more)
+    finally:
+        handle.remove()
+    return {
+        "run": run,
+        "elapsed": elapsed,
+        "seen": trainer.model.seen,
+        "files": files,
+        "entries": entries,
+        "again": again,
+        "told": sink.told,
+    }
+
+
+def _entries(folder: Path, files: Sequence[str]) -> dict[str, list[list[float]]]:
+    """[step, value, moment] of what TensorBoard shows, by tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    entries: dict[str, list[list[float]]] = {}
+    for place in sorted({Path(name).parent for name in files if "tfevents" in name}):
+        reader = EventAccumulator(str(folder / place))
+        reader.Reload()
+        for tag in reader.Tags()["scalars"]:
+            rows = [[entry.step, entry.value, entry.wall_time] for entry in reader.Scalars(tag)]
+            entries.setdefault(tag, []).extend(rows)
+    return entries
