@@ -84,7 +84,7 @@ def test_a_course_that_cannot_be_graded_says_why_in_one_line(tmp_path: Path) -> 
 
 def test_folders_that_python_cannot_import_are_named(tmp_path: Path) -> None:
     course = _copy(tmp_path)
-    (course / "lab1" / "checks" / "__init__.py").unlink()
+    (course / "lab1" / "checks" / "__init__.py").rename(course / "lab1" / "checks" / "one.py")
     with pytest.raises(ReadingError, match=r"lab1/checks lacks an __init__\.py"):
         courses.load(course)
 

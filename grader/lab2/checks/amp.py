@@ -195,7 +195,7 @@ class TestAmp:
 
     @requires("returns_result")
     def test_defaults_and_refusals(self, submission: Submission, fresh: Fresh) -> None:
-        """Fills in what is not given and refuses what makes no sense."""
+        """Fills in defaults and refuses what makes no sense."""
         features, classes, samples = fresh.odd(5, 9), fresh.odd(3, 7), fresh.odd(9, 15)
         epochs = fresh.integer(3, 6)
         # So small that nothing overflows at the default scale, also for those who add up losses and divide gradients.

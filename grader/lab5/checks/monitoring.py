@@ -247,7 +247,7 @@ class TestMonitoring:
             require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
 
     def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
-        """Never ends a training, whatever goes wrong beside it."""
+        """Ends no training, whatever goes wrong beside it."""
         care.require_no_training_ended(submission, fresh)
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
