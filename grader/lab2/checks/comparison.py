@@ -234,7 +234,7 @@ class TestComparison:
             _require_conclusions(case, recommended, fastest, told)
 
     def test_wrong_arguments_refused(self, submission: Submission, fresh: Fresh) -> None:
-        """Refuses precisions and counts that make no sense."""
+        """Refuses arguments that make no sense."""
         compared: list[Case] = [
             {"precisions": ["float32", fresh.shuffled(["float64", "float8", "int8"])[0]]},
             {"precisions": ["float32"], "steps": -fresh.integer(0, 2)},

@@ -249,7 +249,7 @@ class TestStability:
                 )
 
     def test_wrong_arguments_refused(self, submission: Submission, fresh: Fresh) -> None:
-        """Refuses settings of the loss scale, and epochs, that make no sense."""
+        """Refuses arguments that make no sense."""
         scales: list[dict[str, float]] = [
             {"initial_scale": 0.0},
             {"initial_scale": -fresh.uniform(1, 9)},

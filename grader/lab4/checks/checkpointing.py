@@ -154,7 +154,7 @@ class TestCheckpointing:
 
     @requires("outputs_unchanged")
     def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
-        """Recomputes nothing in evaluation, and keeps the parameters it has."""
+        """Recomputes nothing in evaluation."""
         told = [(interval, run["names"]) for (interval, _, _), run, _ in _trained(submission, fresh)]
         for interval, names in told:
             require_equal(
