@@ -64,7 +64,7 @@ class TestMemory:
         """Begins each stage with a new peak."""
         first = _profiles(submission, fresh)[0]
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
-        # Not every implementation of Adam takes more in the step than is there after it: the truth says how far it falls.
+        # Not every Adam takes more in the step than is there after it: the truth says how far the peak falls.
         truths(submission, **steps(fresh))[0].compare_falls(first, hint)
 
     @requires("every_stage_present")
