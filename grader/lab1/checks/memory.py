@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import mebibytes, number, require, require_equal
+from gradebox.assertions import number, require, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
@@ -64,12 +64,7 @@ class TestMemory:
         """Begins each stage with a new peak."""
         first = _profiles(submission, fresh)[0]
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
-        peaks = {stage["stage"]: number(stage["peak_bytes"], "peak_bytes") for stage in first["stages"]}
-        require(
-            peaks["loss"] < 0.9 * max(peaks.values()) and peaks["zero_grad"] < max(peaks.values()),
-            f"the peak never falls: {mebibytes(peaks['zero_grad'])} in 'zero_grad', which needs less than 'step'",
-            hint,
-        )
+        # Not every Adam takes more in the step than is there after it: the truth says how far the peak falls.
         truths(submission, **steps(fresh))[0].compare_falls(first, hint)
 
     @requires("every_stage_present")

@@ -89,7 +89,8 @@ def other_course(tmp_path: Path) -> Course:
     assert old is not None
     first, second, third = map(Decimal, old.groups())
     names = ("environment_described", "returns_result", "right_device_and_dtype")
-    points = (first + third - second, second, second)
+    crumb = Decimal("0.1")
+    points = (first + second + third - 2 * crumb, crumb, crumb)
     changed = "\n".join(f"{name} = {value}" for name, value in zip(names, points, strict=True))
     file.write_text(text.replace(old[0], changed))
     return replace(courses.load(folder), folder=ROOT / "grader")  # whose code is the same
