@@ -66,9 +66,11 @@ def measured(submission: Submission, device: str, case: Case, **how: Any) -> lis
         require_equal(row["device"], "cuda", what=f"PrecisionResult.device of {name}")
     for name, model in zip(accuracies, seen.models, strict=False):
         what = f"compare_precisions(..., steps={STEPS}, warmup={WARMUP}) in {name}"
-        require_equal(model["forwards"], STEPS + WARMUP, what=f"{what}: forward passes of the model")
-        require_equal(model["steps"], STEPS + WARMUP, what=f"{what}: steps of the optimizer")
-        scaled = STEPS + WARMUP if name == "float16" else 0
+        # torch.utils.benchmark warms up on its own account, so there may be more.
+        passes, least = model["forwards"], STEPS + WARMUP
+        require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
+        require_equal(model["steps"], passes, what=f"{what}: steps of the optimizer, in {passes} forward passes")
+        scaled = passes if name == "float16" else 0
         require_equal(
             model["updates"],
             scaled,
