@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from labkit import data, models
 from labkit.results import DdpTraining
 
-from . import ddp_training as given
+from . import checkpoints
 
 
 class Fetched:
@@ -25,9 +25,11 @@ class Fetched:
     def __iter__(self):
         ready = queue.Queue(maxsize=2)
 
+        batches = iter(self.loader)  # which draws a random number: here, not in the thread
+
         def fetch():
             try:
-                for batch in self.loader:
+                for batch in batches:
                     ready.put((batch, None))
                 ready.put((None, None))
             except Exception as error:
@@ -72,10 +74,10 @@ class Checkpoints(Hook):
 
     def on_start(self, trainer):
         if Path(self.path).exists():
-            trainer.epoch = given.load_checkpoint(self.path, trainer.model, trainer.optimizer)
+            trainer.epoch = checkpoints.load_checkpoint(self.path, trainer.model, trainer.optimizer)
 
     def on_epoch_end(self, trainer):
-        given.save_checkpoint(self.path, trainer.model, trainer.optimizer, trainer.epoch)
+        checkpoints.save_checkpoint(self.path, trainer.model, trainer.optimizer, trainer.epoch)
 
 
 class Accuracy(Hook):
@@ -90,7 +92,7 @@ class Trainer:
     def __init__(self, model, dataset, place, rank, ranks, criterion, options, hooks):
         self.model, self.place, self.rank = model.to(place).train(), place, rank
         self.criterion, self.hooks = criterion or torch.nn.CrossEntropyLoss(), hooks
-        self.replica = DistributedDataParallel(self.model, static_graph=True, broadcast_buffers=False)
+        self.replica = DistributedDataParallel(self.model, static_graph=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), **options["sgd"], fused=True)
         self.sampler = DistributedSampler(dataset, ranks, rank, seed=options["seed"])
         self.loader = DataLoader(dataset, options["batch_size"], sampler=self.sampler)
@@ -126,7 +128,9 @@ def train(
     rank, world_size, init_method=None, *, device=None, model=None, dataset=None, test_dataset=None, criterion=None,
     epochs=3, batch_size=32, learning_rate=0.1, momentum=0.9, seed=0, checkpoint=None, timeout_seconds=600.0,
 ):  # fmt: skip
-    place = given.setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
+    from .ddp_training import cleanup, setup  # which imports this module
+
+    place = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
     try:
         if dataset is None:
             dataset, test_dataset = data.load("digits"), test_dataset or data.load("digits", split="test")
@@ -143,7 +147,7 @@ def train(
         backend = dist.get_backend()
         trainer.replica = None
     finally:
-        given.cleanup()
+        cleanup()
     return DdpTraining(
         device=place.type, backend=backend, world_size=world_size, batch_size=batch_size,
         effective_batch_size=world_size * batch_size, epochs=trainer.epoch, losses=tuple(trainer.losses),
