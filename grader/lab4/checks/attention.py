@@ -30,9 +30,9 @@ LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_caus
 KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
 _UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half the distance of two neighbouring numbers, as a share of them at most."""
-_ROUNDINGS = {"output": 1.1, "d_query": 1.6}
-"""Errors of tiled attention, in roundings of the truth. Measured: 0.6 to 0.8 and, where backward uses the rounded
-output, 1.0 for the gradient; 1.3 to 2.4 where tiles of two keys are added up in 16 bits."""
+_ROUNDINGS = 1.3
+"""Error of tiled attention's output, in roundings of the truth. Measured: 0.6 to 0.8; 1.8 and more where tiles of three
+keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
 MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
@@ -90,12 +90,12 @@ def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[
                 what=f"{what}: {name}",
                 hint=LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V",
             )
-            if dtype in _UNIT and function == "tiled_attention" and name in ("output", "d_query"):
+            if dtype in _UNIT and function == "tiled_attention" and name == "output":
                 # What is computed in float32 is about as far from the truth as the truth rounded.
                 rounding = np.abs(truth) * _UNIT[dtype] / 3**0.5
                 ratio = float(np.sqrt(((run[name] - truth) ** 2).mean() / (rounding**2).mean()))
                 require(
-                    ratio < _ROUNDINGS[name],
+                    ratio < _ROUNDINGS,
                     f"{what}: {name} is {ratio:.1f} times as far from the truth as its last rounding explains",
                     "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
                 )
@@ -118,7 +118,9 @@ class TestAttention:
         # Equal, fewer and more queries, causal; once without a mask, once in a single tile, once in each 16-bit type.
         calls = calls_of(fresh, ("float64",), block_size=fresh.odd(7, 13))[:6]
         calls += calls_of(fresh, ("float64",), block_size=128)[1:2]
-        calls += calls_of(fresh, ("float16",), block_size=2)[1:3] + calls_of(fresh, ("bfloat16",), block_size=2)[4:5]
+        # Few queries, many tiles.
+        many = {"queries": 5, "keys": calls[2]["keys"], "block_size": 3}
+        calls += [{"dtype": "float16", "causal": True, **many}, {"dtype": "bfloat16", "causal": False, **many}]
         # Large scores; tiles of one key; more queries than a single key.
         calls.append({**calls[fresh.integer(0, 3)], "factor": 256})
         calls.append({"dtype": "float64", "queries": 5, "keys": 7, "causal": True, "block_size": 1})

@@ -60,7 +60,9 @@ class CheckpointedTransformer(nn.Module):
         self.checkpointed = checkpoint_every is not None
         blocks = [TransformerBlock(width, heads, dropout=dropout) for _ in range(num_layers)]
         step = checkpoint_every or num_layers
-        self.segments = nn.ModuleList(_Segment(blocks[i : i + step]) for i in range(0, num_layers, step))
+        self.blocks = nn.ModuleList(blocks)
+        # A plain list: the names of the parameters do not depend on the interval.
+        self.segments = [_Segment(blocks[i : i + step]) for i in range(0, num_layers, step)]
 
     def forward(self, x):
         remember = not (self.checkpointed and self.training and torch.is_grad_enabled())

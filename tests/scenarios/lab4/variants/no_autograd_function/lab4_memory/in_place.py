@@ -29,7 +29,7 @@ def _tiles(strip, key, offset, causal, size):
         if causal and start > offset + strip.shape[-2] - 1:
             return
         length = min(size, key.shape[-2] - start)
-        scores = (strip.to(kind) @ key.narrow(-2, start, length).to(kind).mT) / math.sqrt(strip.shape[-1])
+        scores = (strip @ key.narrow(-2, start, length).to(kind).mT) / math.sqrt(strip.shape[-1])
         hidden = None
         if causal:
             hidden = torch.arange(start, start + length, device=strip.device) > last
@@ -38,7 +38,8 @@ def _tiles(strip, key, offset, causal, size):
 
 
 def _block(strip, key, value, offset, causal, size):
-    kind = torch.promote_types(strip.dtype, torch.float32)
+    given, kind = strip.dtype, torch.promote_types(strip.dtype, torch.float32)
+    strip = strip.to(kind)  # once, so that its gradient is added up in that type
     with torch.no_grad():
         top = torch.full(
             (*strip.shape[:-1], 1), -1e300 if kind == torch.float64 else -1e30, dtype=kind, device=strip.device
@@ -51,4 +52,4 @@ def _block(strip, key, value, offset, causal, size):
         weights = (scores - top).exp()
         total = total + weights.sum(-1, keepdim=True)
         mixed = mixed + weights @ value.narrow(-2, start, length).to(kind)
-    return (mixed / total.masked_fill(total == 0, 1)).to(strip.dtype)
+    return (mixed / total.masked_fill(total == 0, 1)).to(given)
