@@ -121,7 +121,7 @@ def tiled_attention(
     `torch.autograd.Function`, or let `torch.utils.checkpoint` do it for blocks of queries.
 
     16-bit inputs are computed in float32 inside a tile, and so are the sums over the tiles. (Where autograd itself adds
-    up gradients of K and V over blocks of queries, it may do that in 16 bits.) Scores may be large: no exponential
+    up gradients over blocks, it may do that in 16 bits.) Scores may be large: no exponential
     overflows where the largest score so far is taken off first.
 
     Args:
@@ -222,6 +222,8 @@ def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the methods over all lengths; print a table; write OUT/attention.json and OUT/attention.png.
+
+    A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
 
     Returns:
         0.

@@ -227,6 +227,8 @@ def plot_checkpointing(results: Sequence[CheckpointingResult], path: Path | str)
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure all intervals; print a table; write OUT/checkpointing.json and OUT/checkpointing.png.
 
+    A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
+
     Returns:
         0.
     """

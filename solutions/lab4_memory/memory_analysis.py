@@ -234,7 +234,8 @@ def plot_memory(comparisons: Sequence[MemoryComparison], path: Path | str) -> Pa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Predict and measure all setups; print a table; write OUT/memory.json and OUT/memory.png.
+    """Predict and measure all setups; print a table; write OUT/memory.json and OUT/memory.png, and print both
+    paths.
 
     Returns:
         0.

@@ -18,9 +18,8 @@ from gradebox.assertions import (
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab4.checks.common import judge_plot, judge_refusals
+from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
 from grader.lab4.truth.reference import as_bfloat16, attention, runs
-from grader.shared.programs import picture_and_json
 
 FUNCTIONS = ("standard_attention", "flash_attention", "tiled_attention")
 # Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
@@ -332,16 +331,31 @@ class TestAttention:
             what='device, backend and peak of benchmark_attention(device="cpu")',
             hint="PyTorch does not count the memory of a CPU: None",
         )
+        installed = submission.probe(
+            "lab4.attention.installed",
+            device="vgpu:A100-80GB",
+            modules=["flash_attn"],
+            dtype="float16",
+            causal=False,
+            benchmarks=fresh.shuffled(["float16", "float32"]),
+            **{name: np.zeros((1, 1, 3, 8), dtype=np.float32) for name in "qkv"},
+        )
+        for dtype, backend, wanted in installed.benchmarked:
+            require_equal(
+                backend,
+                wanted,
+                what=f"backend of benchmark_attention() in {dtype}, on a virtual A100-80GB with flash_attn installed",
+                hint="attention_backend(device, dtype): of the dtype that is measured",
+            )
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         """Refuses arguments that make no sense."""
         judge_refusals(submission, "attention")
 
-    def test_results_and_plot_saved(self, submission: Submission) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
-        module = "lab4_memory.flash_attention"
-        seen = submission.probe("shared.programs.run", values=False, module=module, arguments=["--lengths", "128,256"])
-        rows = picture_and_json(seen, f"python -m labs.{module}")
+        rows = judge_program(submission, "flash_attention", ["--lengths", "128,256"])
         found = sorted({row.get("length", 0) for row in rows if isinstance(row, dict)})
         require_equal(found, [128, 256], what="lengths in the results")
-        judge_plot(submission, "attention")
+        judge_program(submission, "flash_attention", ["--lengths", "16,32", "--device", "cpu"], on_cpu=True)
+        judge_plot(submission, "attention", fresh)

@@ -1,9 +1,14 @@
-"""What the criteria of Lab 4 ask in the same way: arguments that make no sense, and plots of made-up results."""
+"""What the criteria of Lab 4 ask in the same way: nonsense, plots, and programs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradebox.assertions import require, require_equal
+from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab4.truth.pictures import made_up, require_shown
+from grader.shared.programs import picture_and_json
 
 
 def judge_refusals(submission: Submission, criterion: str) -> None:
@@ -14,13 +19,44 @@ def judge_refusals(submission: Submission, criterion: str) -> None:
         require(error == "ValueError", f"{call} {written}, expected a ValueError", "see Raises in its docstring")
 
 
-def judge_plot(submission: Submission, kind: str) -> None:
+def judge_program(submission: Submission, module: str, arguments: list[str], *, on_cpu: bool = False) -> list[Any]:
+    """The rows that a program saved; fails unless it ends well, writes its files and prints where they are.
+
+    With `on_cpu` there are no peaks, and so there is nothing to draw.
+    """
+    what = f"python -m labs.lab4_memory.{module} {' '.join(arguments)}".strip()
+    if on_cpu:
+        seen = submission.probe(
+            "lab4.pictures.program", device="cpu", module=f"lab4_memory.{module}", arguments=arguments
+        )
+        require(seen.exit_code in (0, None), f"{what} ended with exit code {seen.exit_code!r}, expected 0")
+        require(bool(seen.json), f"{what} wrote no .json file into the folder given by --out")
+        require(
+            not seen.pictures,
+            f"{what} wrote {', '.join(seen.pictures)}, but PyTorch counts no memory of a CPU: there are no peaks",
+            "draw where there are peaks, and only there",
+        )
+        rows: list[Any] = []
+    else:
+        seen = submission.probe(
+            "lab4.pictures.program", values=False, module=f"lab4_memory.{module}", arguments=arguments
+        )
+        rows = picture_and_json(seen, what)
+    printed = "".join(seen.printed.split())  # however long lines are folded
+    for name in (*seen.json, *seen.pictures):
+        require(name in printed, f"{what} does not print where it wrote {name}", "program.print_written(all, paths)")
+    return rows
+
+
+def judge_plot(submission: Submission, kind: str, fresh: Fresh) -> None:
     """Fail unless the plot function draws made-up results, returns its path, and says so where it cannot write."""
-    seen = submission.probe("lab4.refusals.plots", kind=kind, device="cpu")
+    rows = made_up(kind, fresh.shared(f"lab4.plots.{kind}"))
+    seen = submission.probe("lab4.pictures.plots", kind=kind, rows=rows, device="cpu")
     what = f"plot_{kind}()"
     require(
         seen.is_picture, f"{what} wrote no PNG file to the path it was given", "labkit.plotting.save_png(figure, path)"
     )
     require(seen.is_its_path, f"{what} did not return the path it was given")
-    require(bool(seen.drawn) and max(seen.drawn) >= 2, f"{what} drew no data", "draw on the figure that you save")
+    require(bool(seen.shown["axes"]), f"{what} drew no data", "draw on the figure that you save")
+    require_shown(kind, seen.shown, rows)
     require_equal(seen.refused, "OSError", what=f"error of {what} with a path that cannot be written")

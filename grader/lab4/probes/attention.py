@@ -128,12 +128,21 @@ def largest(student: Any, *, function: str, cases: Sequence[dict[str, Any]], hea
 
 
 def installed(
-    student: Any, *, modules: Sequence[str], dtype: str, q: Tensor, k: Tensor, v: Tensor, causal: bool
+    student: Any,
+    *,
+    modules: Sequence[str],
+    dtype: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    benchmarks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """`flash_attention` where a stand-in of flash-attn is installed: what it says, how it calls, what comes out.
 
-    The submission is imported, and asked once, before anything is installed. Version 4 gives a tuple the first time,
-    and the output alone the second time.
+    The submission is imported, and asked once, before anything is installed. `benchmarks` are dtypes in which
+    `benchmark_attention` runs, too: dtype, backend of its row, and what `attention_backend` says. Version 4 gives a
+    tuple the first time, and the output alone the second time.
     """
     seen: list[dict[str, Any]] = []
     module, kind = _without_libraries(student), getattr(torch, dtype)
@@ -179,11 +188,20 @@ def installed(
     outputs = [
         module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), causal=causal) for _ in range(2)
     ]
+    called = list(seen)
+    benchmarked = []
+    tiny: dict[str, Any] = {"device": student.device, "heads": 2, "head_dim": 8, "iterations": 1, "warmup": 1}
+    for name in benchmarks:
+        other = getattr(torch, name)
+        (row,) = sequence(module.benchmark_attention([5], ["flash"], dtype=other, **tiny), "benchmark_attention()")
+        told = plain(module.attention_backend(student.device, other), "attention_backend()")
+        benchmarked.append([name, fields(row, AttentionResult, "benchmark_attention()[0]")["backend"], told])
     return {
+        "benchmarked": benchmarked,
         "before": before,
         "backend": backend,
         "on_cpu": on_cpu,
-        "calls": seen,
+        "calls": called,
         "outputs": [{"output": instance(output, Tensor, "flash_attention()").detach().double()} for output in outputs],
     }
 

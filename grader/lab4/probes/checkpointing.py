@@ -6,14 +6,17 @@ Attention is in `lab4_attention`, running out of memory in `lab4_oom`, predictio
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.support import fields, sequence, watch_products
@@ -160,7 +163,7 @@ def measured(
         student.gpu.inject_slowdown(
             factor=200, after_kernels=12 * sizes["num_layers"] * (warmup + 2) + 5, min_flops=2 * sizes["width"] ** 2
         )
-    with watch_products(student.gpu) as products:
+    with watch_products(student.gpu) as products, _blocks() as counts:
         rows = sequence(
             module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=warmup, **sizes),
             "measure_checkpointing()",
@@ -186,11 +189,31 @@ def measured(
     )
     return {
         "flops": flops,
+        "most_blocks": max(counts, default=0),
         "on_cpu": [fields(row, CheckpointingResult, "measure_checkpointing()[0], on the CPU") for row in on_cpu],
         "rows": [fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
         "truths": truths,
         "device": student.device,
     }
+
+
+@contextlib.contextmanager
+def _blocks() -> Iterator[list[int]]:
+    """Yield a list that gets, whenever a transformer block is made, how many there are then."""
+    alive: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    counts: list[int] = []
+
+    def made(parent: nn.Module, name: str, submodule: Any) -> None:
+        if isinstance(parent, TransformerBlock) and parent not in alive:
+            gc.collect()  # what nobody can reach is gone
+            alive.add(parent)
+            counts.append(len(alive))
+
+    handle = register_module_module_registration_hook(made)
+    try:
+        yield counts
+    finally:
+        handle.remove()
 
 
 def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:

@@ -1,25 +1,13 @@
-"""Probes of what Lab 4's functions do with arguments that make no sense, and of the plots they draw of made-up rows.
-
-No measurement: nothing here takes long.
-"""
+"""Probes of what Lab 4's functions do with arguments that make no sense: no measurement, nothing that takes long."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from grader.shared.probes.support import plain, watch_figures
-from labkit.results import (
-    AttentionResult,
-    CheckpointingResult,
-    MemoryComparison,
-    MemoryPrediction,
-    TrainingSetup,
-)
+from labkit.results import TrainingSetup
 
 _CHECKPOINTING, _ATTENTION = "lab4_memory.gradient_checkpointing", "lab4_memory.flash_attention"
 
@@ -92,71 +80,3 @@ def _error(call: Callable[[], Any]) -> str | None:
     except Exception as error:
         return "ValueError" if isinstance(error, ValueError) else type(error).__name__
     return None
-
-
-def plots(student: Any, *, kind: str) -> dict[str, Any]:
-    """The plot of `kind` drawn of made-up results, and once more to a file that cannot be written."""
-    module, name, results = _made_up(kind)
-    plot = getattr(student.module(module), name)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "a plot.png")
-        with watch_figures() as drawn:
-            returned = plain(str(plot(results, path)), name)
-        is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
-        no_folder = Path(folder, "file")
-        no_folder.touch()
-        try:
-            plot(results, no_folder / "plot.png")
-            refused = None
-        except OSError:
-            refused = "OSError"
-        except Exception as error:
-            refused = type(error).__name__
-        return {"is_its_path": returned == str(path), "is_picture": is_picture, "drawn": drawn[:1], "refused": refused}
-
-
-def _made_up(kind: str) -> tuple[str, str, list[Any]]:
-    if kind == "checkpointing":
-        rows = [(None, 0.010, 900), (1, 0.013, 200), (4, 0.0125, 300)]
-        made: list[Any] = [
-            CheckpointingResult(device="cuda", checkpoint_every=every, step_seconds=took, peak_bytes=peak * 2**20)
-            for every, took, peak in rows
-        ]
-        return _CHECKPOINTING, "plot_checkpointing", made
-    if kind == "attention":
-        made = [
-            AttentionResult(
-                device="cuda",
-                method=method,
-                backend="sdpa" if method == "flash" else "torch",
-                dtype="float16",
-                length=length,
-                seconds=None if out_of_memory else 1e-6 * length,
-                peak_bytes=None if out_of_memory else 2048 * length,
-            )
-            for length in (512, 1024, 2048)
-            for method in ("standard", "flash")
-            for out_of_memory in (method == "standard" and length == 2048,)
-        ]
-        return _ATTENTION, "plot_attention", made
-    told = MemoryPrediction(
-        parameter_bytes=2**26, gradient_bytes=2**26, optimizer_state_bytes=2**27, activation_bytes=2**28
-    )
-    made = [
-        MemoryComparison(
-            setup=TrainingSetup(
-                model="transformer",
-                layers=4,
-                width=512,
-                heads=8,
-                tokens=tokens,
-                optimizer="adam",
-                dtype="float32",
-                checkpoint_every=None,
-            ),
-            predicted=told,
-            measured=told,
-        )
-        for tokens in (1024, 4096)
-    ]
-    return "lab4_memory.memory_analysis", "plot_memory", made

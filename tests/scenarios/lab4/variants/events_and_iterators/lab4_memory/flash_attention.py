@@ -171,11 +171,15 @@ def _one(function, shape, dtype, causal, iterations, warmup):
 
 
 def plot_attention(results, path):
-    figure, axes = plotting.new_figure("attention", columns=2, x_label="tokens")
+    figure, axes = plotting.new_figure("attention", columns=2, x_label="tokens", share_y=False)
     done = [r for r in results if r.seconds]
-    for r in done:
-        axes[0].plot(r.length, r.peak_bytes, "o", color=plotting.COLORS[len(r.method) % 4])
-        axes[1].plot(r.length, r.seconds, "o", color=plotting.COLORS[len(r.method) % 4])
+    scale = {"peak_bytes": ("MiB", 2**-20), "seconds": ("ms", 1e3)}
+    for axis, (name, (unit, factor)) in zip(axes, scale.items(), strict=True):
+        for method in {r.method: None for r in done}:
+            table = [(r.length, getattr(r, name) * factor) for r in done if r.method == method]
+            axis.errorbar(*zip(*table, strict=True), fmt="o:", color=plotting.COLORS[len(method) % 4], label=method)
+        axis.set(xscale="log", yscale="log", ylabel=unit)
+    figure.legend(*axes[1].get_legend_handles_labels())
     return plotting.save_png(figure, path)
 
 
@@ -184,9 +188,12 @@ def main(argv=None):
     parser.add_argument("--lengths", type=program.positive_ints, default=(512, 1024, 2048, 4096, 8192, 16384))
     options = parser.parse_args(argv)
     with open_device(options.device, values=False) as device:
-        rows = benchmark_attention(options.lengths, ("standard", "flash", "tiled"))
-        written = save_json(options.out / "attention.json", rows, device.provenance())
-        program.print_written(written, plot_attention(rows, options.out / "attention.png"))
+        name = device.torch_device
+        kind = torch.float32 if name == "cpu" else torch.float16
+        rows = benchmark_attention(options.lengths, ("standard", "flash", "tiled"), device=name, dtype=kind)
+        program.print_written(save_json(options.out / "attention.json", rows, device.provenance()))
+        if any(r.peak_bytes for r in rows):
+            program.print_written(plot_attention(rows, options.out / "attention.png"))
     return 0
 
 

@@ -80,10 +80,12 @@ def best_interval(results, *, budget_bytes):
 
 
 def plot_checkpointing(results, path):
-    figure, axes = plotting.new_figure("checkpointing", columns=2, x_label="interval")
-    names = [str(row.checkpoint_every) for row in results]
-    axes[0].bar(names, [row.peak_bytes / 1e6 for row in results])
-    axes[1].bar(names, [row.step_seconds * 1e3 for row in results], color="orange")
+    figure, (axes,) = plotting.new_figure("checkpointing", x_label="ms per step", y_label="peak in MiB")
+    ordered = sorted(results, key=lambda row: row.step_seconds)
+    axes.plot([row.step_seconds * 1e3 for row in ordered], [row.peak_bytes / 2**20 for row in ordered], "o--")
+    for row in ordered:
+        place = row.step_seconds * 1e3, row.peak_bytes / 2**20
+        axes.annotate(f"interval {row.checkpoint_every or 'none'}", place, rotation=30)
     return plotting.save_png(figure, path)
 
 
@@ -102,7 +104,9 @@ def main(argv=None):
             "results": [asdict(row) for row in table],
         }
         (options.out / "checkpointing.json").write_text(json.dumps(document))
-        plot_checkpointing(table, options.out / "checkpointing.png")
+        print("wrote checkpointing.json")
+        if table[0].peak_bytes is not None:
+            print("wrote", plot_checkpointing(table, options.out / "checkpointing.png"))
     return 0
 
 

@@ -82,7 +82,7 @@ def main(argv=None):
     with open_device(o.device, values=False) as d:
         r = measure_checkpointing(steps=o.steps, num_layers=o.layers, device=d.torch_device)
         j = save_json(o.out / "checkpointing.json", r, d.provenance())
-        program.print_written(j, plot_checkpointing(r, o.out / "checkpointing.png"))
+        program.print_written(j, *([plot_checkpointing(r, o.out / "checkpointing.png")] if r[0].peak_bytes else []))
     return 0
 
 
