@@ -331,6 +331,7 @@ class TestAttention:
             what='device, backend and peak of benchmark_attention(device="cpu")',
             hint="PyTorch does not count the memory of a CPU: None",
         )
+        zeros: dict[str, Any] = {name: np.zeros((1, 1, 3, 8), dtype=np.float32) for name in "qkv"}
         installed = submission.probe(
             "lab4.attention.installed",
             device="vgpu:A100-80GB",
@@ -338,7 +339,7 @@ class TestAttention:
             dtype="float16",
             causal=False,
             benchmarks=fresh.shuffled(["float16", "float32"]),
-            **{name: np.zeros((1, 1, 3, 8), dtype=np.float32) for name in "qkv"},
+            **zeros,
         )
         for dtype, backend, wanted in installed.benchmarked:
             require_equal(
