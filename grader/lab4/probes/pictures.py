@@ -22,10 +22,10 @@ from labkit.results import (
     TrainingSetup,
 )
 
-_PLOTS: dict[str, tuple[str, type[Any]]] = {
-    "checkpointing": ("lab4_memory.gradient_checkpointing", CheckpointingResult),
-    "attention": ("lab4_memory.flash_attention", AttentionResult),
-    "memory": ("lab4_memory.memory_analysis", MemoryComparison),
+_PLOTS: dict[str, tuple[str, str, type[Any]]] = {
+    "checkpointing": ("lab4_memory.gradient_checkpointing", "plot_checkpointing", CheckpointingResult),
+    "attention": ("lab4_memory.flash_attention", "plot_attention", AttentionResult),
+    "memory": ("lab4_memory.memory_analysis", "plot_memory", MemoryComparison),
 }
 
 
@@ -39,13 +39,13 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
 
 def plots(student: Any, *, kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The plot of `kind` drawn of the results in `rows`, and once more to a file that cannot be written."""
-    module, result = _PLOTS[kind]
-    plot = getattr(student.module(module), f"plot_{kind}")
+    module, name, result = _PLOTS[kind]
+    plot = getattr(student.module(module), name)
     results = [_comparison(**row) if kind == "memory" else result(**row) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a plot.png")
         with _figures() as figures:
-            returned = plain(str(plot(results, path)), f"plot_{kind}()")
+            returned = plain(str(plot(results, path)), name)
         is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
         no_folder = Path(folder, "file")
         no_folder.touch()

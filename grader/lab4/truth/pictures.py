@@ -35,12 +35,14 @@ def made_up(kind: str, fresh: Fresh) -> Rows:
     if kind == "attention":
         lengths = [fresh.odd(400 * index, 500 * index) for index in (1, 2, 4)]
         return [_attention(method, length, lengths, fresh) for length in lengths for method in ("standard", "flash")]
+    # Far enough from each other that the length of a bar tells whose it is.
+    sizes = [size * _MEBIBYTE + fresh.integer(0, _MEBIBYTE) for size in fresh.shuffled(range(20, 900, 8))]
     setup = {"model": "transformer", "layers": 4, "width": 512, "heads": 8, "checkpoint_every": None}
     return [
         {
             "setup": {**setup, "tokens": 4096, "optimizer": optimizer, "dtype": "float32"},
-            "predicted": _parts(fresh, without_state=optimizer == "sgd"),
-            "measured": _parts(fresh, without_state=optimizer == "sgd"),
+            "predicted": _parts(sizes, without_state=optimizer == "sgd"),
+            "measured": _parts(sizes, without_state=optimizer == "sgd"),
         }
         for optimizer in fresh.shuffled(["adam", "momentum", "sgd"])
     ]
@@ -59,8 +61,8 @@ def _attention(method: str, length: int, lengths: Sequence[int], fresh: Fresh) -
     }
 
 
-def _parts(fresh: Fresh, *, without_state: bool) -> dict[str, int]:
-    parts = {name: fresh.integer(10**7, 9 * 10**8) for name in _PARTS}
+def _parts(sizes: list[int], *, without_state: bool) -> dict[str, int]:
+    parts = {name: sizes.pop() for name in _PARTS}
     return {**parts, "optimizer_state_bytes": 0} if without_state else parts
 
 
