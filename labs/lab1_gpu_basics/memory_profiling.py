@@ -52,7 +52,7 @@ def profile_training_memory(
     2. model: the model is moved to the device and cast to `dtype`, and `torch.optim.Adam` is created for it, with its
        defaults; which of its implementations does the work (`foreach`, `fused`) is yours to choose.
     3. forward: the batch is moved to the device (inputs cast to `dtype`, targets as they are) and the output computed.
-    4. loss: the cross entropy of output and targets is computed.
+    4. loss: the cross entropy of output, as it is, and targets is computed.
     5. backward: gradients are computed; the graph with its saved activations is freed.
     6. step: Adam updates the parameters, and makes its two averages on this first step.
     7. zero_grad: gradients are set to None.

@@ -135,7 +135,7 @@ def plot_precisions(results: Sequence[PrecisionResult], path: Path | str) -> Pat
     """Plot speed, peak memory and accuracy of each precision, as shares of float32's.
 
     Args:
-        results: one per precision, float32 among them.
+        results: one per precision, in any order; float32 is among them.
         path: the PNG file to write.
 
     Returns:
@@ -156,6 +156,8 @@ def plot_precisions(results: Sequence[PrecisionResult], path: Path | str) -> Pat
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the precisions; print a table and what follows; write OUT/precisions.json and OUT/precisions.png.
+
+    Both files say that a virtual GPU was used, where it was: the plot with the word "simulated".
 
     Accuracy comes from training on real images, time and memory from a larger model. On a virtual GPU the latter is run
     with shapes only: its numbers would take a CPU minutes and change nothing. On a CPU both use the small classifier.

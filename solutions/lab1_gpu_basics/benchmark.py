@@ -188,7 +188,8 @@ def peak_share(result: MatmulResult, peak_tflops: float) -> float:
         peak_tflops: what the data sheet promises for the dtype of that measurement.
 
     Returns:
-        The ratio of measured to peak TFLOPS, 1.0 at the peak (not percent).
+        The ratio of measured to peak TFLOPS, 1.0 at the peak (not percent), and more where a product was faster than
+        the data sheet promises.
 
     Raises:
         ValueError: `peak_tflops` is not above 0.
@@ -251,7 +252,7 @@ def plot_speedup(comparisons: Sequence[Comparison], path: Path | str) -> Path:
     """Plot the speedup over the matrix size, with a line at 1 where CPU and GPU are equally fast.
 
     Args:
-        comparisons: one per size, in any order.
+        comparisons: one per size, in any order; a line that joins them goes from the smallest size to the largest.
         path: the PNG file to write.
 
     Returns:

@@ -219,7 +219,7 @@ def evaluate(
 
 
 def plot_losses(trainings: Sequence[AmpTraining], path: Path | str) -> Path:
-    """Plot the loss over the epochs, one line per precision.
+    """Plot the loss over the epochs, one line per precision; an epoch without a loss keeps its place, empty.
 
     Args:
         trainings: one per precision.

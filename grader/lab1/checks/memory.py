@@ -50,14 +50,16 @@ class TestMemory:
             "reserved is what the caching allocator keeps, freed tensors included; the step begins with an empty cache"
         )
         for real, profile in zip(truths(submission, **steps(fresh)), _profiles(submission, fresh), strict=True):
-            real.compare(profile, "reserved_bytes", hint)
+            if profile["dtype"] == "float32":  # a model may be cast before or after it is moved
+                real.compare(profile, "reserved_bytes", hint)
 
     @requires("every_stage_present")
     def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the peak of each stage."""
         hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
         for real, profile in zip(truths(submission, **steps(fresh)), _profiles(submission, fresh), strict=True):
-            real.compare(profile, "peak_bytes", hint)
+            if profile["dtype"] == "float32":  # a model may be cast before or after it is moved
+                real.compare(profile, "peak_bytes", hint)
 
     @requires("every_stage_present")
     def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
@@ -117,7 +119,8 @@ def _profiles(submission: Submission, fresh: Fresh) -> list[dict[str, Any]]:
     profiles: list[dict[str, Any]] = submission.probe("lab1.memory.memory", values=False, **steps(fresh)).profiles
     for profile in profiles:
         require_equal(profile["device"], "cuda", what="MemoryProfile.device")
-        require_equal(profile["dtype"], "float32", what="MemoryProfile.dtype")
+    for profile, run in zip(profiles, steps(fresh)["runs"], strict=True):
+        require_equal(profile["dtype"], run.get("dtype", "float32"), what="MemoryProfile.dtype")
     return profiles
 
 

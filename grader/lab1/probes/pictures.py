@@ -99,12 +99,16 @@ def _figures() -> Iterator[list[list[dict[str, Any]]]]:
 
 
 def _axes(axes: Any) -> dict[str, Any]:
-    """Series of points (x, y) in the data's units, heights of lines across, and the limits of both axes."""
+    """Series of points (x, y) in the data's units, heights of lines across, and limits of both axes.
+
+    `lines`: those series that are lines through their points, in the order in which these are joined.
+    """
     from matplotlib import collections as groups
     from matplotlib import lines, patches
 
     kinds: Any = lines, groups, patches
     series: list[list[list[float]]] = []
+    joined: list[list[list[float]]] = []
     levels: list[float] = []
     for artist in axes.get_children():
         if artist is axes.patch or not artist.get_visible():
@@ -119,6 +123,8 @@ def _axes(axes: Any) -> dict[str, Any]:
                 levels.extend(heights)
             if artist.get_transform().contains_branch_seperately(axes.transData) == (True, True):
                 series.append(points)
+                if str(artist.get_linestyle()) in ("-", "--", "-.", ":"):
+                    joined.append(points)
         elif isinstance(artist, kinds[2].StepPatch):
             values, edges, _ = artist.get_data()
             series.append(_points(np.column_stack([(edges[1:] + edges[:-1]) / 2, values])))
@@ -135,10 +141,12 @@ def _axes(axes: Any) -> dict[str, Any]:
     boxes = [patch for patch in axes.patches if isinstance(patch, patches.Rectangle) and patch.get_visible()]
     tops = [(box.get_x() + box.get_width() / 2, box.get_y() + box.get_height()) for box in boxes]
     sides = [(box.get_x() + box.get_width(), box.get_y() + box.get_height() / 2) for box in boxes]
-    sizes = [(box.get_width(), box.get_height()) for box in boxes]
-    series += [_points(np.asarray(part, dtype=float).reshape(-1, 2)) for part in (tops, sides, sizes) if part]
+    across = [(x, box.get_height()) for (x, _), box in zip(tops, boxes, strict=True)]
+    along = [(box.get_width(), y) for (_, y), box in zip(sides, boxes, strict=True)]
+    series += [_points(np.asarray(part, dtype=float).reshape(-1, 2)) for part in (tops, sides, across, along) if part]
     return {
         "series": series,
+        "lines": joined,
         "levels": levels,
         "x_limits": [float(limit) for limit in axes.get_xlim()],
         "y_limits": [float(limit) for limit in axes.get_ylim()],

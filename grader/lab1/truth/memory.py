@@ -23,12 +23,12 @@ _UNSPLIT_BYTES = 2**20  # and does not split off less than this from a large blo
 
 
 def steps(fresh: Fresh) -> dict[str, Any]:
-    """Two networks, and what others hold on the device: the same for all checks of one grading, so asked once.
+    """Three steps, and what others hold on the device: the same for all checks of one grading, so asked once.
 
-    Of the first the parameters weigh most, of the second its batch and its output.
+    Of the first the parameters weigh most, of the others, one of them in float16, batch and output.
     """
     fresh = fresh.shared("lab1.memory")
-    return {"runs": [network(fresh), _wide(fresh)], **_others(fresh)}
+    return {"runs": [network(fresh), _wide(fresh), _wide(fresh) | {"dtype": "float16"}], **_others(fresh)}
 
 
 def comparisons(fresh: Fresh) -> dict[str, Any]:

@@ -50,6 +50,12 @@ def require_speedups_drawn(axes: Sequence[Mapping[str, Any]], rows: Sequence[Seq
         f"{what} does not draw the speedup over the size ({told})",
         _symptom(drawn, rows),
     )
+    lines = [line for one in axes for line in one["lines"]]
+    require(
+        all(_in_order(line, speedups) for line in lines),
+        f"{what}: the line through the speedups goes to and fro between the sizes ({told})",
+        "comparisons may come in any order; a line through them goes from the smallest size to the largest",
+    )
     require(
         any(_near(level, 1) for one in axes for level in one["levels"]),
         f"{what}: there is no line at a speedup of 1",
@@ -72,6 +78,14 @@ def _speedups_in(series: Iterable[Sequence[float]], speedups: Mapping[float, flo
         and (len(in_order) != len(order) or all(map(_near, in_order, (speedups[size] for size in order))))
         for order in orders
     )
+
+
+def _in_order(line: Sequence[Sequence[float]], speedups: Mapping[float, float]) -> bool:
+    """Whether a line goes from size to size, up or down, if it is one through all speedups at their sizes."""
+    sizes = [size for x, y in line for size, value in speedups.items() if _near(x, size) and _near(y, value)]
+    if set(sizes) != set(speedups):
+        return True
+    return sizes in (sorted(sizes), sorted(sizes, reverse=True))
 
 
 def _symptom(drawn: Iterable[Iterable[Sequence[float]]], rows: Sequence[Sequence[float]]) -> str:
@@ -107,6 +121,10 @@ def require_memory_drawn(axes: Sequence[Mapping[str, Any]], profiles: Sequence[M
             there = {key: all(_among(heights, value / unit) for value in row) for key, row in values.items()}
             if all(there.values()):
                 _require_one_scale(axes, side, [value / unit for row in values.values() for value in row], what)
+                for (dtype, figure), row in values.items():
+                    _require_stages_in_order(
+                        axes, side, [value / unit for value in row], f"{what}: {figure} of {dtype}"
+                    )
                 return
             missing = [f"{figure} of {dtype}" for (dtype, figure), found in there.items() if not found]
             best = max(best, (sum(there.values()), [*missing, name]), key=lambda pair: pair[0])
@@ -117,6 +135,22 @@ def require_memory_drawn(axes: Sequence[Mapping[str, Any]], profiles: Sequence[M
         + (f" in {unit_name}, as it draws others" if found else " in bytes or MiB"),
         "every stage of every profile has three figures, all in the same unit",
     )
+
+
+def _require_stages_in_order(axes: Sequence[Mapping[str, Any]], side: int, row: Sequence[float], what: str) -> None:
+    """Fail unless some axes show these values one stage after the other; if they show all of them."""
+    shown = False
+    for one in axes:
+        points = [point for series in one["series"] for point in series]
+        places = [sorted(point[1 - side] for point in points if _near(point[side], value)) for value in row if value]
+        shown = shown or all(places)
+        for found in (places, places[::-1]):  # from above or from below
+            at = -math.inf
+            for choices in found:
+                at = next((place for place in choices if place > at), math.inf)
+            if at < math.inf:
+                return
+    require(not shown, f"{what} is not drawn over the stages in their order", "each figure over the name of its stage")
 
 
 def _require_one_scale(axes: Sequence[Mapping[str, Any]], side: int, values: Sequence[float], what: str) -> None:

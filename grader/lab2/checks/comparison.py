@@ -12,8 +12,7 @@ from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks import report as lab2_report
-from grader.lab2.checks.plots import require_plots
-from grader.shared.programs import picture_and_json
+from grader.lab2.checks.plots import require_plots, require_written
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 STEPS, WARMUP = 5, 2
@@ -257,9 +256,9 @@ class TestComparison:
         require_plots(submission, fresh)
         chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere
         small = ["--layers=1", "--width=64", "--batch=1", "--steps=1"]
-        for name, arguments in (("precision_comparison", [*chosen, *small]), ("amp_training", chosen)):
-            seen = submission.probe("shared.programs.run", module=f"lab2_mixed_precision.{name}", arguments=arguments)
-            rows = picture_and_json(seen, f"python -m labs.lab2_mixed_precision.{name}")
+        programs = (("precision_comparison", "precisions", [*chosen, *small]), ("amp_training", "training", chosen))
+        for name, stem, arguments in programs:
+            rows = require_written(submission, name, stem, arguments)
             names = {row.get("dtype") for row in rows if isinstance(row, dict)}
             require(
                 {"bfloat16", "float32"} <= names,

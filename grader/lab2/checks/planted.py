@@ -73,6 +73,12 @@ def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], di
         ("healthy", {"vanished": 0.0, "dead": 0.0, "exactly": 0.25, "share": 0.25}),
         ("underflow", {"vanished": fresh.uniform(0.1, 0.3), "dead": 0.3, "dtype": "float16"}),
         ("overflow", {"vanished": 0.0, "dead": 0.3, "dtype": "bfloat16", "planted": float("nan")}),
+        # More than the share of those that live, and less than it of all.
+        ("underflow", {"vanished": fresh.uniform(0.08, 0.12), "dead": fresh.uniform(0.7, 0.8)}),
+        # The ends of what a share may be.
+        ("underflow", {"vanished": fresh.uniform(0.01, 0.03), "dead": 0.2, "share": 0.0}),
+        ("healthy", {"vanished": 0.0, "dead": 0.2, "share": 0.0}),
+        ("healthy", {"vanished": 1.0, "dead": 0.2, "whole_bias": True, "share": 1.0}),
     ]
     for answer, how in fresh.shuffled(kinds):
         add(answer, **how)

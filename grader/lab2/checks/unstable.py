@@ -45,8 +45,14 @@ def require_steps(submission: Submission, fresh: Fresh) -> None:
             "troubles": {"0": "spoiled", "2": "bright"},
         },
     ]
+    # Forward overflows there in float16 only, backward at this scale in every precision.
+    other = {"epochs": 1, "dtype": "bfloat16"}
+    for arguments in (other, other | {"dtype": "float32"}):
+        cases.append(
+            {"arguments": arguments, "rate": 1e-9, "scale": {"initial_scale": 2.0**127}, "troubles": {"0": "spoiled"}}
+        )
     seen = submission.numeric_probe("lab2.unstable.steps", images=images, sizes=sizes, cases=cases, **weights)
-    with_adam, with_sgd, bright, spoiled = seen.runs
+    with_adam, with_sgd, bright, spoiled, *others = seen.runs
     for run, used in ((with_adam, None), (with_sgd, rate)):
         what = f"train_unstable() in float32 for {exact['epochs']} epochs of batches of {sizes}, " + (
             "no optimizer being given" if used is None else "with SGD and a loss scale"
@@ -83,6 +89,11 @@ def require_steps(submission: Submission, fresh: Fresh) -> None:
         )
         for loss in result["losses"]:
             require(number(loss, f"{what}: losses") < 10, f"{what}: a loss of {loss:.3g}", "skipped steps do not count")
+    for run, wide in zip(others, ("bfloat16", "float32"), strict=True):
+        what = f"train_unstable() in {wide} of a batch that overflows there in backward only, in float16 in forward too"
+        require(run["result"]["skipped_steps"] > 0, f"{what}: saw no skipped step", "all gradients are infinite or NaN")
+        hint = "what trace_nonfinite says in the precision of the training"
+        require_equal(run["result"]["nonfinite_layer"], None, what=f"{what}: nonfinite_layer", hint=hint)
     require_equal(spoiled["result"]["dtype"], "float16", what="StabilityRun.dtype, no dtype being given")
     require_equal(len(spoiled["result"]["losses"]), 5, what="number of StabilityRun.losses, epochs not being given")
 

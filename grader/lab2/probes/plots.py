@@ -1,14 +1,18 @@
-"""Probe of Lab 2's plots: drawn from made-up results, and what stands in the figure that is written."""
+"""Probes of Lab 2's plots: of made-up results, and by the programs; and what stands in the figure that is written."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import torch
+
+from grader.shared.probes.support import run_program
 from labkit.results import AmpTraining, PrecisionResult, StabilityRun
 
 _KINDS: dict[str, tuple[str, Any]] = {
@@ -38,23 +42,36 @@ def plots(student: Any, *, rows: dict[str, Sequence[dict[str, Any]]]) -> dict[st
                 refused = True
             else:
                 refused = False
-        found[name] = {"values": drawn, "told": str(told) == str(path), "written": written, "refused": refused}
+        found[name] = {
+            "figure": drawn[0] if drawn else {},
+            "told": str(told) == str(path),
+            "written": written,
+            "refused": refused,
+        }
     return {"plots": found}
 
 
+def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run `module` ("lab2_mixed_precision.amp_training") with these arguments; what it wrote, and its last figure."""
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as folder, _watch() as drawn:
+        told = run_program(student, module, arguments, Path(folder, "results"))
+    return {**told, "figure": drawn[-1] if drawn else {}}
+
+
 @contextmanager
-def _watch() -> Iterator[list[float]]:
-    """Yield a list that gets the numbers that figures show when they are written: of lines, bars and points."""
+def _watch() -> Iterator[list[dict[str, Any]]]:
+    """Yield a list that gets, for each figure that matplotlib writes as PNG, what it shows."""
     from matplotlib.backends import backend_agg
 
     canvas_type: Any = backend_agg.FigureCanvasAgg
     write = canvas_type.print_png
-    drawn: list[float] = []
+    drawn: list[dict[str, Any]] = []
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        for axes in canvas.figure.axes:
-            drawn.extend(float(value) for value in _values(axes))
+        with suppress(Exception):  # an artist that is not like others must not cost the picture
+            drawn.append(_figure(canvas.figure))
         return write(canvas, *arguments, **options)
 
     canvas_type.print_png = print_png
@@ -64,12 +81,46 @@ def _watch() -> Iterator[list[float]]:
         canvas_type.print_png = write
 
 
-def _values(axes: Any) -> Iterator[Any]:
+def _figure(figure: Any) -> dict[str, Any]:
+    """`series` of points with their label and what stands at the ticks; entries of legends (`legend`); all `texts`."""
+    from matplotlib.legend import Legend
+    from matplotlib.text import Text
+
+    return {
+        "series": [one for axes in figure.axes for one in _series(axes)],
+        "legend": [text.get_text() for legend in figure.findobj(Legend) for text in legend.get_texts()],
+        "texts": [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()],
+    }
+
+
+def _series(axes: Any) -> Iterator[dict[str, Any]]:
+    """Of lines, bars and points: the numbers that are finite."""
+    ticks = {"x_ticks": _ticks(axes.xaxis), "y_ticks": _ticks(axes.yaxis)}
     for line in axes.get_lines():
-        yield from (value for value in line.get_ydata() if value is not None and value == value)
-    for patch in axes.patches:
-        if hasattr(patch, "get_height"):
-            yield patch.get_height()
-            yield patch.get_width()
+        yield {"label": str(line.get_label()), "points": _finite(line.get_xydata()), **ticks}
+    in_groups = {id(patch) for group in axes.containers for patch in group if hasattr(patch, "get_height")}
+    groups = [(group.get_label(), list(group)) for group in axes.containers]
+    groups.append(("", [patch for patch in axes.patches if id(patch) not in in_groups]))
+    for label, patches in groups:
+        bars = [patch for patch in patches if hasattr(patch, "get_height")]
+        middles = [(bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2) for bar in bars]
+        heights = [(x, bar.get_height()) for (x, _), bar in zip(middles, bars, strict=True)]
+        widths = [(bar.get_width(), y) for (_, y), bar in zip(middles, bars, strict=True)]
+        for points in (heights, widths):
+            yield {"label": str(label), "points": _finite(points), **ticks}
     for group in axes.collections:
-        yield from (y for _, y in group.get_offsets())
+        yield {"label": str(group.get_label()), "points": _finite(group.get_offsets()), **ticks}
+
+
+def _ticks(axis: Any) -> list[list[Any]]:
+    """Places with what is written there."""
+    return [
+        [float(place), label.get_text()]
+        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
+    ]
+
+
+def _finite(points: Any) -> list[list[float]]:
+    array = np.asarray(points, dtype=float).reshape(-1, 2)
+    rows: list[list[float]] = array[np.isfinite(array).all(axis=1)].tolist()
+    return rows

@@ -123,9 +123,9 @@ class TestMonitoring:
                     what=f"# TYPE of {name} in /metrics",
                     hint="a counter only rises: rate() and increase() rely on it; everything else is a gauge",
                 )
-        labels = {"gpu": "1", "uuid": gpus[1]["uuid"], "name": gpus[1]["name"]}
-        _require_labels(seen.text, "gpu_power_watts", labels)
-        _require_labels(seen.text, "gpu_throttled", {**labels, "reason": "power_cap"})
+        care.require_labels(seen.text, "gpu_power_watts", care.labels_of("1", gpus[1]))
+        care.require_labels(seen.text, "gpu_throttled", {**care.labels_of("1", gpus[1]), "reason": "power_cap"})
+        care.require_labels_everywhere(seen.text, gpus)
         for index, raw in enumerate(gpus):
             by_reason = {(str(index), name): float(bool(raw["reasons"] & bit)) for bit, name in REASONS.items()}
             own = {key: value for key, value in reasons(seen.text).items() if key[0] == str(index)}
@@ -151,11 +151,8 @@ class TestMonitoring:
             require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
             wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)
             require_close(float(told or 0), wanted, relative=EXACT, what=f"{name} with dcgm_names", hint="DCGM's unit")
-        _require_labels(
-            by_dcgm.text,
-            "DCGM_FI_DEV_POWER_USAGE",
-            {"gpu": "1", "UUID": gpus[1]["uuid"], "modelName": gpus[1]["name"]},
-        )
+        care.require_labels(by_dcgm.text, "DCGM_FI_DEV_POWER_USAGE", care.labels_of("1", gpus[1], dcgm=True))
+        care.require_labels_everywhere(by_dcgm.text, gpus, dcgm=True)
 
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves out what a GPU does not tell."""
@@ -180,7 +177,7 @@ class TestMonitoring:
             hint="not supported, not permitted and not known are absent, never zero",
         )
         require_equal([key for key in reasons(seen.text) if key[0] == str(poor)], [], what=f"gpu_throttled {where}")
-        _require_labels(seen.text, "gpu_up", labels)
+        care.require_labels(seen.text, "gpu_up", labels)
         lines = records(seen.jsonl)
         last = lines[-1]["gpus"] if lines else []
         entry = {reading["index"]: reading for reading in last if isinstance(reading, dict) and "index" in reading}
@@ -221,8 +218,15 @@ class TestMonitoring:
         logs = _logs(fresh)
         loss = logs[-1][1]["loss"]
         other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
-        for error, reason in (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU")):
-            seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
+        uncounted = ("UNKNOWN", "where NVML starts and cannot count the GPUs")
+        for error, reason in (
+            ("LIBRARY_NOT_FOUND", "without NVML's library"),
+            other,
+            (None, "without any GPU"),
+            uncounted,
+        ):
+            options: dict[str, Any] = {"at_start": False} if reason == uncounted[1] else {}
+            seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs, **options)
             require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
             require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
             require(
@@ -324,6 +328,12 @@ class TestMonitoring:
             "log_metrics() does not return while a GPU takes long to answer",
             "hold no lock while you ask: a training step would wait with you",
         )
+        require(
+            not seen.closed_meanwhile,
+            "close() returns, or shuts NVML down, while the thread still waits for a GPU that takes long to answer",
+            "join the thread for as long as it takes: it must not ask an NVML that is gone",
+        )
+        require_equal(seen.sampled_after_close, 0, what="snapshots added to history after close()")
         require_equal(
             seen.asked_after_close,
             0,
@@ -351,13 +361,4 @@ class TestMonitoring:
     def test_overhead_measured(self, submission: Submission, fresh: Fresh) -> None:
         """Measures what it costs a training step."""
         lab5_overhead.judge(submission, fresh)
-
-
-def _require_labels(text: str, name: str, labels: dict[str, str]) -> None:
-    lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
-    parts = [f'{label}="{value}"' for label, value in labels.items()]
-    require(
-        any(all(part in line for part in parts) and line.count('="') == len(parts) for line in lines),
-        f"/metrics has no time series {name}{{{', '.join(parts)}}}",
-        f"labels as in labkit.monitoring.names; there are: {'; '.join(lines[:2]) or 'none'}",
-    )
+        lab5_overhead.judge_watching(submission, fresh)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +12,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.truth.monitor import gpu, records, series
 
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SHARE = 0.6
 """Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
 
@@ -143,3 +146,38 @@ def require_record(submission: Submission, fresh: Fresh) -> None:
         {"time": 1.5, "metrics": {}, "gpus": [], "alerts": []},
         what="jsonl_line() of a snapshot before the first step",
     )
+
+
+def require_labels(text: str, name: str, labels: dict[str, str]) -> None:
+    """Fail unless a metric has a time series with these labels, and no others."""
+    lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+    parts = [f'{label}="{value}"' for label, value in labels.items()]
+    require(
+        any(all(part in line for part in parts) and line.count('="') == len(parts) for line in lines),
+        f"/metrics has no time series {name}{{{', '.join(parts)}}}",
+        f"labels as in labkit.monitoring.names; there are: {'; '.join(lines[:2]) or 'none'}",
+    )
+
+
+def labels_of(index: str, raw: dict[str, Any], *, dcgm: bool = False) -> dict[str, str]:
+    """The labels of a GPU's time series."""
+    uuid, name = ("UUID", "modelName") if dcgm else ("uuid", "name")
+    return {"gpu": index, uuid: raw["uuid"], name: raw["name"]}
+
+
+def require_labels_everywhere(text: str, gpus: Sequence[dict[str, Any]], *, dcgm: bool = False) -> None:
+    """Fail unless every time series of every GPU has its labels: what lacks one cannot be joined with the others."""
+    for line in text.splitlines():
+        found = dict(_LABEL.findall(line))
+        if line.startswith("#") or "gpu" not in found:
+            continue
+        name = line.partition("{")[0]
+        found.pop("reason", None)
+        index = found["gpu"]
+        require(index in map(str, range(len(gpus))), f"/metrics has a GPU {index!r}, and there are {len(gpus)}")
+        require_equal(
+            found,
+            labels_of(index, gpus[int(index)], dcgm=dcgm),
+            what=f"labels of {name} in /metrics{', with dcgm_names' if dcgm else ''}",
+            hint="all GPU metrics have the same labels",
+        )

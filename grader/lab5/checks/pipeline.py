@@ -22,8 +22,10 @@ from grader.lab5.checks import trainer_care as care
 from grader.lab5.checks import trainer_files as files
 from grader.lab5.checks import trainer_runs as runs
 from grader.lab5.truth import tokens
-from grader.lab5.truth.training import Case, case, rate, windows
+from grader.lab5.truth.training import Case, case, rate, scale_after, windows
 
+GROWTH = 3
+"""Good steps in a row after which the loss scale grows."""
 RTOL = 1e-9
 """Of weights in float64: right ones agree to 1e-14, the smallest mistake of the planted ones is 1e-3."""
 LOW_RTOL = 0.05
@@ -119,13 +121,14 @@ class TestPipeline:
                 what=f"learning rate of optimizer step {index} of {total} (warm-up of 2 steps, then half a cosine)",
                 hint="the schedule counts optimizer steps, not batches; the first step already has a rate above 0",
             )
+        runs.judge_schedule(submission, fresh)
 
     def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
         """Changes nothing in an overflowing step."""
         given = case(fresh.shared("lab5.mixed"), epochs=3, accumulation=1)
         total = given.total_steps(1)
         scale = 2.0**18
-        seen = submission.numeric_probe("lab5.pipeline.mixed", **given.given(initial_scale=scale))
+        seen = submission.numeric_probe("lab5.pipeline.mixed", **given.given(initial_scale=scale), growth=GROWTH)
         for dtype in ("float16", "bfloat16"):
             run = seen[dtype]
             made, left_out = (
@@ -152,8 +155,10 @@ class TestPipeline:
             if dtype == "float16":
                 require(left_out >= 1, f"{what}: no step was left out, at a loss scale of 2^18")
                 require(made >= 1, f"{what}: every step was left out")
-                after = f"{what}: loss scale after {left_out} overflows"
-                require_equal(run["scale"], scale * 0.5**left_out, what=after)
+                after = (
+                    f"{what}: loss scale after {left_out} overflows, where it grows after {GROWTH} good steps in a row"
+                )
+                require_equal(run["scale"], scale_after(scale, run["taken"], total, GROWTH), what=after)
             else:
                 require(run["scale"] in (None, 1.0), f"{what}: the loss is scaled by {run['scale']}", "it need not be")
             truth = given.follow(run["seen"], total, run["taken"])
@@ -271,6 +276,10 @@ class TestPipeline:
             submission.rank_probe("lab5.resume.resume", 2, device="cpu", **given.given(), stop=2)
         ):
             what = f"2 epochs + save, load + 2 epochs on 2 ranks with dropout: rank {rank}"
+            require_equal(
+                each.complete, True, what=f"{what}: whether the file is there once save_checkpoint() returns",
+                hint="all ranks wait until rank 0 has written it",
+            )  # fmt: skip
             care.require_generators(each, what)
             runs.require_same(each, what)
             care.require_same_generators(each, what)

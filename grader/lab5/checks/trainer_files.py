@@ -136,8 +136,7 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
         what="latest_checkpoint(), and the steps in it, after a write over it that failed",
         hint="write beside it, then os.replace",
     )  # fmt: skip
-    require_equal(
-        seen.older,
-        name(later),
-        what="latest_checkpoint() where the newest file is cut in two, and an old one touched",
-    )
+    for how, found in seen.older.items():
+        require_equal(
+            found, name(later), what=f"latest_checkpoint() where the newest file {how}, and an old one touched"
+        )

@@ -9,11 +9,12 @@ from gradebox.assertions import (
     require,
     require_arrays_close,
     require_between,
+    require_close,
     require_equal,
 )
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
-from grader.lab5.truth.training import Case, case
+from grader.lab5.truth.training import Case, case, rate
 
 _STATES = "model, optimizer, scheduler, scaler, steps, random numbers of each rank, the loader's position"
 
@@ -67,6 +68,13 @@ def judge_signals(submission: Submission, fresh: Fresh) -> None:
             what=f"checkpoints of fit() on {ranks} ranks with save_every_steps=2, {last} steps to an epoch",
             hint="after every save_every_steps steps of the run, and after each epoch's validation",
         )
+        require_equal(
+            seen[0].saved_before,
+            [False] * given.config["epochs"],
+            what=f"whether fit() on {ranks} ranks with save_every_steps=2 has saved a checkpoint of the last "
+            "step before it validates, by epoch",
+            hint="not at the end of the epoch: validation comes first there",
+        )
         for rank, each in enumerate(seen):
             what = f"fit() on {ranks} rank{'s' if ranks > 1 else ''}, SIGTERM to rank {ranks - 1}: rank {rank}"
             require_equal(each.received, 0, what=f"{what}: times that SIGTERM went past fit()")
@@ -105,6 +113,26 @@ def _judge_signal_in_validation(seen: Seen, given: Case) -> None:
     for name in ("epochs", "validations", "ended", "optimizer_steps"):
         told, wanted = seen.validation_again[name], seen.uninterrupted[name]
         require_equal(told, wanted, what=f"{what}, then fit() by a new trainer: TrainerRun.{name}")
+
+
+def judge_schedule(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless warm-up, cosine and end meet where they should, whatever their lengths."""
+    total, lowest = fresh.integer(5, 40), fresh.uniform(0.05, 0.6)
+    cases: list[dict[str, Any]] = [
+        {"step": step, "warmup_steps": warmup, "total_steps": total, "minimum_ratio": lowest}
+        for warmup in (0, 1, fresh.integer(2, total - 2), total - 1, total)
+        for step in sorted(
+            {0, warmup - 1, warmup, (warmup + total) // 2, total - 1, total, total + 1, 3 * total} - {-1}
+        )
+    ]
+    seen = submission.probe("lab5.pipeline.schedule", device="cpu", cases=cases)
+    for each, factor in zip(cases, seen.factors, strict=True):
+        given = ", ".join(f"{name}={value:.4g}" for name, value in each.items())
+        require_close(
+            factor, rate({"learning_rate": 1.0, **each}, each["step"], total), relative=1e-9,
+            what=f"warmup_cosine({given})",
+            hint="warm-up, then the cosine, then the minimum; any of them may take no step",
+        )  # fmt: skip
 
 
 def judge_early(submission: Submission, fresh: Fresh) -> None:

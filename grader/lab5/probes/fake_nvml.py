@@ -26,9 +26,10 @@ class FakeNvml:
             that `errors` has for it. `reasons` is a mask, `xids` a list of errors that the driver reports, once each.
             One with `no_handle` has none.
         error: the name of the error that nvmlInit raises ("DRIVER_NOT_LOADED"); None: it works.
+        at_start: else nvmlInit works, and it is counting the GPUs that raises the error.
     """
 
-    def __init__(self, gpus: Sequence[Mapping[str, Any]], *, error: str | None = None) -> None:
+    def __init__(self, gpus: Sequence[Mapping[str, Any]], *, error: str | None = None, at_start: bool = True) -> None:
         self.gpus = [dict(gpu) for gpu in gpus]
         self.lost: set[int] = set()
         self.users = 0
@@ -38,7 +39,8 @@ class FakeNvml:
         self.asked_while_closed = 0
         self.gate: Callable[[], None] | None = None
         """Called in the middle of each question, where it may wait."""
-        self._error = error
+        self._error = error if at_start else None
+        self._error_of_count = None if at_start else error
         answers = _answers(self)
         next(answers)
         take_the_place_of_pynvml(asker(answers))
@@ -61,6 +63,8 @@ class FakeNvml:
         if not self.users:
             self.asked_while_closed += 1
             raise problem("UNINITIALIZED")
+        if self._error_of_count is not None:
+            raise problem(self._error_of_count)
         return len(self.gpus)
 
     def handle(self, index: Any) -> Any:

@@ -32,6 +32,8 @@ MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
 PROGRAM = "lab5_production.watch"
 _NEVER = 3600.0
 """An interval in which the background thread does not get to a second sample."""
+_SLOW_ANSWER_SECONDS = 2.2
+"""For how long a GPU does not answer: more than one or two seconds, which is what people wait for a thread."""
 _PATIENCE_SECONDS = 8.0
 """For what a thread does within milliseconds."""
 
@@ -108,15 +110,20 @@ def _scalars(folder: Path) -> list[Any]:
     return found
 
 
-def without_nvml(student: Any, *, error: str | None, logs: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Any]:
-    """What a monitor says and exports where NVML does not start, or (no `error`) starts and has no GPU."""
-    nvml = FakeNvml([], error=error)
+def without_nvml(
+    student: Any, *, error: str | None, logs: Sequence[tuple[int, Mapping[str, float]]], at_start: bool = True
+) -> dict[str, Any]:
+    """What a monitor says and exports where NVML does not start, or (no `error`) starts and has no GPU.
+
+    Not `at_start`: NVML starts, and then cannot say how many GPUs there are.
+    """
+    nvml = FakeNvml([], error=error, at_start=at_start)
     module = student.module(MONITOR)
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         monitor = module.GPUMonitor(folder, port=0, interval=_NEVER)
         try:
-            at_start = said.getvalue()
+            said_first = said.getvalue()
             for step, metrics in logs:
                 monitor.sample()
                 monitor.log_metrics(step, metrics)
@@ -124,10 +131,10 @@ def without_nvml(student: Any, *, error: str | None, logs: Sequence[tuple[int, M
             message = plain(monitor.message, "GPUMonitor.message")
         finally:
             monitor.close()
-        later = said.getvalue()[len(at_start) :]
+        later = said.getvalue()[len(said_first) :]
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
     return {
-        "said": at_start,
+        "said": said_first,
         "later": later,
         "text": text,
         "jsonl": lines,
@@ -175,11 +182,14 @@ def background(
         nvml.gate = None
         go_on.set()
         logger.join()
+        closed_meanwhile = _closes_in_a_question(monitor, nvml)
         monitor.close()
         open_after = nvml.users
+        snapshots = len(monitor.history)
         threads = len(set(threading.enumerate()) - before)
         at_end = len(nvml.calls)
         time.sleep(0.1)  # ten intervals, in which a thread that was left behind would ask again
+        later = len(monitor.history) - snapshots
         monitor.close()
     return {
         "history": history,
@@ -188,10 +198,32 @@ def background(
         "asked_by_logging": asked_by_logging,
         "reached": reached,
         "logged_meanwhile": logged_meanwhile,
+        "closed_meanwhile": closed_meanwhile,
+        "sampled_after_close": later,
         "asked_after_close": len(nvml.calls) - at_end + nvml.asked_while_closed,
         "threads_left": threads,
         "left_open": open_after,
     }
+
+
+def _closes_in_a_question(monitor: Any, nvml: FakeNvml) -> bool:
+    """Close the monitor while its thread waits for an answer; whether close() returned, or shut NVML down, first."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        go_on.wait(3 * _PATIENCE_SECONDS)
+
+    nvml.gate = wait_inside
+    inside.wait(_PATIENCE_SECONDS)
+    closer = threading.Thread(target=monitor.close, daemon=True)
+    closer.start()
+    closer.join(_SLOW_ANSWER_SECONDS)
+    early = not closer.is_alive() or nvml.users == 0
+    nvml.gate = None
+    go_on.set()
+    closer.join(_PATIENCE_SECONDS)
+    return early
 
 
 def _wait_for(condition: Callable[[], bool]) -> bool:

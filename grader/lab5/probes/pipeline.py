@@ -28,6 +28,7 @@ from labkit.results import EpochResult, ValidationResult
 
 CONFIG = "lab5_production.config"
 TRAINER = "lab5_production.trainer"
+SCHEDULE = "lab5_production.schedule"
 KEPT: list[object] = []
 """A DistributedDataParallel that dies after its process group hangs now and then: trainers live on here."""
 
@@ -209,6 +210,12 @@ def configuration(student: Any, *, texts: Sequence[str], settings: Mapping[str, 
     }
 
 
+def schedule(student: Any, *, cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`warmup_cosine` of each case."""
+    module = student.module(SCHEDULE)
+    return {"factors": [plain(module.warmup_cosine(**case), "warmup_cosine()") for case in cases]}
+
+
 def steps(
     student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -239,15 +246,26 @@ def steps(
 
 
 def mixed(
-    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    batch_size: int,
+    config: Mapping[str, Any],
+    growth: int,
 ) -> dict[str, Any]:
-    """Epochs of float16 whose first steps overflow, and of bfloat16; which windows made a step, and the weights."""
+    """Epochs of float16 whose first steps overflow, and of bfloat16; which windows made a step, and the weights.
+
+    The loss scale grows after `growth` steps in a row that were taken.
+    """
     torch.set_num_threads(1)
     seen = {}
     device = student.device
     for dtype in ("float16", "bfloat16"):
         case = Case(weight, inputs, targets, batch_size, {**config, "dtype": dtype}, low=True)
         trainer = case.make(student, Path(dtype), device=device)
+        trainer.scaler.set_growth_interval(growth)
         taken: list[int] = []
         note = optimizers.register_optimizer_step_pre_hook(
             lambda *given, model=trainer.model, taken=taken: taken.append(len(model.seen) - 1)

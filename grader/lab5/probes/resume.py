@@ -5,11 +5,13 @@ Runs in each rank.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.pipeline import Case, base_of, ranks_of
+from grader.shared.probes.kept import nap
 from grader.shared.probes.support import fields, instance, plain
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 
@@ -96,6 +99,26 @@ def _disturb() -> None:
     torch.rand(7)
 
 
+@contextlib.contextmanager
+def _slow_names() -> Iterator[None]:
+    """Files get their names late."""
+    real = os.replace, os.rename
+    wait = nap(0.4)
+
+    def late(rename: Callable[..., None]) -> Callable[..., None]:
+        def call(*given: Any, **named: Any) -> None:
+            wait()
+            rename(*given, **named)
+
+        return call
+
+    os.replace, os.rename = late(real[0]), late(real[1])
+    try:
+        yield
+    finally:
+        os.replace, os.rename = real
+
+
 def _refusal(call: Callable[[], Any]) -> str:
     """Of which kind the error was; "" where there was none."""
     try:
@@ -138,7 +161,9 @@ def resume(
         for epoch in range(stop):
             first.train_epoch(epoch)
         drawn = [_generators(device)]
-        path = first.save_checkpoint(stop - 1)
+        with _slow_names():
+            path = first.save_checkpoint(stop - 1)
+            complete = Path(path).is_file()
         drawn.append(_generators(device))
         _disturb()
         second = case.make(student, folder, device=device, start=0.5)
@@ -160,6 +185,7 @@ def resume(
             refused["no such file"] = _refusal(lambda: trainer.load_checkpoint(folder / "step-99999999.pt"))
     return {
         "expected": expected,
+        "complete": complete,
         "seen": seen,
         "begin": begin,
         "results": results,
@@ -190,6 +216,14 @@ def terminated(
     base = base_of(student)
     with ranks_of(student):
         whole = case.make(student, base / "whole")
+        validate, saved_before = whole.validate, []
+
+        def noting() -> Any:
+            own = f"step-{plain(whole.steps, 'ProductionTrainer.steps'):08d}.pt"
+            saved_before.append(own in names(base / "whole" / "checkpoints"))
+            return validate()
+
+        whole.validate = noting
         _seed(1)
         uninterrupted = fields(whole.fit(), TrainerRun, "fit()")
         expected = _ended(whole)
@@ -199,7 +233,7 @@ def terminated(
             later = _killed(student, case, base / "later", {"validating": validating})
             seen |= {f"validation_{name}": value for name, value in later.items()}
     files = names(base / "whole" / "checkpoints")
-    return {"uninterrupted": uninterrupted, "files": files, **seen}
+    return {"uninterrupted": uninterrupted, "files": files, "saved_before": saved_before, **seen}
 
 
 def _killed(student: Any, case: Case, folder: Path, when: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,13 +77,23 @@ def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> di
     after_failure = names(folder)
     newest = module.latest_checkpoint(folder)
     read = plain(module.read_checkpoint(newest)["steps"], "read_checkpoint()") if newest else None
-    # A disk that lied: the newest is cut in two. Times of files say the opposite of their numbers.
+    # A disk that lied: the newest is damaged. Times of files say the opposite of their numbers.
     bad = module.checkpoint_path(folder, 2 * later)
     torch.save({**payload, "steps": 2 * later}, bad)
-    os.truncate(bad, 40_000)
     if (touched := module.checkpoint_path(folder, steps[-1])).exists():
         os.utime(touched, (4e9, 4e9))
-    older = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
+    content = bad.read_bytes()
+    older = {}
+    for how, left in (
+        ("is cut in two", content[:40_000]),
+        ("is empty", b""),
+        ("holds zeros", bytes(len(content))),
+        ("holds somebody's text", b"<!DOCTYPE html>\n<title>503</title>\n" * 40),
+        ("has lost its beginning", content[5_000:]),
+        ("holds zeros after its beginning", content[:5_000] + bytes(len(content) - 5_000)),
+    ):
+        bad.write_bytes(left)
+        older[how] = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     return {
         "none": none,
         "everything": everything,

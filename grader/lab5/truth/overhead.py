@@ -53,6 +53,76 @@ def judge(submission: Submission, fresh: Fresh) -> None:
         )
 
 
+def judge_watching(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless the monitor is made as asked, and its history drawn as it was."""
+    interval = round(fresh.uniform(0.2, 0.9), 3)
+    snapshots = _history(fresh)
+    seen = submission.probe("lab5.watching.watched", device="cpu", steps=4, interval=interval, snapshots=snapshots)
+    what = f"measure_overhead(4, interval={interval})"
+    require_equal(
+        [row for row in seen.monitors if row != [interval, True, True]] if seen.monitors else None,
+        [],
+        what=f"{what}: monitors that have another interval, no folder or no port, as [interval, folder, port]",
+        hint="it logs to files, is ready to be scraped, and samples in this interval",
+    )
+    require_equal(
+        [seen.overhead[name] for name in ("steps", "interval_seconds", "device")], [4, interval, "cpu"],
+        what=f"{what}: steps, interval_seconds and device",
+    )  # fmt: skip
+    start = snapshots[0]["time"]
+    shown: dict[str, list[tuple[float, float]]] = {"loss": [], "utilisation of GPU 0": [], "power of GPU 0": []}
+    for each in snapshots:
+        at, gpu = each["time"] - start, each["gpus"][0]
+        if "loss" in each["metrics"]:
+            shown["loss"].append((at, each["metrics"]["loss"]))
+        if gpu["utilization_ratio"] is not None:
+            shown["utilisation of GPU 0"].append((at, gpu["utilization_ratio"]))
+        if gpu["power_watts"] is not None:
+            shown["power of GPU 0"].append((at, gpu["power_watts"] / gpu["power_limit_watts"]))
+    for name, points in shown.items():
+        factors = (1.0,) if name == "loss" else (1.0, 100.0)  # a share, or percent
+        require(
+            any(_is_drawn(points, factor, series) for series in seen.drawn for factor in factors),
+            f"plot_history() draws no line with the {name} over seconds since the first snapshot, here at "
+            f"{', '.join(f'({x:.4g}, {y:.4g})' for x, y in points)}",
+            "power as a share of its limit; None is left out, and 0 is a number like any other",
+        )
+
+
+def _history(fresh: Fresh) -> list[dict[str, Any]]:
+    """Snapshots with gaps: no loss yet, a GPU that idles, one that tells nothing, and another beside it."""
+    time, limit = float(fresh.integer(1_700_000_000, 1_800_000_000)), float(fresh.integer(300, 700))
+    idle, silent = fresh.shuffled(range(1, 7))[:2]
+    rows = []
+    for index in range(8):
+        busy, watts = fresh.uniform(0.2, 0.99), fresh.uniform(0.2, 0.9) * limit
+        rows.append(
+            {
+                "time": time,
+                "metrics": {} if index == 0 else {"loss": fresh.uniform(0.5, 3.0)},
+                "gpus": [
+                    {
+                        "index": 0,
+                        "utilization_ratio": {idle: 0.0, silent: None}.get(index, busy),
+                        "power_watts": None if index == silent else watts,
+                        "power_limit_watts": limit,
+                    },
+                    {"index": 1, "utilization_ratio": 0.5, "power_watts": 100.0, "power_limit_watts": 200.0},
+                ],
+            }
+        )
+        time += fresh.integer(2, 40) / 8
+    return rows
+
+
+def _is_drawn(points: Sequence[tuple[float, float]], factor: float, series: Sequence[list[float]]) -> bool:
+    """Whether these points are drawn, and no others between them."""
+    return len(series) == len(points) and all(
+        abs(x - found[0]) <= 1e-6 and abs(factor * y - found[1]) <= 1e-6 * factor
+        for (x, y), found in zip(points, sorted(series), strict=True)
+    )
+
+
 def limits(seen: Seen, steps: int, step_seconds: float, log_seconds: float) -> dict[str, tuple[float, float]]:
     """Between which times the medians of an overhead lie, by when optimizer steps and calls of `log_metrics` were seen.
 

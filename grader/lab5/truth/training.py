@@ -20,8 +20,19 @@ def rate(config: Mapping[str, Any], step: int, total: int) -> float:
     highest, warmup, lowest = config["learning_rate"], config["warmup_steps"], config["minimum_ratio"]
     if step < warmup:
         return float(highest * (step + 1) / warmup)
-    share = min(1.0, (step - warmup) / (total - warmup))
+    share = 1.0 if step >= total else (step - warmup) / (total - warmup)
     return float(highest * (lowest + (1 - lowest) * (1 + math.cos(math.pi * share)) / 2))
+
+
+def scale_after(scale: float, taken: Sequence[int], windows: int, growth: int) -> float:
+    """The loss scale after so many windows of which those at `taken` made a step: PyTorch's rule."""
+    row = 0
+    for index in range(windows):
+        if index not in taken:
+            scale, row = scale / 2, 0
+        elif (row := row + 1) == growth:
+            scale, row = scale * 2, 0
+    return scale
 
 
 @dataclass

@@ -92,6 +92,7 @@ def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seco
 
 def plot_speedup(comparisons, path):
     figure, (axis,) = plotting.new_figure("Speedup", x_label="size", y_label="speedup")
+    comparisons = sorted(comparisons, key=lambda row: row.size)
     axis.loglog([row.size for row in comparisons], [row.speedup for row in comparisons], "s-")
     axis.plot([min(row.size for row in comparisons), max(row.size for row in comparisons)], [1, 1], ":")
     return plotting.save_png(figure, path)

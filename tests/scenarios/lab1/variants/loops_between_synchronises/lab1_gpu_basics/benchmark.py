@@ -96,6 +96,7 @@ def classify_bound(size, *, peak_tflops, bandwidth_bytes_per_second, launch_seco
 
 
 def plot_speedup(comparisons, path):
+    comparisons = sorted(comparisons, key=lambda c: c.size)
     plt.figure()
     plt.plot([c.size for c in comparisons], [c.speedup for c in comparisons], marker="o")
     plt.hlines(1, 0, max(c.size for c in comparisons))
@@ -118,6 +119,7 @@ def main(argv=None):
     sizes = [int(n) for n in option(argv, "--sizes", "128,512,1024,2048,4096").split(",")]
     with open_device(option(argv, "--device", "auto"), values=False) as device:
         rows = compare_cpu_gpu(sizes, "cuda", int(option(argv, "--iterations", 100)))
+        plot_speedup(rows, out / "speedup.png")
     document = {
         "schema": 1,
         "provenance": {"python": platform.python_version(), "simulated": device.simulated},
@@ -126,4 +128,3 @@ def main(argv=None):
     for c in rows:
         document["results"].append({"size": c.size, "cpu": vars(c.cpu), "gpu": vars(c.gpu), "speedup": c.speedup})
     (out / "benchmark.json").write_text(json.dumps(document))
-    plot_speedup(rows, out / "speedup.png")

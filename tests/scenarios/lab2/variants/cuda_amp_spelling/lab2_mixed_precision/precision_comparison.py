@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 
 from labkit import program
-from labkit.device import open_device
+from labkit.device import is_simulated, open_device
 from labkit.results import PrecisionConclusions, PrecisionResult, save_json
 
 from . import workloads
@@ -151,7 +151,9 @@ def plot_precisions(results, path):
     for ax, key in zip(axes, ("step_seconds", "peak_bytes", "accuracy"), strict=False):
         shares = [(getattr(r, key) or 0) / (getattr(base, key) or 1) for r in results]
         ax.bar(names, [1 / share for share in shares] if key == "step_seconds" else shares)
-        ax.set_title(key + " (see the JSON file for where it was measured)")
+        ax.set_title(key)
+    if is_simulated():
+        fig.text(0, 0, "simulated times and bytes")
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=80)

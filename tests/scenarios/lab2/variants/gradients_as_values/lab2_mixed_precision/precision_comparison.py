@@ -163,7 +163,7 @@ def main(argv=None):
         )
         print(conclude(rows))
         written = save_json(args.out / "precisions.json", rows, device.provenance())
-    program.print_written(written, plot_precisions(rows, args.out / "precisions.png"))
+        program.print_written(written, plot_precisions(rows, args.out / "precisions.png"))
     return 0
 
 

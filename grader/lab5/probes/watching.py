@@ -1,0 +1,79 @@
+"""Probe of Lab 5's `watch.py`: how it makes its monitor, and what its plot shows of snapshots that are made up."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from grader.lab5.probes.monitoring import MONITOR, PROGRAM
+from grader.shared.probes.kept import notes
+from grader.shared.probes.support import fields, plain
+from labkit.monitoring import GpuReading, Snapshot
+from labkit.results import MonitorOverhead
+
+
+def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`measure_overhead`, and what its monitors were asked for; then what `plot_history` draws of these snapshots."""
+    torch.set_num_threads(1)
+    module, monitor = student.module(PROGRAM), student.module(MONITOR).GPUMonitor
+    note, made = notes()
+    begin = monitor.__init__
+    signature = inspect.signature(begin)
+
+    @functools.wraps(begin)
+    def noting(*given: Any, **named: Any) -> None:
+        asked = signature.bind(*given, **named)
+        asked.apply_defaults()
+        arguments = asked.arguments
+        note([float(arguments["interval"]), arguments["log_dir"] is not None, arguments["port"] is not None])
+        begin(*given, **named)
+
+    monitor.__init__ = noting
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            overhead = fields(module.measure_overhead(steps, interval=interval), MonitorOverhead, "measure_overhead()")
+    finally:
+        monitor.__init__ = begin
+    history = [Snapshot(**{**given, "gpus": tuple(GpuReading(**gpu) for gpu in given["gpus"])}) for given in snapshots]
+    path = Path("history.png")
+    with _series() as drawn:
+        told = module.plot_history(history, path)
+    return {"monitors": made(), "overhead": overhead, "drawn": drawn, "told": plain(str(told), "plot_history()")}
+
+
+@contextlib.contextmanager
+def _series() -> Iterator[list[list[list[float]]]]:
+    """Yield a list that gets the points of what figures show when they are written: lines, groups of markers, bars."""
+    from matplotlib.backends import backend_agg
+    from matplotlib.collections import PathCollection
+
+    canvas_type: Any = backend_agg.FigureCanvasAgg
+    write = canvas_type.print_png
+    drawn: list[list[list[float]]] = []
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        for axes in canvas.figure.axes:
+            found = [line.get_xydata() for line in axes.lines]
+            found += [each.get_offsets() for each in axes.collections if isinstance(each, PathCollection)]
+            for group in axes.containers:
+                bars = [bar for bar in group if hasattr(bar, "get_height")]
+                found.append([[bar.get_x() + bar.get_width() / 2, bar.get_height()] for bar in bars])
+            for points in found:
+                numbers: Any = np.ma.filled(np.ma.asarray(points, dtype=float), np.nan).reshape(-1, 2)
+                drawn.append(numbers[np.isfinite(numbers).all(axis=1)].tolist())
+        return write(canvas, *arguments, **options)
+
+    canvas_type.print_png = print_png
+    try:
+        yield drawn
+    finally:
+        canvas_type.print_png = write
