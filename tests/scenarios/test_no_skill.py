@@ -20,10 +20,8 @@ _OWN_RUNS = "two runs of the submission are compared with each other, and what e
 _FACTS = "facts of the machine or of a format: the same for everybody"
 
 EXCUSED: dict[str, str] = {
-    "lab1.benchmark.environment_described": _FACTS,
     "lab1.benchmark.nonsense_refused": _OBSERVED,
     "lab1.memory.every_stage_present": "half a point for the seven names; the bytes are judged by the other checks",
-    "lab1.memory.memory_timeline_saved": _FILES,
     "lab1.analysis.report_agrees_with_results": _REPORT,
     "lab2.amp.products_in_low_precision": _OBSERVED,
     "lab2.amp.loss_in_float32": _OBSERVED,
@@ -53,7 +51,6 @@ EXCUSED: dict[str, str] = {
     "lab4.oom.nonsense_refused": _OBSERVED,
     "lab4.oom.fits_in_24_gb": _OBSERVED,
     "lab4.oom.retry_frees_the_failed_attempt": _OBSERVED,
-    "lab4.oom.other_errors_pass_through": _OBSERVED,
     "lab4.oom.results_saved": _FILES,
     "lab4.analysis.nonsense_refused": _OBSERVED,
     "lab4.analysis.results_and_plot_saved": _FILES,
