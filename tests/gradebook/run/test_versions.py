@@ -48,7 +48,7 @@ def add(file: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("file", "criteria"),
     [
-        ("grader/lab1/checks/measurements.py", {"lab1.measurements"}),
+        ("grader/lab1/checks/memory.py", {"lab1.memory"}),
         # whose checks `lab1.measurements` builds on
         ("grader/lab1/checks/benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/lab1/checks/report.py", {"lab1.analysis"}),
@@ -150,27 +150,27 @@ def test_what_a_check_imports_in_whatever_way_counts(checkout: Path, how: str) -
     )
     add(checkout / "grader" / "lab1" / "extra" / "deeper.py", "ANSWER = 42\n")
     add(checkout / "grader" / "lab1" / "extra" / "table.json", "[42]\n")
-    add(checkout / "grader" / "lab1" / "checks" / "measurements.py", f"\n{how}\n")
+    add(checkout / "grader" / "lab1" / "checks" / "memory.py", f"\n{how}\n")
     before = versions.digests(COURSE, checkout)
     for file in ("deeper.py", "table.json"):
         add(checkout / "grader" / "lab1" / "extra" / file, " \nANSWER = 43\n")
-        assert changed_by(checkout, before) == {"lab1.measurements"}
+        assert changed_by(checkout, before) == {"lab1.memory"}
         before = versions.digests(COURSE, checkout)
 
 
 def test_code_that_reads_docstrings_depends_on_them(checkout: Path) -> None:
-    add(checkout / "grader" / "lab1" / "checks" / "measurements.py", '\nprint(truth.__doc__)  # "one"\n')
+    add(checkout / "grader" / "lab1" / "checks" / "memory.py", '\nprint(truth.__doc__)  # "one"\n')
     before = versions.digests(COURSE, checkout)
-    add(checkout / "grader" / "lab1" / "checks" / "measurements.py", "# two\n")
-    assert changed_by(checkout, before) == {"lab1.measurements"}
+    add(checkout / "grader" / "lab1" / "checks" / "memory.py", "# two\n")
+    assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_a_text_that_is_no_docstring_counts(checkout: Path) -> None:
-    add(checkout / "grader" / "lab1" / "checks" / "measurements.py", '\nTEXT = """a\n\n# b\n"""\n')
+    add(checkout / "grader" / "lab1" / "checks" / "memory.py", '\nTEXT = """a\n\n# b\n"""\n')
     before = versions.digests(COURSE, checkout)
-    file = checkout / "grader" / "lab1" / "checks" / "measurements.py"
+    file = checkout / "grader" / "lab1" / "checks" / "memory.py"
     file.write_text(file.read_text().replace("a\n\n# b", "a\n# b"))
-    assert changed_by(checkout, before) == {"lab1.measurements"}
+    assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_points_concern_nothing_and_a_new_check_its_criterion(checkout: Path, before: dict[str, str]) -> None:
