@@ -1,10 +1,13 @@
-"""No check is passed by answers that were given to another seed, but for those that have a reason."""
+"""No check is passed by answers that were given to another seed, but for those that have a reason; none by refusals."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.scenarios.build import SCENARIOS, load
+from tests.scenarios.build import ROOT, SCENARIOS, load
 from tests.scenarios.grading import Bench, rebuild
 from tests.scenarios.no_skill import Recording, Replaying, grade
 
@@ -75,3 +78,12 @@ def test_answers_of_another_seed_pass_only_what_is_excused(lab: int, bench: Benc
     excused = {name for name in EXCUSED if name.startswith(f"lab{lab}.")}
     assert passed - excused == set(), "passed by answers to other questions: draw the cases, or say why that is right"
     assert excused - passed == set(), "these need no excuse any more"
+
+
+@pytest.mark.parametrize("lab", [1, 2, 3, 4, 5])
+def test_refusing_whatever_comes_earns_nothing(lab: int, bench: Bench, tmp_path: Path) -> None:
+    refusing = tmp_path / "labs"
+    shutil.copytree(ROOT / "labs", refusing, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in refusing.rglob("*.py"):
+        file.write_text(file.read_text(encoding="utf-8").replace("raise NotImplementedError(", "raise ValueError("))
+    assert bench.grade_folder(refusing, str(lab)).passed == set()

@@ -49,7 +49,10 @@ def train(
 
 
 def stability_refused(student: Any, *, scales: Sequence[dict[str, Any]], epochs: Sequence[int]) -> dict[str, Any]:
-    """Whether `DynamicLossScale` refuses each of `scales`, and `train_unstable` each of `epochs`."""
+    """Whether `DynamicLossScale` refuses each of `scales`, and `train_unstable` each of `epochs`.
+
+    The caller puts arguments among them that must be taken.
+    """
     module = student.module(STABILITY)
     model = module.UnstableModel(1.0).to(student.device)
     loader = [(torch.ones(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64))]
@@ -62,7 +65,10 @@ def stability_refused(student: Any, *, scales: Sequence[dict[str, Any]], epochs:
 def comparison_refused(
     student: Any, *, compared: Sequence[dict[str, Any]], concluded: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """Whether `compare_precisions` refuses each of `compared`, and `conclude` results of these precisions."""
+    """Whether `compare_precisions` refuses each of `compared`, and `conclude` results of these precisions.
+
+    The caller puts arguments among them that must be taken.
+    """
     module = student.module(COMPARISON)
 
     def compare(call: dict[str, Any]) -> object:

@@ -7,11 +7,17 @@ from gradebox.submission import Submission
 
 
 def judge_refusals(submission: Submission, criterion: str) -> None:
-    """Fail unless each call of the criterion that makes no sense raises a ValueError."""
+    """Fail unless each call of the criterion that makes no sense raises a ValueError, and none that makes sense."""
     seen = submission.numeric_probe("lab4.refusals.ask")
     for call, error in seen.calls[criterion].items():
         written = "is not written yet" if error == "NotImplementedError" else f"raised {error or 'nothing'}"
         require(error == "ValueError", f"{call} {written}, expected a ValueError", "see Raises in its docstring")
+    for call, error in seen.sensible[criterion].items():
+        require(
+            error != "ValueError",
+            f"{call} raised a ValueError although it makes sense",
+            "refuse what its docstring names under Raises, and nothing else",
+        )
 
 
 def judge_plot(submission: Submission, kind: str) -> None:
