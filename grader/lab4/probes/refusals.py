@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from grader.shared.probes.endings import ending
 from grader.shared.probes.support import plain, watch_figures
 from labkit.results import (
     AttentionResult,
@@ -114,11 +115,11 @@ def _errors(calls: dict[str, dict[str, Callable[[], Any]]]) -> dict[str, dict[st
 
 
 def _error(call: Callable[[], Any]) -> str | None:
+    """As `ending`; an open task has a name, too, since others are asked in the same request."""
     try:
-        call()
-    except Exception as error:
-        return "ValueError" if isinstance(error, ValueError) else type(error).__name__
-    return None
+        return ending(call) or None
+    except NotImplementedError:
+        return "NotImplementedError"
 
 
 def plots(student: Any, *, kind: str) -> dict[str, Any]:
