@@ -51,7 +51,7 @@ $(TESTS_READY): $(READY)
 	@$(INSTALL) dev,deploy,docs,notebooks && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 
-# The same in every run: one seed, all planted bugs, correct styles and exploits. Replies of the sandbox are kept in
+# The same in every run: one seed, the same planted bugs, correct styles and exploits. Replies of the sandbox are kept in
 # build/replies, so that what no change can have touched is not asked again.
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs

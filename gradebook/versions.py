@@ -85,6 +85,7 @@ class Tree:
         """The files that take part in every outcome."""
         checks = sorted((root / course.package).glob("*/checks/*.py"))
         self._homes = {criterion: path for path in checks for criterion in read_file(path).criteria}
+        self._checks = {check.id for lab in course.labs for one in lab.criteria for check in one.checks}
         self.shared = self._all_from(
             path
             for name in (*_EVERYWHERE, *course.environment.importable, *_file_of(course.devices))
@@ -136,8 +137,8 @@ class Tree:
             if path.parent.name == "checks" and len(text) < _PROSE and text not in read.criteria:
                 lab, _, inner = text.partition(".")
                 yield from self._module(f"{self._course}.{lab}.probes.{inner}")
-                needed = text.rpartition(".")[0]  # the name of a check that another one requires
-                if needed in self._homes:
+                needed = text.rpartition(".")[0]
+                if text in self._checks and needed in self._homes:  # a check that another one requires
                     yield self._homes[needed]
 
     def _module(self, name: str) -> Iterator[Path]:

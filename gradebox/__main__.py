@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from gradebox import launch
+from gradebox import arguments, launch
 from gradebox.front import refuse
 from gradebox.guide import command
-from gradebox.hints import MAX_STEPS
-from gradebox.options import TIME_LIMIT_SECONDS, Options
+from gradebox.options import Options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
 
@@ -22,28 +21,21 @@ _Course = Annotated[
     Path, typer.Option(help="The course's folder, with course.toml.", envvar="GRADEBOX_COURSE", show_default=False)
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, or another one that the course knows.")]
-_Report = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")]
 
 
 @app.command("grade")
 def grade_submission(
     course: _Course,
-    submission: Annotated[Path, typer.Argument(help="The folder to grade.")] = Path("labs"),
-    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or an exercise.")] = None,
-    criterion: Annotated[str | None, typer.Option(help="Only these criteria, for example lab3.accumulation.")] = None,
+    submission: arguments.Submission = Path("labs"),
+    lab: arguments.Lab = None,
+    criterion: arguments.Criterion = None,
     device: _Device = "auto",
-    seed: Annotated[
-        int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")
-    ] = None,
-    report: _Report = Path("grade-report"),
-    overrides: Annotated[
-        Path | None, typer.Option(help="Points given by hand (default: overrides.toml beside the course's folder).")
-    ] = None,
-    student: Annotated[str | None, typer.Option(help="Whose overrides apply (default: the folder's name).")] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(help=f"Seconds for the whole grading (default: {TIME_LIMIT_SECONDS:g}).")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Sandboxes side by side (default: per core and 3 GB one).")] = None,
+    seed: arguments.Seed = None,
+    report: arguments.Report = Path("grade-report"),
+    overrides: arguments.Overrides = None,
+    student: arguments.Student = None,
+    time_limit: arguments.TimeLimit = None,
+    jobs: arguments.Jobs = None,
 ) -> None:
     """Grade a submission; executes nothing of it outside the sandbox.
 
@@ -68,12 +60,12 @@ def grade_submission(
 @app.command("next")
 def show_next(
     course: _Course,
-    submission: Annotated[Path, typer.Argument(help="The folder with your labs.")] = Path("labs"),
-    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
-    hints: Annotated[int, typer.Option(min=0, max=MAX_STEPS, help="So many steps of the hint.")] = 0,
-    check: Annotated[str | None, typer.Option(help="Hints for this check or criterion instead.")] = None,
-    grade: Annotated[bool, typer.Option("--grade", help="Grade first (these labs), then say what is next.")] = False,
-    report: Annotated[Path, typer.Option(help="Where grade.json lies.")] = Path("grade-report"),
+    submission: arguments.OwnLabs = Path("labs"),
+    lab: arguments.Lab = None,
+    hints: arguments.Hints = 0,
+    check: arguments.Check = None,
+    grade: arguments.GradeFirst = False,
+    report: arguments.OwnReport = Path("grade-report"),
     device: _Device = "auto",
 ) -> None:
     """Say which task to do next and why; grades only with --grade.

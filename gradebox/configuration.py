@@ -10,6 +10,10 @@ ROOT = Path(__file__).parent.parent
 """The folder that holds this package: a checkout, or where packages are installed."""
 
 
+ENGINE_COMMAND = "gradebox"
+"""The command that grades any course; it has to be told which."""
+
+
 def own_command(name: str, folder: Path | None = None) -> str:
     """How a shell in `folder` (the current one) calls the command `name`: by it where it is found, else by its path."""
     folder = folder or Path.cwd()

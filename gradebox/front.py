@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradebox import report
-from gradebox.configuration import as_seen_from, own_command
+from gradebox.configuration import as_seen_from
 from gradebox.grade import CheckReport, ExitCode, Grade
 from gradebox.options import Options
 from gradebox.order import GradingError
@@ -103,7 +103,7 @@ class Front(Watcher):
         course, folder = self.order.course, Path(self._options.origin)
         if not course.guide:
             return ""
-        words = [own_command(course.command, folder), "next"]
+        words = [course.typed("next", folder)]
         if self._options.submission != "labs":
             words.append(shlex.quote(self._options.submission))
         labs = self.order.labs

@@ -31,8 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests of the night out, unless they are asked for, all of them or one by its name."""
-    if config.option.whole or any("::" in word for word in config.option.file_or_dir or ()):
+    """Leave tests of the night out, unless they are asked for, all of them or by a name."""
+    named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
+    if config.option.whole or named:
         return
     left_out = [item for item in items if item.get_closest_marker("night")]
     if left_out:

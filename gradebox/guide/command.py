@@ -9,7 +9,6 @@ from pathlib import Path
 from gradebox import course as courses
 from gradebox import hints as all_hints
 from gradebox import launch
-from gradebox.configuration import own_command
 from gradebox.course import Course
 from gradebox.grade import ExitCode
 from gradebox.guide import text
@@ -36,9 +35,8 @@ def show_next(options: Options, *, hints: int, check: str | None, first_grade: b
         course = courses.load(Path(options.course))
         labs = course.labs if options.lab is None else course.rubric.named(options.lab)
         known = all_hints.load(course)
-        command = own_command(course.command)
         if check is not None:
-            for row in _asked(course, check, hints or 1, command):
+            for row in _asked(course, check, hints or 1):
                 _print(row)
             return ExitCode.PASSED
     except (ReadingError, HintError, ValueError) as error:
@@ -56,12 +54,12 @@ def show_next(options: Options, *, hints: int, check: str | None, first_grade: b
     if not folder.is_dir():
         folder = submission
     advice = advise(folder, labs, known, read(submission, report), course.begin_broken)
-    for row in text.lines(advice, known, course, steps=hints, command=command, options=words):
+    for row in text.lines(advice, known, course, steps=hints, options=words):
         _print(row)
     return ExitCode.PASSED
 
 
-def _asked(course: Course, name: str, steps: int, command: str) -> Iterator[str]:
+def _asked(course: Course, name: str, steps: int) -> Iterator[str]:
     """The hints of one check, or of all checks of a criterion.
 
     Raises:
@@ -75,7 +73,7 @@ def _asked(course: Course, name: str, steps: int, command: str) -> Iterator[str]
         raise ValueError(f"there is no check or criterion {name}{also}")
     begun = False
     for check in chosen:
-        for row in text.hint_lines(check, known, course, steps=steps, command=command):
+        for row in text.hint_lines(check, known, course, steps=steps):
             if row or begun:
                 begun = True
                 yield row

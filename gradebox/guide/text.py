@@ -19,9 +19,7 @@ _WIDTH = 110
 _STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 
 
-def lines(
-    advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, command: str, options: str = ""
-) -> Iterator[str]:
+def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, options: str = "") -> Iterator[str]:
     """The advice, line by line.
 
     Args:
@@ -29,7 +27,6 @@ def lines(
         hints: of all checks.
         course: says where its lessons are.
         steps: how many steps of the hint to show, 0 to 3.
-        command: how `gpulabs` is called here.
         options: that every command shown needs, with a space in front: " --report out".
     """
     if advice.remark:
@@ -40,12 +37,12 @@ def lines(
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
             if course.guide is not None and course.guide.beyond:
-                names = " or ".join(f"{command} grade --lab {one.labs[0].id}" for one in course.exercises)
+                names = " or ".join(f"{course.typed('grade')} --lab {one.labs[0].id}" for one in course.exercises)
                 yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")
             return
         case Kind.GRADE:
             yield "Nothing is open in the code. Next: a grade, to see what it does."
-            yield f"  grade   {command} grade{options}"
+            yield f"  grade   {course.typed('grade')}{options}"
             return
         case Kind.REPAIR_FILE:
             broken = step.broken
@@ -58,12 +55,12 @@ def lines(
             yield f"Next: {_named(step.check, course)}, a check that fails although its code is written."
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
-    yield from _body(step, hints, course, command, options)
-    yield from hint_lines(step.check, hints, course, steps=steps, command=command)
+    yield from _body(step, hints, course, options)
+    yield from hint_lines(step.check, hints, course, steps=steps)
     yield from _instead(advice, course)
 
 
-def _body(step: Step, hints: Mapping[str, Hint], course: Course, command: str, options: str) -> Iterator[str]:
+def _body(step: Step, hints: Mapping[str, Hint], course: Course, options: str) -> Iterator[str]:
     yield from _folded("  why     ", _why(step))
     if step.known is not None:
         yield from _seen(step.known)
@@ -80,8 +77,8 @@ def _body(step: Step, hints: Mapping[str, Hint], course: Course, command: str, o
         yield f"  lesson  {places}"
     criterion = step.check.rpartition(".")[0]
     if step.lab is not None:
-        yield f"  test    {command} grade{options} --criterion {criterion}"
-        yield f"          {command} next --grade{options} --lab {step.lab.option}"
+        yield f"  test    {course.typed('grade')}{options} --criterion {criterion}"
+        yield f"          {course.typed('next')} --grade{options} --lab {step.lab.option}"
 
 
 def _title(step: Step) -> str:
@@ -112,7 +109,7 @@ def _seen(known: Known) -> Iterator[str]:
         yield from _folded("          → ", known.hint)
 
 
-def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: int, command: str) -> Iterator[str]:
+def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: int) -> Iterator[str]:
     """The first `steps` steps of a check's hint, and how to see one more."""
     hint = hints.get(check)
     if hint is None:
@@ -123,7 +120,7 @@ def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: 
         for number, text in enumerate(hint.steps[:steps]):
             yield from _folded(f"  {number + 1}. ", f"{_STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
-        yield f"  {'hint' if not steps else 'more'}    {command} next --check {check} --hints {steps + 1}"
+        yield f"  {'hint' if not steps else 'more'}    {course.typed('next')} --check {check} --hints {steps + 1}"
 
 
 def _instead(advice: Advice, course: Course) -> Iterator[str]:

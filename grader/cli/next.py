@@ -7,24 +7,19 @@ from typing import Annotated
 
 import typer
 
+from gradebox import arguments
 from gradebox.guide import command
-from gradebox.hints import MAX_STEPS
 from gradebox.options import Options
 from grader import FOLDER
 
 
 def show_next(
-    submission: Annotated[Path, typer.Argument(help="The folder with your labs.")] = Path("labs"),
-    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
-    hints: Annotated[
-        int, typer.Option(min=0, max=MAX_STEPS, help="So many steps of the hint: 1 idea, 2 method, 3 shape.")
-    ] = 0,
-    check: Annotated[
-        str | None,
-        typer.Option(help="Hints for this check or criterion instead, for example lab1.benchmark.warmed_up."),
-    ] = None,
-    grade: Annotated[bool, typer.Option("--grade", help="Grade first (these labs), then say what is next.")] = False,
-    report: Annotated[Path, typer.Option(help="Where grade.json lies.")] = Path("grade-report"),
+    submission: arguments.OwnLabs = Path("labs"),
+    lab: arguments.Lab = None,
+    hints: arguments.Hints = 0,
+    check: arguments.Check = None,
+    grade: arguments.GradeFirst = False,
+    report: arguments.OwnReport = Path("grade-report"),
     device: Annotated[str, typer.Option(help="With --grade: auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
 ) -> None:
     """Say which task to do next and why, from the stubs that are open and the last grade; grades only with --grade.

@@ -121,8 +121,8 @@ def tiled_attention(
     `torch.autograd.Function`, or let `torch.utils.checkpoint` do it for blocks of queries.
 
     16-bit inputs are computed in float32 inside a tile, and so are the sums over the tiles. (Where autograd itself adds
-    up gradients over blocks, it may do that in 16 bits.) Scores may be large: no exponential
-    overflows where the largest score so far is taken off first.
+    up gradients over blocks, it may do that in 16 bits.) Scores may be large: no exponential overflows where the
+    largest score so far is taken off first.
 
     Args:
         Q, K, V, causal: as in `standard_attention`.

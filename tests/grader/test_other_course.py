@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.other_graders import score
 from gradebox import course as courses
 from gradebox import hints
 from gradebox.course import CourseError
+from gradebox.guide import text
 from gradebox.reading import ReadingError
 from gradebox.sandbox import Sandbox
 
@@ -54,6 +56,15 @@ def test_answers_get_their_points_in_one_sandbox_after_the_other(tmp_path: Path)
 def test_every_check_has_a_hint() -> None:
     course = courses.load(three_questions.COURSE)
     assert hints.problems(course.rubric, hints.load(course)) == []
+
+
+def test_the_commands_that_hints_show_name_the_course() -> None:
+    course = courses.load(three_questions.COURSE)
+    shown = next(iter(text.hint_lines("lab1.questions.distances", hints.load(course), course, steps=0)))
+    words = re.search(r"gradebox next --course (\S+) --check (\S+) --hints 1", shown)
+    assert words is not None, shown
+    shown_course, check = words.groups()
+    assert (Path(shown_course).resolve(), check) == (three_questions.COURSE, "lab1.questions.distances")
 
 
 def test_a_course_in_a_submission_is_refused(tmp_path: Path) -> None:

@@ -54,10 +54,14 @@ def of_lab(lab: str) -> list[Mutant]:
 
 def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIES) -> Iterator[Verdict]:
     """Grade mutants of one lab side by side; verdicts as they come."""
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    pool = ProcessPoolExecutor(max_workers=jobs)
+    try:
         waiting = {pool.submit(judge, lab, {one.file: one.text}, replies): one for one in chosen}
         for done in as_completed(waiting):
             yield Verdict(waiting[done], *done.result())
+    finally:  # interrupted, it judges no other
+        pool.shutdown(cancel_futures=True)
+        Store(replies).tidy()
 
 
 class _UntilNoticed(Grading):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grader.lab1.probes.endings import ending
+from grader.shared.probes.endings import ending
 from grader.shared.probes.support import fields, plain, sequence, watch_products
 from labkit.results import Comparison, Environment, MatmulResult
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradebox.sandbox.student import WrongReturn
-from grader.lab1.probes.endings import ending
+from grader.shared.probes.endings import ending
 from grader.shared.probes.handed_out import network
 from grader.shared.probes.support import fields, plain, sequence
 from labkit.results import STAGES, MemoryProfile, StageMemory

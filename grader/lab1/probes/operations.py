@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from grader.lab1.probes.endings import ending
+from grader.shared.probes.endings import ending
 from grader.shared.probes.support import fields, sequence
 from labkit.results import OperationTime
 

@@ -17,7 +17,7 @@ def require_refused(calls: Sequence[str], endings: Sequence[str]) -> None:
     """Fail unless each of `calls` ended with a ValueError.
 
     Args:
-        endings: for each call what the probe saw (`grader.lab1.probes.endings`).
+        endings: for each call what the probe saw (`grader.shared.probes.endings`).
     """
     for call, ending in zip(calls, endings, strict=True):
         require(

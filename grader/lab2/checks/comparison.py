@@ -13,6 +13,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks import report as lab2_report
 from grader.lab2.checks.plots import require_plots, require_written
+from grader.lab2.checks.refusals import require_refused
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 STEPS, WARMUP = 5, 2
@@ -241,14 +242,18 @@ class TestComparison:
             {"precisions": ["float32"], "steps": -fresh.integer(0, 2)},
             {"precisions": ["float32"], "warmup": -fresh.integer(1, 3)},
         ]
+        # Those that make sense come last: whoever refuses everything has looked at nothing.
+        taken: Case = {"precisions": ["float32"], "steps": 1, "warmup": 0}
         twice = fresh.shuffled(PRECISIONS)[0]
         concluded = [["float16", "bfloat16"], [*PRECISIONS, twice]]
-        seen = submission.probe("lab2.arguments.comparison_refused", compared=compared, concluded=concluded)
-        for call, told in zip(compared, seen.compared, strict=True):
+        seen = submission.probe(
+            "lab2.arguments.comparison_refused", compared=[*compared, taken], concluded=[*concluded, PRECISIONS]
+        )
+        for call, told in zip([*compared, taken], seen.compared, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in call.items())
-            require(told, f"compare_precisions() with {shown} raised no ValueError")
-        for names, told in zip(concluded, seen.concluded, strict=True):
-            require(told, f"conclude() of results in {', '.join(names)} raised no ValueError")
+            require_refused(told, call is not taken, f"compare_precisions() with {shown}")
+        for names, told in zip([*concluded, PRECISIONS], seen.concluded, strict=True):
+            require_refused(told, names is not PRECISIONS, f"conclude() of results in {', '.join(names)}")
 
     @requires("step_seconds_equal_truth", "accuracies_equal_truth")
     def test_results_and_plots_saved(self, submission: Submission, fresh: Fresh) -> None:

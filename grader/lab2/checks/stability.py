@@ -11,6 +11,7 @@ from gradebox.criterion import criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks.planted import layers, named_blocks, planted_gradients, to_bfloat16
+from grader.lab2.checks.refusals import require_refused
 from grader.lab2.checks.unstable import require_consistent, require_steps, whole
 
 ROUNDING = {"float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "float32": 8e-6, "float64": 4e-12}
@@ -258,13 +259,21 @@ class TestStability:
             {"backoff_factor": 1.0},
             {"growth_interval": 0},
         ]
+        # Those that make sense come last: whoever refuses everything has looked at nothing.
+        taken = {
+            "growth_factor": fresh.uniform(1.1, 3),
+            "backoff_factor": fresh.uniform(0.1, 0.9),
+            "growth_interval": 1,
+        }
         epochs = [0, -fresh.integer(1, 3)]
-        seen = submission.numeric_probe("lab2.arguments.stability_refused", scales=scales, epochs=epochs)
-        for one, told in zip(scales, seen.scales, strict=True):
+        seen = submission.numeric_probe(
+            "lab2.arguments.stability_refused", scales=[*scales, taken], epochs=[*epochs, 1]
+        )
+        for one, told in zip([*scales, taken], seen.scales, strict=True):
             shown = ", ".join(f"{name}={value:.3g}" for name, value in one.items())
-            require(told, f"DynamicLossScale({shown}) raised no ValueError", "see the ranges in its docstring")
-        for count, told in zip(epochs, seen.epochs, strict=True):
-            require(told, f"train_unstable(model, loader, {count}) raised no ValueError")
+            require_refused(told, one is not taken, f"DynamicLossScale({shown})")
+        for count, told in zip([*epochs, 1], seen.epochs, strict=True):
+            require_refused(told, count < 1, f"train_unstable(model, loader, {count})")
 
     def test_unstable_model_trained(self, submission: Submission, fresh: Fresh) -> None:
         """Trains the unstable model."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grader.lab2.probes.training import AMP, Watched, flat, linear, one_thread, refused
+from grader.lab2.probes.training import AMP, Watched, flat, linear, one_thread
+from grader.shared.probes.endings import refused
 from grader.shared.probes.support import fields
 from labkit.results import AmpTraining, PrecisionResult
 
@@ -49,7 +50,10 @@ def train(
 
 
 def stability_refused(student: Any, *, scales: Sequence[dict[str, Any]], epochs: Sequence[int]) -> dict[str, Any]:
-    """Whether `DynamicLossScale` refuses each of `scales`, and `train_unstable` each of `epochs`."""
+    """Whether `DynamicLossScale` refuses each of `scales`, and `train_unstable` each of `epochs`.
+
+    The caller puts arguments among them that must be taken.
+    """
     module = student.module(STABILITY)
     model = module.UnstableModel(1.0).to(student.device)
     loader = [(torch.ones(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64))]
@@ -62,7 +66,10 @@ def stability_refused(student: Any, *, scales: Sequence[dict[str, Any]], epochs:
 def comparison_refused(
     student: Any, *, compared: Sequence[dict[str, Any]], concluded: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """Whether `compare_precisions` refuses each of `compared`, and `conclude` results of these precisions."""
+    """Whether `compare_precisions` refuses each of `compared`, and `conclude` results of these precisions.
+
+    The caller puts arguments among them that must be taken.
+    """
     module = student.module(COMPARISON)
 
     def compare(call: dict[str, Any]) -> object:

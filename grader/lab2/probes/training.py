@@ -7,7 +7,7 @@ they come in backward. Comparisons of precisions are in `lab2_comparison`, numer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from grader.shared.probes.endings import refused
 from grader.shared.probes.support import fields, plain, watch_products
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -117,15 +118,6 @@ def linear(weight: Tensor, *, wide: bool = False) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     layer.weight.data = weight.double() if wide else weight.clone()
     return layer
-
-
-def refused(call: Callable[[], object]) -> bool:
-    """Whether a call raises ValueError."""
-    try:
-        call()
-    except ValueError:
-        return True
-    return False
 
 
 def batches(inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:

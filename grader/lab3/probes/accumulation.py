@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from grader.lab3.probes.training import DDP
 from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.ranks import group, half_squares
 from grader.shared.probes.support import fields
 from labkit.results import AccumulationResult
@@ -101,7 +102,7 @@ def accumulate(
     refused = {}
     if student.ranks == 1:
         result, reduced = call(model)
-        refused = {str(count): _refuses(functools.partial(run, model, loader, count)) for count in (0, -2)}
+        refused = {str(count): is_refused(functools.partial(run, model, loader, count)) for count in (0, -2)}
     else:
         with group(student):
             replica = DistributedDataParallel(model)
@@ -120,11 +121,3 @@ def accumulate(
 
 def _of_tokens(outputs: Tensor, classes: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.flatten(0, 1), classes.flatten())
-
-
-def _refuses(call: Callable[[], Any]) -> bool:
-    try:
-        call()
-    except Exception as error:
-        return isinstance(error, ValueError)
-    return False

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.support import fields, plain
 from labkit.results import ScalingPoint, StepProfile
@@ -40,16 +41,9 @@ def analyse(student: Any, *, points: Sequence[dict[str, Any]], kinds: Sequence[s
             "speedup": plain(dict(module.speedup(made, kind)), f"speedup(points, {kind!r})"),
             "efficiency": plain(dict(module.efficiency(made, kind)), f"efficiency(points, {kind!r})"),
         }
-    refused = []
-    for function in (module.speedup, module.efficiency):
-        try:
-            function([point for point in made if point.world_size > 1 or point.kind != kinds[0]], kinds[0])
-        except ValueError:
-            refused.append(True)
-        except Exception:
-            refused.append(False)
-        else:
-            refused.append(False)
+    without = [point for point in made if point.world_size > 1 or point.kind != kinds[0]]
+    functions = (module.speedup, module.efficiency)
+    refused = [is_refused(functools.partial(function, without, kinds[0])) for function in functions]
     return {"answers": answers, "refused": refused}
 
 

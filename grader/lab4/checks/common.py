@@ -12,11 +12,17 @@ from grader.shared.programs import picture_and_json
 
 
 def judge_refusals(submission: Submission, criterion: str) -> None:
-    """Fail unless each call of the criterion that makes no sense raises a ValueError."""
+    """Fail unless each call of the criterion that makes no sense raises a ValueError, and none that makes sense."""
     seen = submission.numeric_probe("lab4.refusals.ask")
     for call, error in seen.calls[criterion].items():
         written = "is not written yet" if error == "NotImplementedError" else f"raised {error or 'nothing'}"
         require(error == "ValueError", f"{call} {written}, expected a ValueError", "see Raises in its docstring")
+    for call, error in seen.sensible[criterion].items():
+        require(
+            error != "ValueError",
+            f"{call} raised a ValueError although it makes sense",
+            "refuse what its docstring names under Raises, and nothing else",
+        )
 
 
 def judge_program(submission: Submission, module: str, arguments: list[str], *, on_cpu: bool = False) -> list[Any]:

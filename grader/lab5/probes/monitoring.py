@@ -24,6 +24,7 @@ from torch.optim import optimizer as optimizers
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
+from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.support import fields, finite_or_text, instance, plain, run_program, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
@@ -246,16 +247,7 @@ def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, Any]], snapshots:
     engine = student.module(ALERTS).AlertEngine([replace(rule, **rules.get(rule.name, {})) for rule in RULES])
     told = []
     unknown = replace(RULES[0], name="GpuIsTired")
-    try:
-        student.module(ALERTS).AlertEngine([unknown]).evaluate(Snapshot(time=0.0))
-    except ValueError:
-        refused = True
-    except NotImplementedError:
-        raise
-    except Exception:
-        refused = False
-    else:
-        refused = False
+    refused = is_refused(lambda: student.module(ALERTS).AlertEngine([unknown]).evaluate(Snapshot(time=0.0)))
     for given in snapshots:
         gpus = tuple(GpuReading(**{**gpu, **_tuples(gpu)}) for gpu in given.get("gpus", []))
         metrics = {name: float(value) for name, value in given.get("metrics", {}).items()}

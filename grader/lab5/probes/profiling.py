@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grader.lab5.probes.jobs import job_of
+from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.ranks import group
 from grader.shared.probes.support import fields, plain
@@ -65,26 +66,13 @@ def record(
     timeline = fields(told, Timeline, "profile_job()")
     batches = len(taken())
     return {
-        "refused": _refused(lambda: student.module(PROFILING).profile_job(job, steps=0)),
+        "refused": is_refused(lambda: student.module(PROFILING).profile_job(job, steps=0)),
         "taken": batches,
         "calls": plain(calls(), "step numbers given to after_step"),
         "updates": len(updates()),
         "steps": timeline["steps"],
         "events": events,
     }
-
-
-def _refused(call: Callable[[], Any]) -> bool:
-    """Whether it raises a ValueError."""
-    try:
-        call()
-    except ValueError:
-        return True
-    except NotImplementedError:
-        raise
-    except Exception:
-        return False
-    return False
 
 
 def _trace(path: Path) -> dict[str, list[list[float]]] | None:
@@ -152,7 +140,7 @@ def breakdown(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> 
     told = module.step_breakdown(made, steps=steps, warmup=warmup)
     called = len(calls())
     wrong = ({"steps": 0}, {"warmup": -1})
-    refused = [_refused(partial(module.step_breakdown, job_of(**job), **each)) for each in wrong]
+    refused = [is_refused(partial(module.step_breakdown, job_of(**job), **each)) for each in wrong]
     return {"parts": fields(told, StepBreakdown, "step_breakdown()"), "calls": called, "refused": refused}
 
 
