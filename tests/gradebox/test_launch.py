@@ -61,9 +61,9 @@ def score(report: Path) -> float:
 @pytest.mark.parametrize(
     ("inside", "command"),
     [
-        ("labs", ("gpulabs", "grade", ".")),
+        pytest.param("labs", ("gpulabs", "grade", "."), marks=pytest.mark.night),
         ("", ("gpulabs", "grade")),
-        ("", ("pytest", "--grade")),
+        pytest.param("", ("pytest", "--grade"), marks=pytest.mark.night),
         ("labs", ("pytest", "--grade", "--submission=.")),
     ],
     ids=["gpulabs in the submission", "gpulabs beside it", "pytest beside it", "pytest in the submission"],
