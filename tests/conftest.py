@@ -1,5 +1,6 @@
 """What several test folders share."""
 
+import os
 import secrets
 import signal
 from pathlib import Path
@@ -11,6 +12,9 @@ pytest_plugins = ["pytester"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Whoever starts the tests in the background of a script hands this down, also to the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Small work, in several workers side by side: threads that find no core free would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _ROOT = Path(__file__).parents[1]
 

@@ -173,6 +173,7 @@ def test_early_stopping_ends_the_job(job: Job) -> None:
     assert job.metadata["best_epoch"] < job.metadata["epochs"] - 1
 
 
+@pytest.mark.night
 def test_on_virtual_gpus_it_trains_in_half_precision_and_says_that_it_is_simulated(job: Job) -> None:
     job("--device", "vgpu:T4", ranks=2, EPOCHS="1")
     found = job.metadata

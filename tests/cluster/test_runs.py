@@ -191,7 +191,8 @@ def test_under_torchrun_the_report_is_the_same(acceptance: Acceptance) -> None:
     assert "- Training Status: SKIPPED" in run.output
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.night), 1])
+@pytest.mark.night
+@pytest.mark.parametrize("rank", [0, 1])
 def test_under_torchrun_somebody_reports_when_a_whole_rank_is_killed(acceptance: Acceptance, rank: int) -> None:
     process = acceptance.start("--device", "cpu", launcher=TORCHRUN)
     ends = time.monotonic() + LIMIT_SECONDS

@@ -224,6 +224,7 @@ def test_stubs_earn_nothing_and_each_criterion_names_its_task(tmp_path: Path) ->
     assert result["integrity"] == []
 
 
+@pytest.mark.night
 def test_one_criterion_is_graded_after_what_it_builds_on_and_scored_alone(tmp_path: Path) -> None:
     done = ours("--criterion=lab1.measurements", f"--grade-report={tmp_path}")
     assert done.returncode == 1, done.stdout + done.stderr

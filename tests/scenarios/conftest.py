@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -77,6 +78,7 @@ def store(pytestconfig: pytest.Config) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config, store: Store) -> Iterator[Bench]:
     with Bench(tmp_path_factory.mktemp("submission") / "student", store, int(pytestconfig.option.seed)) as bench:
+        bench.asking.sandbox.side_by_side = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         yield bench
 
 
