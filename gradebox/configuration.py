@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -21,6 +22,14 @@ def own_command(name: str, folder: Path | None = None) -> str:
     if shutil.which(name) is not None or not beside.is_file():
         return name
     return as_seen_from(folder, beside)
+
+
+def own_subcommand(command: str, course: Path, name: str, folder: Path | None = None) -> str:
+    """How a shell in `folder` (the current one) calls a subcommand for a course, which lies in the folder `course`."""
+    words = f"{own_command(command, folder)} {name}"
+    if command != ENGINE_COMMAND:
+        return words  # a course's own command finds it by itself
+    return f"{words} --course {shlex.quote(as_seen_from(folder or Path.cwd(), course))}"
 
 
 def as_seen_from(folder: Path, path: Path) -> str:

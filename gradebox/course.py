@@ -17,7 +17,6 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
-import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +26,6 @@ from pathlib import Path
 from types import ModuleType
 
 from gradebox import reading, rubric
-from gradebox.configuration import ENGINE_COMMAND, as_seen_from, own_command
 from gradebox.criterion import CheckFunction, functions
 from gradebox.reading import Document, ReadingError
 from gradebox.rubric import Lab, Rubric
@@ -79,7 +77,7 @@ class _CourseTable:
     """The sum of the labs' points, and the number of their criteria, for who wants them refused when they differ."""
     criteria: int | None = None
     exercises: tuple[str, ...] = ()
-    command: str = ENGINE_COMMAND
+    command: str = "gradebox"
     distribution: str = ""
     submission: _Submission = field(default_factory=_Submission)
     devices: _Devices = field(default_factory=_Devices)
@@ -108,14 +106,6 @@ class Course:
     guide: Guide | None
     """Where the command `next` points to; None: the course has no such command."""
     environment: Environment
-
-    def typed(self, subcommand: str, folder: Path | None = None) -> str:
-        """How a shell in `folder` (the current one) calls a subcommand for this course."""
-        words = f"{own_command(self.command, folder)} {subcommand}"
-        if self.command != ENGINE_COMMAND:
-            return words
-        # Found by itself only by a course's own command.
-        return f"{words} --course {shlex.quote(as_seen_from(folder or Path.cwd(), self.folder))}"
 
     @property
     def package(self) -> str:

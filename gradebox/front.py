@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradebox import report
-from gradebox.configuration import as_seen_from
+from gradebox.configuration import as_seen_from, own_subcommand
 from gradebox.grade import CheckReport, ExitCode, Grade
 from gradebox.options import Options
 from gradebox.order import GradingError
@@ -103,7 +103,7 @@ class Front(Watcher):
         course, folder = self.order.course, Path(self._options.origin)
         if not course.guide:
             return ""
-        words = [course.typed("next", folder)]
+        words = [own_subcommand(course.command, course.folder, "next", folder)]
         if self._options.submission != "labs":
             words.append(shlex.quote(self._options.submission))
         labs = self.order.labs

@@ -23,11 +23,15 @@ _BYTES_PER_JOB = 3 * 2**30
 """A sandbox with what the checks of a lab start in it."""
 
 
-def _jobs() -> int:
-    """As many sandboxes as there are cores, as far as memory goes."""
+_CHECKS_PER_JOB = 15
+"""Fewer are asked before a further sandbox has imported what it needs."""
+
+
+def _jobs(checks: int) -> int:
+    """As many sandboxes as there are cores, as far as memory and the checks to ask go."""
     memory = resources.memory_bytes()
     room = _MOST_JOBS if memory is None else max(1, memory // _BYTES_PER_JOB)
-    return min(resources.cores(), _MOST_JOBS, room)
+    return min(resources.cores(), _MOST_JOBS, room, 1 + checks // _CHECKS_PER_JOB)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Options:
             name=self.submission,
             overrides=self._given(course, rubric),
             time_limit_seconds=self.time_limit or (None if device.serial else TIME_LIMIT_SECONDS),
-            jobs=self.jobs or _jobs(),
+            jobs=self.jobs or _jobs(sum(len(criterion.checks) for lab in labs for criterion in lab.criteria)),
         )
 
     def _given(self, course: Course, rubric: Rubric) -> tuple[given.Override, ...]:

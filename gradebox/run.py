@@ -122,6 +122,7 @@ class Grading:
         """
         if not self._kept:
             try:
+                self._boxes[0].side_by_side = self._count()
                 self._boxes[0].__enter__()
                 for _ in range(self._count() - 1):
                     self._boxes.append(self._boxes[0].twin())

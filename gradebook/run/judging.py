@@ -21,12 +21,13 @@ _SHARE_OF_TIME = 0.95
 class SandboxJudge:
     """The judge of a class. Its sandbox's server starts once; each submission gets a fresh copy in it."""
 
-    def __init__(self, room: Path, course: Path) -> None:
+    def __init__(self, room: Path, course: Path, side_by_side: int = 1) -> None:
         """Start the sandbox.
 
         Args:
             room: a folder of its own, which becomes the working directory: no file of anybody is found there.
             course: the course's folder.
+            side_by_side: how many judges share the machine's cores.
         """
         empty = room / "empty"
         empty.mkdir(parents=True, exist_ok=True)
@@ -34,6 +35,7 @@ class SandboxJudge:
         self._course = courses.load(course)
         self._course.prepare()
         self._sandbox = Sandbox(empty, self._course.environment)
+        self._sandbox.side_by_side = side_by_side
         self._sandbox.__enter__()
 
     def grade(self, task: Task) -> Grading:

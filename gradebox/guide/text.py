@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
+from gradebox.configuration import own_subcommand
 from gradebox.course import Course
 from gradebox.guide.advice import Advice, Kind, Step
 from gradebox.guide.standing import Known
@@ -37,12 +38,12 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
             if course.guide is not None and course.guide.beyond:
-                names = " or ".join(f"{course.typed('grade')} --lab {one.labs[0].id}" for one in course.exercises)
+                names = " or ".join(f"{_typed(course, 'grade')} --lab {one.labs[0].id}" for one in course.exercises)
                 yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")
             return
         case Kind.GRADE:
             yield "Nothing is open in the code. Next: a grade, to see what it does."
-            yield f"  grade   {course.typed('grade')}{options}"
+            yield f"  grade   {_typed(course, 'grade')}{options}"
             return
         case Kind.REPAIR_FILE:
             broken = step.broken
@@ -77,8 +78,8 @@ def _body(step: Step, hints: Mapping[str, Hint], course: Course, options: str) -
         yield f"  lesson  {places}"
     criterion = step.check.rpartition(".")[0]
     if step.lab is not None:
-        yield f"  test    {course.typed('grade')}{options} --criterion {criterion}"
-        yield f"          {course.typed('next')} --grade{options} --lab {step.lab.option}"
+        yield f"  test    {_typed(course, 'grade')}{options} --criterion {criterion}"
+        yield f"          {_typed(course, 'next')} --grade{options} --lab {step.lab.option}"
 
 
 def _title(step: Step) -> str:
@@ -120,7 +121,7 @@ def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: 
         for number, text in enumerate(hint.steps[:steps]):
             yield from _folded(f"  {number + 1}. ", f"{_STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
-        yield f"  {'hint' if not steps else 'more'}    {course.typed('next')} --check {check} --hints {steps + 1}"
+        yield f"  {'hint' if not steps else 'more'}    {_typed(course, 'next')} --check {check} --hints {steps + 1}"
 
 
 def _instead(advice: Advice, course: Course) -> Iterator[str]:
@@ -192,3 +193,7 @@ def shown(path: Path) -> str:
 
 def _in_words(value: Decimal) -> str:
     return f"{points(value)} point{'' if value == 1 else 's'}"
+
+
+def _typed(course: Course, subcommand: str) -> str:
+    return own_subcommand(course.command, course.folder, subcommand)

@@ -40,6 +40,8 @@ class Config:
     readable: Sequence[str]
     environment: dict[str, Any]
     """The fields of `types.Environment`."""
+    side_by_side: int
+    """How many sandboxes share the machine's cores."""
 
     @property
     def of_course(self) -> Environment:
@@ -208,7 +210,7 @@ def task(
         probe_folders=view.probes,
         probe_paths=tuple(config.probe_paths),
         port=_PORT if namespaces else _free_port(),
-        threads=max(1, min(4, (os.cpu_count() or 1) // ranks)),
+        threads=max(1, min(4, (os.cpu_count() or 1) // (ranks * config.side_by_side))),
         uid=uid,
         # CUDA reserves far more address space than any limit would allow.
         address_bytes=processes.vm_bytes() + limits.memory_bytes + _ADDRESS_SLACK_BYTES

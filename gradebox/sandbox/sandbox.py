@@ -88,6 +88,8 @@ class Sandbox:
         self._isolation: Isolation | None = None
         self._greeted = False
         self._abandoned = False
+        self.side_by_side = 1
+        """How many sandboxes share the machine's cores; set before it starts."""
         self.tried: set[str] = set()
         """Devices that `gradebox.trial` has found to work here."""
 
@@ -303,6 +305,7 @@ class Sandbox:
             "probe_paths": list(self._probe_paths),
             "readable": list(self._readable),
             "environment": asdict(self._environment),
+            "side_by_side": self.side_by_side,
         }
         with contextlib.suppress(wire.Closed):  # noticed, with the log, when the greeting is read
             wire.send(here.fileno(), codec.dump_json(config))

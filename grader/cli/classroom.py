@@ -105,7 +105,7 @@ def _engines(name: str) -> OpenEngine:
     """
     judge = functools.partial(SandboxJudge, course=FOLDER)
     if name == "local":
-        return lambda jobs, room, device: local_pool(jobs, room, judge)
+        return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))
     if name != "ray":
         raise EngineError(f"--engine {name}: expected local or ray")
     try:

@@ -126,6 +126,7 @@ def test_two_ranks_leave_a_model_that_does_what_the_metadata_says_and_one_goes_o
     assert job.metadata["history"][-1]["loss"] < found["history"][-1]["loss"]
 
 
+@pytest.mark.night
 def test_a_killed_rank_is_started_again_and_the_job_goes_on(job: Job) -> None:
     process = job.start(ranks=2, restarts=1, EPOCHS="15")
     job.wait_for_a_checkpoint(process)
@@ -135,6 +136,7 @@ def test_a_killed_rank_is_started_again_and_the_job_goes_on(job: Job) -> None:
     assert (job.metadata["restarts"], job.metadata["epochs"]) == (1, 15)
 
 
+@pytest.mark.night
 def test_told_to_stop_it_says_that_it_is_not_done_and_goes_on_later(job: Job) -> None:
     process = job.start(EPOCHS="400")
     job.wait_for_a_checkpoint(process)
@@ -171,6 +173,7 @@ def test_early_stopping_ends_the_job(job: Job) -> None:
     assert job.metadata["best_epoch"] < job.metadata["epochs"] - 1
 
 
+@pytest.mark.night
 def test_on_virtual_gpus_it_trains_in_half_precision_and_says_that_it_is_simulated(job: Job) -> None:
     job("--device", "vgpu:T4", ranks=2, EPOCHS="1")
     found = job.metadata

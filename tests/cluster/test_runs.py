@@ -163,6 +163,7 @@ def test_a_dead_rank_and_a_lost_gpu_are_named(acceptance: Acceptance) -> None:
     assert "killed by SIGKILL" in run.output
 
 
+@pytest.mark.night
 def test_a_hung_collective_ends_in_a_report_that_names_the_rank_behind(acceptance: Acceptance) -> None:
     run = acceptance("--device", "cpu", "--ranks", "3", "--stage-seconds", "20", "--inject", "hung:1")
     assert run.code == 1
@@ -181,6 +182,7 @@ def test_running_out_of_memory_is_the_error_in_the_banner(acceptance: Acceptance
     assert any(line.startswith("- Error: ") and "CUDA out of memory" in line for line in run.output.splitlines())
 
 
+@pytest.mark.night
 def test_under_torchrun_the_report_is_the_same(acceptance: Acceptance) -> None:
     run = acceptance("--device", "cpu", "--validation-only", launcher=TORCHRUN)
     assert run.status == "INCOMPLETE"
@@ -189,7 +191,8 @@ def test_under_torchrun_the_report_is_the_same(acceptance: Acceptance) -> None:
     assert "- Training Status: SKIPPED" in run.output
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.night), 1])
+@pytest.mark.night
+@pytest.mark.parametrize("rank", [0, 1])
 def test_under_torchrun_somebody_reports_when_a_whole_rank_is_killed(acceptance: Acceptance, rank: int) -> None:
     process = acceptance.start("--device", "cpu", launcher=TORCHRUN)
     ends = time.monotonic() + LIMIT_SECONDS

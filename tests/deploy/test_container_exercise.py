@@ -263,6 +263,7 @@ def test_the_given_programs_fill_in_the_checklist(tmp_path: Path, capsys: pytest
     assert checklist.read_run(tmp_path / "models")["model_on_volume"] is False
 
 
+@pytest.mark.night
 def test_a_run_that_fails_is_noted_too(tmp_path: Path) -> None:
     command = [sys.executable, str(EXERCISE / "train.py"), "--offline", f"--data-dir={tmp_path}"]
     done = subprocess.run([*command, f"--model-dir={tmp_path}"], capture_output=True, timeout=240, check=False)

@@ -138,6 +138,7 @@ def test_the_exercises_reference(builder: Builder) -> None:
     assert called.index("pip install") < called.index("useradd")
 
 
+@pytest.mark.night
 def test_a_changed_program_installs_nothing_again(builder: Builder, tmp_path: Path) -> None:
     context = tmp_path / "exercise"
     shutil.copytree(ROOT / "solutions" / "container_exercise", context)

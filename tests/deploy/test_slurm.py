@@ -130,7 +130,12 @@ def test_every_gpu_of_both_nodes_gets_a_rank_and_they_reach_each_other(cluster: 
 
 @pytest.mark.parametrize(
     ("verdict", "exit_code", "expected"),
-    [("PASS", 0, 0), ("INCOMPLETE", 3, 3), ("none", 2, 2), ("PASS", 1, 1)],
+    [
+        ("PASS", 0, 0),
+        pytest.param("INCOMPLETE", 3, 3, marks=pytest.mark.night),
+        pytest.param("none", 2, 2, marks=pytest.mark.night),
+        ("PASS", 1, 1),
+    ],
 )
 def test_the_jobs_exit_code_is_the_verdict(
     cluster: Cluster, checkout: Path, verdict: str, exit_code: int, expected: int
@@ -140,6 +145,7 @@ def test_the_jobs_exit_code_is_the_verdict(
     assert {rank["restarts"] for rank in seen(checkout)} == {"0"}
 
 
+@pytest.mark.night
 def test_the_course_itself_runs_on_both_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """No stand-ins: the acceptance test and then the training job, on the CPU."""
     shutil.copytree(DEPLOY / "slurm", tmp_path / "deploy" / "slurm")

@@ -134,6 +134,7 @@ def test_only_python_is_needed_to_ask(doctor: Doctor) -> None:
     assert said.fact("GPU").startswith("note")
 
 
+@pytest.mark.night
 def test_a_cpu_build_beside_a_driver_is_wrong(doctor: Doctor, nvml: Path) -> None:
     said = doctor(CPU_ONLY + WITHOUT.format(names={"torchvision"}), LD_LIBRARY_PATH=str(nvml))
     assert said.code == 1

@@ -100,7 +100,11 @@ class Started:
 
 @pytest.mark.parametrize(
     ("number", "course"),
-    [(signal.SIGINT, "ours"), (signal.SIGINT, "small"), (signal.SIGTERM, "small"), (signal.SIGHUP, "small")],
+    [
+        (signal.SIGINT, "small"),
+        *(pytest.param(number, "small", marks=pytest.mark.night) for number in (signal.SIGTERM, signal.SIGHUP)),
+        pytest.param(signal.SIGINT, "ours", marks=pytest.mark.night),
+    ],
 )
 def test_an_interrupted_grading_ends_everything_and_keeps_what_it_has(
     number: signal.Signals, course: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -213,8 +217,15 @@ sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))
 """
 
 
-@pytest.mark.parametrize("under_pytest", [(), ("under pytest", "--grade")], ids=["alone", "pytest"])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("jobs", "under_pytest"),
+    [
+        pytest.param(1, (), id="alone"),
+        pytest.param(2, ("under pytest", "--grade"), id="pytest"),
+        pytest.param(2, (), marks=pytest.mark.night, id="alone, two sandboxes"),
+        pytest.param(1, ("under pytest", "--grade"), marks=pytest.mark.night, id="pytest, one sandbox"),
+    ],
+)
 def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
     jobs: int, under_pytest: tuple[str, ...], tmp_path: Path
 ) -> None:

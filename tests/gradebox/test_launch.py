@@ -61,9 +61,9 @@ def score(report: Path) -> float:
 @pytest.mark.parametrize(
     ("inside", "command"),
     [
-        ("labs", ("gpulabs", "grade", ".")),
+        pytest.param("labs", ("gpulabs", "grade", "."), marks=pytest.mark.night),
         ("", ("gpulabs", "grade")),
-        ("", ("pytest", "--grade")),
+        pytest.param("", ("pytest", "--grade"), marks=pytest.mark.night),
         ("labs", ("pytest", "--grade", "--submission=.")),
     ],
     ids=["gpulabs in the submission", "gpulabs beside it", "pytest beside it", "pytest in the submission"],
@@ -125,6 +125,7 @@ def test_what_python_took_from_the_current_folder_ends_it(folder: Path) -> None:
     assert not (folder / "grade-report").exists()
 
 
+@pytest.mark.night
 def test_reports_of_pytest_itself_lie_where_the_caller_is(folder: Path) -> None:
     done = run(folder, str(BIN / "pytest"), "--grade", "--junitxml=out/checks.xml")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -102,11 +102,15 @@ def test_points_given_by_hand_are_in_the_grade_with_their_reason(
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "jobs"), [(1, 64, 1), (2, 24, 2), (8, 8, 2), (8, 2, 1), (64, 256, 4), (3, None, 3)]
+    ("cores", "gigabytes", "checks", "jobs"),
+    [
+        *((1, 64, 160, 1), (2, 24, 160, 2), (8, 8, 160, 2), (8, 2, 160, 1), (64, 256, 160, 4), (3, None, 160, 3)),
+        *((4, 64, 7, 1), (4, 64, 29, 2), (4, 64, 30, 3)),  # a criterion, a lab
+    ],
 )
-def test_sandboxes_that_nobody_asked_for_fit_the_machine(
-    cores: int, gigabytes: int | None, jobs: int, monkeypatch: pytest.MonkeyPatch
+def test_sandboxes_that_nobody_asked_for_fit_the_machine_and_the_work(
+    cores: int, gigabytes: int | None, checks: int, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resources, "cores", lambda: cores)
     monkeypatch.setattr(resources, "memory_bytes", lambda: gigabytes and gigabytes * 2**30)
-    assert options_module._jobs() == jobs
+    assert options_module._jobs(checks) == jobs

@@ -227,6 +227,7 @@ def test_no_memory_ratio_without_peaks() -> None:
     assert precision_comparison.conclude([result("float32", 1.0, None)]).memory_ratios == {}
 
 
+@pytest.mark.night
 def test_the_programs_run_on_a_cpu(tmp_path: Path) -> None:
     few = ["--device=cpu", f"--out={tmp_path}", "--epochs=1"]
     assert amp_training.main(few) == 0

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("GPULABS_KILLS", "3"))
 
 
+@pytest.mark.night
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     seed = secrets.randbelow(2**31)
     done = subprocess.run(

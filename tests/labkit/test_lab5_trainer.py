@@ -55,7 +55,10 @@ def settings_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("settings_put_back")
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param("float32", marks=pytest.mark.night), "float16", pytest.param("bfloat16", marks=pytest.mark.night)],
+)
 def test_a_resumed_run_has_the_same_bits_on_the_virtual_gpu(dtype: str, tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, dtype=dtype, deterministic=True)
     with vgpu.attach("T4"):
@@ -193,7 +196,10 @@ def launch(arguments: list[str], out: Path, *, ranks: int) -> subprocess.Popen[s
     )
 
 
-@pytest.mark.parametrize(("ranks", "device"), [(1, "cpu"), (2, "cpu"), (2, "vgpu")])
+@pytest.mark.parametrize(
+    ("ranks", "device"),
+    [pytest.param(1, "cpu", marks=pytest.mark.night), pytest.param(2, "cpu", marks=pytest.mark.night), (2, "vgpu")],
+)
 def test_the_program_is_told_to_stop_and_goes_on_when_it_is_started_again(
     ranks: int, device: str, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_job_that_stands_still_is_ended() -> None:
         ranks.run(stand_still, 1, machine="cpu", limit_seconds=0.5)
 
 
+@pytest.mark.night
 def test_after_an_interrupt_the_next_job_gets_its_own_answer() -> None:
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):

@@ -131,7 +131,8 @@ class Bench:
         """Build a scenario and grade it.
 
         Without `everything`, a planted bug is asked the checks that it must fail, with what these build on, and of all
-        others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same.
+        others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same. So
+        is an exploit that must fail some.
 
         With `fresh`, everything is asked now, whatever was answered before and by whomever.
 
@@ -140,7 +141,8 @@ class Bench:
         """
         rebuild(scenario, self.folder)
         order = self.order(labs, criteria, device=device, seed=seed)
-        wanted = None if everything or scenario.group != "bugs" else _wanted(scenario, order)
+        narrow = scenario.group == "bugs" or bool(not scenario.is_honest and scenario.fails and not fresh)
+        wanted = _wanted(scenario, order) if narrow and not everything else None
         turn = turn_of(scenario, self.folder)
         self.asking.begin(replace(turn, wanted=wanted, fresh=fresh, cold=turn.cold or fresh))
         graded = self.carry_out(order)

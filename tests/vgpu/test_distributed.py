@@ -77,6 +77,17 @@ def test_two_ranks_on_one_gpu_are_an_nccl_error(job: Job) -> None:  # NCCL, init
     job(work)
 
 
+def test_ranks_on_other_machines_by_nccls_own_variable_have_other_gpus(job: Job) -> None:  # NCCL, misc/utils.cc
+    def work(rank: int) -> Any:
+        torch.cuda.set_device(0)
+        os.environ["NCCL_HOSTID"] = f"machine{rank}"
+        tensor = _full(1.0)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    assert job(work) == [[2.0] * 4] * 2
+
+
 def test_each_rank_may_see_one_gpu_of_its_own(job: Job) -> None:  # CUDA_VISIBLE_DEVICES=rank
     def work(rank: int) -> Any:
         torch.cuda.set_device(0)

@@ -94,6 +94,7 @@ def test_checkpointing_gives_the_same_gradients(program: Program) -> None:
     assert number(r"difference of gradients ([\d.e+-]+)", program("gradient_checkpointing.py", *sizes)) == 0
 
 
+@pytest.mark.night
 def test_checkpointing_saves_memory_for_a_second_forward_pass(program: Program) -> None:
     text = program("--shapes-only", "gradient_checkpointing.py", "--layers", "6", "--steps", "1")
     none, second, everything = numbers(r"peak +([\d.]+) MiB", text)
@@ -122,6 +123,7 @@ def test_benchmarks_wait_for_the_gpu(program: Program) -> None:
     assert early < true / 2
 
 
+@pytest.mark.night
 def test_digits_are_classified(program: Program) -> None:
     text = program("image_classification.py", "--epochs", "2", "--workers", "1")
     first, second = numbers(r"epoch \d: loss ([\d.]+)", text)
@@ -130,6 +132,7 @@ def test_digits_are_classified(program: Program) -> None:
     assert torch.load(program.folder / "digits_net.pth", map_location="cpu")["fc2.bias"].shape == (10,)
 
 
+@pytest.mark.night
 def test_a_transformer_learns_letters(program: Program) -> None:
     text = program("char_transformer.py", "--steps", "20", "--layers", "2", "--width", "64", "--generate", "8")
     losses = numbers(r"loss ([\d.]+)", text)
@@ -137,6 +140,7 @@ def test_a_transformer_learns_letters(program: Program) -> None:
     assert len(re.search(r"wrote: (.*)", text)[1]) == 9  # type: ignore[index]
 
 
+@pytest.mark.night
 def test_batching_and_fp16_raise_the_throughput(program: Program) -> None:
     text = program("--shapes-only", "inference_latency.py", "--calls", "3")
     assert number(r"batching gains ([\d.]+)", text) > 1.2
@@ -144,6 +148,7 @@ def test_batching_and_fp16_raise_the_throughput(program: Program) -> None:
     assert number(r"inference_mode: ([\d.]+)", text) < number(r"with autograd: ([\d.]+)", text)
 
 
+@pytest.mark.night
 def test_prefetching_beats_pinned_beats_pageable_memory(program: Program) -> None:
     text = program("--shapes-only", "stream_prefetcher.py", "--batches", "4", "--epochs", "1")
     pageable, pinned, prefetched = numbers(r"([\d.]+) ms per batch", text)
@@ -155,6 +160,7 @@ def test_prefetching_does_not_change_the_losses(program: Program) -> None:
     assert text.count("same losses") == 3
 
 
+@pytest.mark.night
 def test_the_largest_batch_is_found(program: Program) -> None:
     text = program("--shapes-only", "batch_size_search.py", "--layers", "4", "--resolution", "4096")
     largest = int(number(r"largest batch: (\d+)", text))
@@ -181,6 +187,7 @@ def test_a_pipeline_keeps_both_gpus_busy(program: Program) -> None:
     assert 1.1 < number(r"speedup ([\d.]+)", text) < 8 / 5
 
 
+@pytest.mark.night
 def test_torchrun_trains_and_resumes_from_the_snapshot(program: Program) -> None:
     command = ("--gpus", "2", "torchrun", "--nproc_per_node=2", "ddp_torchrun.py", "--samples", "512", "--epochs")
     before = program(*command, "2")
@@ -192,6 +199,7 @@ def test_torchrun_trains_and_resumes_from_the_snapshot(program: Program) -> None
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.night
 def test_spawned_ranks_keep_the_same_model(program: Program) -> None:
     text = program("--gpus", "2", "ddp_spawn.py", "--steps", "5", "--batch-size", "64", "--width", "32")
     one, two = numbers(r"-> ([\d.]+)", text)
@@ -201,12 +209,14 @@ def test_spawned_ranks_keep_the_same_model(program: Program) -> None:
     assert two == pytest.approx(one, abs=2e-4)
 
 
+@pytest.mark.night
 def test_two_gpus_are_nearly_twice_as_fast_on_a_large_batch(program: Program) -> None:
     sizes = ("--steps", "2", "--batch-size", "32768", "--width", "4096")
     text = program("--gpus", "2", "--shapes-only", "ddp_spawn.py", *sizes)
     assert 1.5 < numbers(r"speedup ([\d.]+)", text)[1] < 2
 
 
+@pytest.mark.night
 def test_a_machine_passes_its_acceptance_test(program: Program) -> None:
     text = program("--gpus", "2", "cluster_acceptance.py", "--steps", "6", "--size", "64", "--report", "report.json")
     assert "FINAL ACCEPTANCE: PASS" in text
@@ -221,6 +231,7 @@ def test_a_machine_with_slow_links_fails_its_acceptance_test(program: Program) -
     assert "- NCCL Communication: FAIL" in text
 
 
+@pytest.mark.night
 def test_a_training_job_leaves_its_model_and_metadata(program: Program) -> None:
     command = ("--gpus", "2", "torchrun", "--nproc_per_node=2", "training_job.py", "--output", "out")
     text = program(*command, EPOCHS="3", BATCH_SIZE="32", WORKERS="0")

@@ -154,6 +154,7 @@ def test_the_patches_are_seen_while_attached(monkeypatch: pytest.MonkeyPatch) ->
         assert {"torch.cuda.is_available", "time.sleep", "threading.Lock"} <= set(_traces(before))
 
 
+@pytest.mark.night
 def test_a_hundred_attachments_leave_nothing_in_memory() -> None:
     def some(count: int) -> int:
         for _ in range(count):
@@ -461,7 +462,7 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("values", ["values", "shapes"])
+@pytest.mark.parametrize("values", ["values", pytest.param("shapes", marks=pytest.mark.night)])
 def test_children_of_a_prepared_process_begin_as_if_they_had_attached(tmp_path: Path, values: str) -> None:
     program = tmp_path / "beginning.py"
     program.write_text(BEGINNING)

@@ -106,13 +106,14 @@ def test_torchrun_gives_each_worker_the_machine(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.night
 def test_a_failing_worker_fails_torchrun(tmp_path: Path) -> None:
     done = _run(tmp_path, "raise ValueError('on purpose')", "-m", "torch.distributed.run", "--nproc-per-node=1", "@")
     assert done.returncode == 1
     assert "on purpose" in done.stderr
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.night)])
 def test_children_attach_by_themselves(tmp_path: Path, method: str) -> None:
     done = _run(tmp_path, _SPAWN, "--gpus", "2", "@", method, (tmp_path / "store").as_uri())
     assert done.returncode == 0, done.stderr

@@ -133,10 +133,14 @@ class Channel:
         gpu.clock.spend(COMMUNICATOR_SECONDS, "start", "NCCL communicator")
 
     def _refuse_duplicates(self, gpu: VirtualGPU) -> None:
-        """NCCL compares host and bus id of all ranks (init.cc, "Duplicate GPU detected")."""
+        """NCCL compares host and bus id of all ranks (init.cc, "Duplicate GPU detected").
+
+        NCCL_HOSTID stands for the host's name where it is set (misc/utils.cc, getHostHash).
+        """
         if self.size == 1:
             return
-        mine = (zlib.crc32(socket.gethostname().encode()), physical_index(gpu))
+        host = os.environ.get("NCCL_HOSTID") or socket.gethostname()
+        mine = (zlib.crc32(host.encode()), physical_index(gpu))
         with plain():
             here = torch.tensor(mine, dtype=torch.int64, device="cpu")
             all_ranks = [torch.empty_like(here) for _ in range(self.size)]

@@ -280,6 +280,16 @@ class TestScaling:
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
         sizes = [row["batch_size"] for row in sorted(rows, key=lambda row: (row["kind"], row["world_size"]))]
         require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
+        sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(1, 2)
+        told = submission.probe(
+            "lab3.scaling.several", device="cpu", world_sizes=sizes, kind="weak", batch_size=batch, steps=steps
+        ).points
+        require_equal(
+            [(point["world_size"], point["kind"], point["batch_size"]) for point in told],
+            [(size, "weak", size * batch) for size in sizes],
+            what=f"world_size, kind and batch_size that measure_scaling({sizes}, kind='weak', batch_size={batch}) told",
+            hint="one point for each number of processes, in the order in which they are given",
+        )
         made, ratios = points(fresh)
         for plot, kinds in zip(
             submission.probe("lab3.scaling.plotted", device="cpu", points=made).plots,

@@ -68,6 +68,7 @@ class TestSetup:
         cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
         if submission.device.simulated:
             cases.append({"device": "cuda", "gpus": 1})
+            cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
         cases = [{"way": "file", **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if first.gpus:
@@ -85,13 +86,15 @@ class TestSetup:
             for case, joined in zip(cases, seen.seen, strict=True):
                 gpus = case.get("gpus", seen.gpus)
                 on_gpu = case["device"] == "cuda" or (case["device"] is None and gpus > 0)
-                backend = "nccl" if on_gpu and gpus >= 2 else "gloo"
+                backend = "nccl" if on_gpu and gpus >= case.get("machine", 2) else "gloo"
                 local = case["local"][rank] if "local" in case else rank
                 what = f"setup({rank}, 2, device={case['device']!r}), meeting by {case['way']}"
                 if "local" in case:
                     what += f", LOCAL_RANK={local}"
+                if "machine" in case:
+                    what += f", LOCAL_WORLD_SIZE={case['machine']}"
                 if "gpus" in case:
-                    what += f", {gpus} GPU in all"
+                    what += f", {gpus} GPU on the machine"
                 require_equal(joined["place"], [rank, 2], what=f"{what}: rank and world size of the process group")
                 require_equal(joined["sum"], 2.0, what=f"{what}: sum of ones over the ranks")
                 require_equal(joined["left"], True, what=f"{what}: process group gone after cleanup()")
@@ -278,7 +281,7 @@ class TestSetup:
     def test_started_by_torchrun(self, submission: Submission, fresh: Fresh) -> None:
         """Runs under torchrun."""
         asked = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
-        seen, what = self._started(submission, fresh, "lab3.launch.torchrun", asked, processes=2)
+        seen, what = self._started(submission, fresh, "lab3.launch.torchrun", asked, machines=2)
         require(seen.tables <= 1, f"{what} printed its table {seen.tables} times", "rank 0 alone prints and writes")
 
     @staticmethod
@@ -288,7 +291,7 @@ class TestSetup:
         """The program trained with arguments that nobody knows beforehand; fails unless it tells of that training."""
         epochs, batch = fresh.integer(2, 3), fresh.integer(24, 48)
         asked = [*asked, "--epochs", str(epochs), "--batch-size", str(batch)]
-        how = "torchrun --nproc-per-node 2 -m" if options else "python -m"
+        how = "torchrun --nnodes 2 --nproc-per-node 1 -m" if options else "python -m"
         what = f"{how} labs.{PROGRAM} {' '.join(asked)}"
         seen = submission.probe(probe, device="cpu", limits=COLD, module=PROGRAM, arguments=asked, **options)
         if options and seen.exit_code:

@@ -29,9 +29,9 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
     """Join and leave once for each case; then what must be refused.
 
     A case says how the ranks meet ("file", "tcp" or "environment"), which `device` is asked for, how many GPUs can be
-    seen, if not all of them, and as numbers of each rank what torchrun says of this machine: LOCAL_RANK and
-    LOCAL_WORLD_SIZE. With `patience` there is an appointment
-    at the end which rank 1 does not keep.
+    seen, if not all of them, and what torchrun says of this machine: `local` has the LOCAL_RANK of each rank, `machine`
+    is LOCAL_WORLD_SIZE, if not all ranks. With `patience` there is an appointment at the end which rank 1 does not
+    keep.
     """
     module = student.module(DDP)
     for name in (*_LOCAL, "RANK", "WORLD_SIZE"):
@@ -49,7 +49,10 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
             os.environ.update(environment)
             address = None
         if "local" in case:
-            os.environ.update(zip(_LOCAL, map(str, (case["local"][student.rank], student.ranks)), strict=True))
+            place = (case["local"][student.rank], case.get("machine", student.ranks))
+            os.environ.update(zip(_LOCAL, map(str, place), strict=True))
+            if place[1] < student.ranks:  # NCCL believes in other machines, too
+                os.environ["NCCL_HOSTID"] = f"machine{student.rank // place[1]}"
         with _seeing(case.get("gpus", torch.cuda.device_count())):
             own = module.setup(
                 student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=TIMEOUT_SECONDS
@@ -70,7 +73,7 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
         )
         module.cleanup()
         seen[-1]["left"] = not dist.is_initialized()
-        for name in (*environment, *_LOCAL):
+        for name in (*environment, *_LOCAL, "NCCL_HOSTID"):
             os.environ.pop(name, None)
     module.cleanup()  # harmless where there is no group
     return {

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
+import socket
 import sys
 import tempfile
 import traceback
@@ -61,26 +63,55 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def torchrun(student: Any, *, module: str, processes: int, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run a program under torchrun, and describe what it wrote."""
+def torchrun(student: Any, *, module: str, machines: int, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a program under torchrun with one rank on each of so many machines; describe what it wrote.
+
+    All of them are this one, but no rank can know that: on each its local rank is 0.
+    """
     _forget_ranks()
     student.module(module)  # what does not import need not be started
-    seen, log = _under_torchrun(module, processes, arguments)
+    seen, log = _under_torchrun(module, machines, arguments)
     if seen["exit_code"] and _ABORTED in log:
-        seen, log = _under_torchrun(module, processes, arguments)
+        seen, log = _under_torchrun(module, machines, arguments)
     return {**seen, "tail": _reason(log), "tables": log.count(_TABLE)}
 
 
-def _under_torchrun(module: str, processes: int, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
+def _under_torchrun(module: str, machines: int, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
     with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder, "results"), Path(folder, "log")
-        command = [
-            *("--standalone", f"--nproc-per-node={processes}"),
-            "--local-addr=127.0.0.1",  # the host's name means nothing where there is no network
-            *("-m", f"labs.{module}", *arguments, "--out", str(out)),
-        ]
-        exit_code = _torchrun(command, log)
-        return {"exit_code": exit_code, **describe_files(out)}, log.read_text(errors="replace")
+        out, logs = Path(folder, "results"), [Path(folder, f"log-{machine}") for machine in range(machines)]
+        meeting = (f"--nnodes={machines}", "--master-addr=127.0.0.1", f"--master-port={_free_port()}")
+        agents = {}
+        for machine, log in enumerate(logs):
+            command = [
+                *(*meeting, f"--node-rank={machine}", "--nproc-per-node=1"),
+                "--local-addr=127.0.0.1",  # the host's name means nothing where there is no network
+                *("-m", f"labs.{module}", *arguments, "--out", str(out)),
+            ]
+            agents[_torchrun(command, log)] = machine
+        exit_code = _first_failure(set(agents))
+        return {"exit_code": exit_code, **describe_files(out)}, "".join(log.read_text(errors="replace") for log in logs)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _first_failure(agents: set[int]) -> int:
+    """Wait for all of them. Once one has failed the others are told to end: their ranks would wait for a lost one."""
+    failure = 0
+    while agents:
+        pid, status = os.wait()
+        if pid not in agents:
+            continue
+        agents.remove(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if code and not failure:
+            failure = code
+            for other in agents:
+                os.kill(other, signal.SIGTERM)
+    return failure
 
 
 def _reason(log: str) -> str:
@@ -90,13 +121,13 @@ def _reason(log: str) -> str:
 
 
 def _torchrun(command: Sequence[str], log: Path) -> int:
-    """What the console script `torchrun` does, in a copy of this process: PyTorch is imported already.
+    """Begin what the console script `torchrun` does, in a copy of this process: PyTorch is imported already.
 
-    The ranks that it starts are new interpreters, as ever.
+    The ranks that it starts are new interpreters, as ever. Returns the copy's number.
     """
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return pid
     code = 1
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)

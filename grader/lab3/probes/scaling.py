@@ -60,6 +60,15 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
     return {"plots": plots}
 
 
+def several(student: Any, *, world_sizes: Sequence[int], kind: str, batch_size: int, steps: int) -> dict[str, Any]:
+    """`measure_scaling` on the CPU, whose ranks are copies of this process."""
+    torch.set_num_threads(1)
+    told = student.module(SCALING).measure_scaling(
+        world_sizes, kind=kind, batch_size=batch_size, device="cpu", steps=steps, start_method="fork"
+    )
+    return {"points": [fields(point, ScalingPoint, "measure_scaling()") for point in told]}
+
+
 @contextlib.contextmanager
 def _watch_data() -> Iterator[list[list[list[float]]]]:
     """Yield a list that gets what is in the figures that matplotlib writes: lines, groups of markers and of bars."""

@@ -8,6 +8,7 @@ of their own.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -123,7 +124,8 @@ def train(
     The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
     `damage`. With `classes` the number of a target's largest value is its class, and no criterion is given. The last
     `tests` samples are the test set, if there are any. Then the same once more for each of `again`, arguments that
-    differ, with models that are in evaluation mode beforehand; of those, what passed the model.
+    differ, with models that are in evaluation mode beforehand; of those, what passed the model. With "by_environment"
+    among them the ranks are told where to meet by the environment alone.
     """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
@@ -135,13 +137,17 @@ def train(
     if tests:
         extra["test_dataset"] = Indexed(numbered(inputs[learned:]), labels[learned:])
     occupied = occupy_usual_ports(student.rank) if debugging else []
+    if debugging:  # the sandbox's is one of the usual ones
+        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
     run = getattr(student.module(module), name)
 
     def call(model: Regression, address: str, changed: dict[str, Any]) -> Any:
+        changed = dict(changed)
+        where = None if changed.pop("by_environment", False) else f"{student.rendezvous}-{address}"
         return run(
             student.rank,
             student.ranks,
-            f"{student.rendezvous}-{address}",
+            where,
             device=kind,
             model=model,
             dataset=dataset,

@@ -49,6 +49,7 @@ def comparable(grade: Grade) -> object:
     return standing.comparable(to_document(grade))
 
 
+@pytest.mark.night
 def test_a_grade_in_a_class_equals_that_of_the_submission_alone(
     graded: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_grade_in_a_class_equals_that_of_the_submission_alone(
     assert grade_of(folder, "eve") == replace(in_class, submission="eve")
 
 
+@pytest.mark.night
 def test_a_criterion_graded_again_by_itself_comes_out_the_same(
     graded: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

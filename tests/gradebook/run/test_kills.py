@@ -12,6 +12,7 @@ from tests.gradebook.conftest import SmallClass
 from tests.gradebook.run.kill import POINTS
 
 
+@pytest.mark.night
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_gradebook(small_class: SmallClass) -> None:
     for number in range(6):
         small_class.hands_in(f"student {number}", text=f"{number % 5}")
