@@ -40,7 +40,7 @@ class Config:
     readable: Sequence[str]
     environment: dict[str, Any]
     """The fields of `types.Environment`."""
-    side_by_side: int
+    side_by_side: int = 1
     """How many sandboxes share the machine's cores."""
 
     @property
