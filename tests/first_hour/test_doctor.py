@@ -95,6 +95,7 @@ def test_a_python_that_was_not_tested_is_named(doctor: Doctor) -> None:
     assert "tested: 3.11, 3.12, 3.13" in said.fact("Python")
 
 
+@pytest.mark.night
 def test_a_sandbox_that_cannot_run_checks_is_wrong(doctor: Doctor) -> None:
     said = doctor(CANNOT_FORK)
     assert said.code == 1

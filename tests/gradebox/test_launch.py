@@ -62,7 +62,7 @@ def score(report: Path) -> float:
     ("inside", "command"),
     [
         pytest.param("labs", ("gpulabs", "grade", "."), marks=pytest.mark.night),
-        ("", ("gpulabs", "grade")),
+        pytest.param("", ("gpulabs", "grade"), marks=pytest.mark.night),
         pytest.param("", ("pytest", "--grade"), marks=pytest.mark.night),
         ("labs", ("pytest", "--grade", "--submission=.")),
     ],

@@ -102,7 +102,11 @@ def gpulabs(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize(
     ("code", "score", "ended"),
-    [(RIGHT, 12, 0), (ON_THE_CPU, 8, 1), pytest.param(UNSORTED, 0, 1, marks=pytest.mark.night)],
+    [
+        pytest.param(RIGHT, 12, 0, marks=pytest.mark.night),
+        (ON_THE_CPU, 8, 1),
+        pytest.param(UNSORTED, 0, 1, marks=pytest.mark.night),
+    ],
     ids=["right", "CPU", "unsorted"],
 )
 def test_it_is_graded(code: str, score: int, ended: int, checkout: Path, tmp_path: Path) -> None:
