@@ -168,10 +168,11 @@ class TestScaling:
         profiles, wanted = [], []
         thresholds: list[float | None] = []
         for name in fresh.shuffled([*names, *names]):
-            # Nothing else comes near: at least 0.3 for the culprit, 0.1 for the others, and the limit lies at 0.2.
+            # At least 0.3 for the culprit, 0.27 at most for one that is above the limit of 0.2, too, 0.1 for the third.
             shares = {each: fresh.uniform(0.02, 0.1) for each in names[:3]}
             if name != "compute":
-                shares[name] = fresh.uniform(0.3, 0.45)
+                second = fresh.shuffled([each for each in names[:3] if each != name])[0]
+                shares |= {second: fresh.uniform(0.22, 0.27), name: fresh.uniform(0.3, 0.45)}
             profiles.append(profile(fresh, ranks=fresh.integer(2, 6), **shares))
             wanted.append(name)
             thresholds.append(None)
@@ -280,15 +281,22 @@ class TestScaling:
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
         sizes = [row["batch_size"] for row in sorted(rows, key=lambda row: (row["kind"], row["world_size"]))]
         require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
-        sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(1, 2)
-        told = submission.probe(
-            "lab3.scaling.several", device="cpu", world_sizes=sizes, kind="weak", batch_size=batch, steps=steps
-        ).points
+        sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(3, 4)
+        asked: dict[str, Any] = {"world_sizes": sizes, "kind": "weak", "batch_size": batch, "steps": steps}
+        many, few = submission.probe(
+            "lab3.scaling.several", device="cpu", asked=[asked, {**asked, "world_sizes": [1], "steps": 1}]
+        ).seen
+        told = many["points"]
         require_equal(
             [(point["world_size"], point["kind"], point["batch_size"]) for point in told],
             [(size, "weak", size * batch) for size in sizes],
             what=f"world_size, kind and batch_size that measure_scaling({sizes}, kind='weak', batch_size={batch}) told",
             hint="one point for each number of processes, in the order in which they are given",
+        )
+        require(
+            many["calls"]["1"] > few["calls"]["1"],
+            f"measure_scaling(..., steps={steps}) calls its model as often as with steps=1: {many['calls']['1']} times",
+            "it hands on all that measure_rank is told: kind, batch_size, device and steps",
         )
         made, ratios = points(fresh)
         for plot, kinds in zip(

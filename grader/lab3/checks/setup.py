@@ -69,6 +69,7 @@ class TestSetup:
         if submission.device.simulated:
             cases.append({"device": "cuda", "gpus": 1})
             cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
+            cases.append({"device": "cuda", "gpus": 2, "local": [2, 3], "machine": 4})  # in turn: 0 and 1 again
         cases = [{"way": "file", **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if first.gpus:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from grader.shared.probes.support import fields, plain
 from labkit.results import ScalingPoint, StepProfile
 
 SCALING = "lab3_distributed.scaling_analysis"
+_MOST_RANKS = 8
 
 
 def _profile(values: dict[str, Any]) -> StepProfile:
@@ -60,13 +62,34 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
     return {"plots": plots}
 
 
-def several(student: Any, *, world_sizes: Sequence[int], kind: str, batch_size: int, steps: int) -> dict[str, Any]:
-    """`measure_scaling` on the CPU, whose ranks are copies of this process."""
+def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`measure_scaling` on the CPU, once for each of `asked`; its ranks are copies of this process.
+
+    Each time the points that it told, and how often a module was called on rank 0, by the number of ranks.
+    """
     torch.set_num_threads(1)
-    told = student.module(SCALING).measure_scaling(
-        world_sizes, kind=kind, batch_size=batch_size, device="cpu", steps=steps, start_method="fork"
-    )
-    return {"points": [fields(point, ScalingPoint, "measure_scaling()") for point in told]}
+    measure = student.module(SCALING).measure_scaling
+    seen = []
+    for arguments in asked:
+        with mmap.mmap(-1, _MOST_RANKS * 8) as shared:  # rank 0 of one job after the other writes there
+            calls = memoryview(shared).cast("q")
+
+            def count(*_: Any, calls: memoryview = calls) -> None:
+                if dist.is_initialized() and dist.get_rank() == 0:
+                    calls[dist.get_world_size()] += 1
+
+            hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+            told = measure(**arguments, device="cpu", start_method="fork")
+            hook.remove()
+            seen.append(
+                {
+                    "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
+                    "calls": {str(size): calls[size] for size in arguments["world_sizes"]},
+                }
+            )
+            del count, hook
+            calls.release()
+    return {"seen": seen}
 
 
 @contextlib.contextmanager
