@@ -357,7 +357,9 @@ def _measure(
 
 
 def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path:
-    """Plot memory and time against length, side by side, one line per method; both axes logarithmic.
+    """Plot memory in MiB and time in milliseconds against length, one line per method.
+
+    Side by side, each with a labelled y axis of its own; all axes are logarithmic, and the methods named.
 
     Args:
         results: of one device and dtype, with peaks; those that ran out of memory are left out.

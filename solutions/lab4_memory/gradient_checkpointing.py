@@ -192,7 +192,7 @@ def best_interval(results: Sequence[CheckpointingResult], *, budget_bytes: int) 
 
 
 def plot_checkpointing(results: Sequence[CheckpointingResult], path: Path | str) -> Path:
-    """Plot the peak against the seconds of a step, one labelled point per interval.
+    """Plot the peak in MiB against the milliseconds of a step, one labelled point per interval.
 
     Args:
         results: one or more, with peaks.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.support import run_program
 from labkit.results import Comparison, MatmulResult, MemoryProfile, StageMemory
 
@@ -52,7 +52,7 @@ def _program(
 ) -> dict[str, Any]:
     """What `run_program` tells, with `shown`: the last figure written by it; `plots`: by each call of `function`."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, _figures() as figures:
+    with tempfile.TemporaryDirectory() as folder, watch_png(_figure) as figures:
         told = run_program(student, module, arguments, Path(folder, "results"))
         shown = figures[-1] if figures else []
         draw: Callable[..., Any] = getattr(student.module(module), function)
@@ -76,26 +76,9 @@ def _program(
     return {**told, "shown": shown, "plots": plots, "paths": paths, "unwritable": unwritable}
 
 
-@contextmanager
-def _figures() -> Iterator[list[list[dict[str, Any]]]]:
-    """Yield a list that gets, for each figure that matplotlib writes as PNG, what its axes show."""
-    from matplotlib.backends import backend_agg
-
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write = canvas_type.print_png
-    written: list[list[dict[str, Any]]] = []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        with suppress(Exception):  # an artist that is not like others must not cost the picture
-            written.append([_axes(axes) for axes in canvas.figure.axes if axes.get_visible()])
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield written
-    finally:
-        canvas_type.print_png = write
+def _figure(figure: Any) -> list[dict[str, Any]]:
+    """What the axes of a figure show."""
+    return [_axes(axes) for axes in figure.axes if axes.get_visible()]
 
 
 def _axes(axes: Any) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.support import run_program
 from labkit.results import AmpTraining, PrecisionResult, StabilityRun
 
@@ -32,7 +31,7 @@ def plots(student: Any, *, rows: dict[str, Sequence[dict[str, Any]]]) -> dict[st
             for one in arguments
         ]
         plot = getattr(student.module(module), name)
-        with TemporaryDirectory() as folder, _watch() as drawn:
+        with TemporaryDirectory() as folder, watch_png(_figure) as drawn:
             path = Path(folder) / f"{name}.png"
             told = plot(results, path)
             written = path.is_file()
@@ -54,31 +53,9 @@ def plots(student: Any, *, rows: dict[str, Sequence[dict[str, Any]]]) -> dict[st
 def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Run `module` ("lab2_mixed_precision.amp_training") with these arguments; what it wrote, and its last figure."""
     torch.set_num_threads(1)
-    with TemporaryDirectory() as folder, _watch() as drawn:
+    with TemporaryDirectory() as folder, watch_png(_figure) as drawn:
         told = run_program(student, module, arguments, Path(folder, "results"))
     return {**told, "figure": drawn[-1] if drawn else {}}
-
-
-@contextmanager
-def _watch() -> Iterator[list[dict[str, Any]]]:
-    """Yield a list that gets, for each figure that matplotlib writes as PNG, what it shows."""
-    from matplotlib.backends import backend_agg
-
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write = canvas_type.print_png
-    drawn: list[dict[str, Any]] = []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        with suppress(Exception):  # an artist that is not like others must not cost the picture
-            drawn.append(_figure(canvas.figure))
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield drawn
-    finally:
-        canvas_type.print_png = write
 
 
 def _figure(figure: Any) -> dict[str, Any]:

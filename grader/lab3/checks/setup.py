@@ -69,40 +69,43 @@ class TestSetup:
         if submission.device.simulated:
             cases.append({"device": "cuda", "gpus": 1})
             cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
-            cases.append({"device": "cuda", "gpus": 2, "local": [2, 3], "machine": 4})  # in turn: 0 and 1 again
         cases = [{"way": "file", **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
+        if submission.device.simulated:  # in turn: 0, 1, and 0 again
+            self._require_joined(submission, submission.device.name, [{"way": "file", "device": "cuda", "gpus": 2}], 3)
         if first.gpus:
             self._require_trained_there(submission, fresh, first.gpus)
 
     @staticmethod
     def _require_joined(
-        submission: Submission, device: str, cases: list[dict[str, Any]], *, patience: float = 0.0
+        submission: Submission, device: str, cases: list[dict[str, Any]], ranks: int = 2, *, patience: float = 0.0
     ) -> list[Seen]:
         kind = "cpu" if device == "cpu" else "cuda"
         everybody = submission.rank_probe(
-            "lab3.joining.setup", 2, device=device, kind=kind, cases=cases, patience=patience
+            "lab3.joining.setup", ranks, device=device, kind=kind, cases=cases, patience=patience
         )
         for rank, seen in enumerate(everybody):
             for case, joined in zip(cases, seen.seen, strict=True):
-                gpus = case.get("gpus", seen.gpus)
+                gpus, here = case.get("gpus", seen.gpus), case.get("machine", ranks)
                 on_gpu = case["device"] == "cuda" or (case["device"] is None and gpus > 0)
-                backend = "nccl" if on_gpu and gpus >= case.get("machine", 2) else "gloo"
+                backend = "nccl" if on_gpu and gpus >= here else "gloo"
                 local = case["local"][rank] if "local" in case else rank
-                what = f"setup({rank}, 2, device={case['device']!r}), meeting by {case['way']}"
+                what = f"setup({rank}, {ranks}, device={case['device']!r}), meeting by {case['way']}"
                 if "local" in case:
                     what += f", LOCAL_RANK={local}"
                 if "machine" in case:
                     what += f", LOCAL_WORLD_SIZE={case['machine']}"
                 if "gpus" in case:
-                    what += f", {gpus} GPU on the machine"
-                require_equal(joined["place"], [rank, 2], what=f"{what}: rank and world size of the process group")
-                require_equal(joined["sum"], 2.0, what=f"{what}: sum of ones over the ranks")
+                    what += f", {gpus} GPU{'s' * (gpus > 1)} on the machine"
+                require_equal(joined["place"], [rank, ranks], what=f"{what}: rank and world size of the process group")
+                require_equal(joined["sum"], float(ranks), what=f"{what}: sum of ones over the ranks")
                 require_equal(joined["left"], True, what=f"{what}: process group gone after cleanup()")
                 hint = "nccl needs a GPU per rank" if on_gpu else "nccl is for ranks that compute on GPUs"
                 require_equal(joined["backend"], backend, what=f"{what}: backend", hint=hint)
                 own = f"cuda:{local % gpus}" if on_gpu else "cpu"
                 hint = "each rank has its own: LOCAL_RANK counts the ranks of this machine, rank those of all"
+                if here > gpus:
+                    hint = "with fewer GPUs than ranks these take turns: after the last GPU comes the first again"
                 require_equal(joined["device"], own, what=f"{what}: device it returned", hint=hint)
                 if on_gpu:
                     require_equal(joined["current"], local % gpus, what=f"{what}: current GPU")
@@ -292,7 +295,7 @@ class TestSetup:
         """The program trained with arguments that nobody knows beforehand; fails unless it tells of that training."""
         epochs, batch = fresh.integer(2, 3), fresh.integer(24, 48)
         asked = [*asked, "--epochs", str(epochs), "--batch-size", str(batch)]
-        how = "torchrun --nnodes 2 --nproc-per-node 1 -m" if options else "python -m"
+        how = "torchrun, one rank on each of two machines, -m" if options else "python -m"
         what = f"{how} labs.{PROGRAM} {' '.join(asked)}"
         seen = submission.probe(probe, device="cpu", limits=COLD, module=PROGRAM, arguments=asked, **options)
         if options and seen.exit_code:

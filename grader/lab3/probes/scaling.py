@@ -5,8 +5,8 @@ What knows those times is a module that is not imported here (`lab3_scaling_trut
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.support import fields, plain
 from labkit.results import ScalingPoint, StepProfile
@@ -56,9 +58,9 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
     plots: list[dict[str, Any]] = []
     for chosen in (made, [point for point in made if point.kind == made[0].kind]):
         path = Path(f"scaling{len(plots)}.png")
-        with _watch_data() as drawn:
+        with watch_png(_drawn) as figures:
             told = module.plot_scaling(chosen, path)
-        plots.append({"told": str(told) == str(path), "written": path.is_file(), "drawn": drawn})
+        plots.append({"told": str(told) == str(path), "written": path.is_file(), "drawn": [*itertools.chain(*figures)]})
     return {"plots": plots}
 
 
@@ -69,54 +71,40 @@ def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     measure = student.module(SCALING).measure_scaling
+    # Shared with the ranks; rank 0 of one job after the other writes there.
+    calls = memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q")
+
+    def count(*_: Any) -> None:
+        if dist.is_initialized() and dist.get_rank() == 0:
+            calls[dist.get_world_size()] += 1
+
+    hook = register_module_forward_pre_hook(count)
     seen = []
     for arguments in asked:
-        with mmap.mmap(-1, _MOST_RANKS * 8) as shared:  # rank 0 of one job after the other writes there
-            calls = memoryview(shared).cast("q")
-
-            def count(*_: Any, calls: memoryview = calls) -> None:
-                if dist.is_initialized() and dist.get_rank() == 0:
-                    calls[dist.get_world_size()] += 1
-
-            hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
-            told = measure(**arguments, device="cpu", start_method="fork")
-            hook.remove()
-            seen.append(
-                {
-                    "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
-                    "calls": {str(size): calls[size] for size in arguments["world_sizes"]},
-                }
-            )
-            del count, hook
-            calls.release()
+        before = calls.tolist()
+        told = measure(**arguments, device="cpu", start_method="fork")
+        seen.append(
+            {
+                "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
+                "calls": {str(size): calls[size] - before[size] for size in arguments["world_sizes"]},
+            }
+        )
+    hook.remove()
     return {"seen": seen}
 
 
-@contextlib.contextmanager
-def _watch_data() -> Iterator[list[list[list[float]]]]:
-    """Yield a list that gets what is in the figures that matplotlib writes: lines, groups of markers and of bars."""
-    from matplotlib.backends import backend_agg
+def _drawn(figure: Any) -> list[list[list[float]]]:
+    """The data in a figure: lines, groups of markers and of bars."""
     from matplotlib.collections import PathCollection
 
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write = canvas_type.print_png
     drawn: list[list[list[float]]] = []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        for axes in canvas.figure.axes:
-            drawn.extend(np.asarray(line.get_xydata()).tolist() for line in axes.lines)
-            drawn.extend(
-                np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
-            )
-            drawn.extend([[bar.get_x(), bar.get_height()] for bar in group] for group in axes.containers)
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield drawn
-    finally:
-        canvas_type.print_png = write
+    for axes in figure.axes:
+        drawn.extend(np.asarray(line.get_xydata()).tolist() for line in axes.lines)
+        drawn.extend(
+            np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
+        )
+        drawn.extend([[bar.get_x(), bar.get_height()] for bar in group] for group in axes.containers)
+    return drawn
 
 
 def shares(student: Any, *, profiles: Sequence[dict[str, Any]]) -> dict[str, Any]:

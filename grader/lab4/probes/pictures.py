@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.support import plain, run_program
 from labkit.results import (
     AttentionResult,
@@ -44,7 +44,7 @@ def plots(student: Any, *, kind: str, rows: Sequence[dict[str, Any]]) -> dict[st
     results = [_comparison(**row) if kind == "memory" else result(**row) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a plot.png")
-        with _figures() as figures:
+        with watch_png(_shown) as figures:
             returned = plain(str(plot(results, path)), name)
         is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
         no_folder = Path(folder, "file")
@@ -64,28 +64,6 @@ def _comparison(setup: dict[str, Any], predicted: dict[str, int], measured: dict
     return MemoryComparison(
         setup=TrainingSetup(**setup), predicted=MemoryPrediction(**predicted), measured=MemoryPrediction(**measured)
     )
-
-
-@contextlib.contextmanager
-def _figures() -> Iterator[list[dict[str, Any]]]:
-    """Yield a list that gets what each figure shows that matplotlib writes as PNG."""
-    from matplotlib.backends import backend_agg
-
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write = canvas_type.print_png
-    written: list[dict[str, Any]] = []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        with contextlib.suppress(Exception):  # an artist that is not like others must not cost the picture
-            written.append(_shown(canvas.figure))
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield written
-    finally:
-        canvas_type.print_png = write
 
 
 def _shown(figure: Any) -> dict[str, Any]:

@@ -116,12 +116,15 @@ def _attention_shown(shown: Mapping[str, Any], rows: Rows) -> None:
             "plot_attention(): MiB and milliseconds share one y axis",
             "new_figure(..., share_y=False): a common scale squeezes one of them into a corner",
         )
-    require(len(shown["legend"]) >= 2, "plot_attention() has no legend of the methods")
+    _require_named(shown, ("standard", "flash"), "plot_attention() does not say which line is which method")
 
 
 def _memory(shown: Mapping[str, Any], rows: Rows) -> None:
     bars = [bar for axes in shown["axes"] for bar in axes["bars"]]
     points = [point for axes in shown["axes"] for point in _all_points(axes)]
+    if _stand(bars, rows):  # the same picture, turned
+        bars = [[bottom, top, left, right] for left, right, bottom, top in bars]
+        points = [(y, x) for x, y in points]
     for row in rows:
         what = f"plot_memory(), {row['setup']['optimizer']}"
         parts = [row["predicted"][name] / _MEBIBYTE for name in _PARTS]
@@ -131,7 +134,7 @@ def _memory(shown: Mapping[str, Any], rows: Rows) -> None:
             require(
                 not value or any(_near(bar[1] - bar[0], value) for bar in own),
                 f"{what}: no bar is {value:.5g} MiB long; the parts predicted are {told} MiB",
-                "a horizontal bar of parameters, gradients, optimizer state and activations, in MiB",
+                "a bar of parameters, gradients, optimizer state and activations, in MiB",
             )
         own.sort()
         total, ends = sum(parts), [0.0, *(bar[1] for bar in own)]
@@ -148,7 +151,22 @@ def _memory(shown: Mapping[str, Any], rows: Rows) -> None:
             f"{what}: no mark on its bar at the {measured:.5g} MiB that were measured",
             "a mark at the measured total, beside the prediction's bar",
         )
-    require(len(shown["legend"]) >= len(_PARTS), "plot_memory() has no legend of the four parts")
+    words = ("parameter", "gradient", "optimizer", "activation")
+    _require_named(shown, words, "plot_memory() does not say which part of a bar is which")
+
+
+def _require_named(shown: Mapping[str, Any], words: Sequence[str], message: str) -> None:
+    """Fail unless there is a legend of as many entries, in whatever words, or each of `words` stands in the picture."""
+    written = " ".join([*shown["legend"], *shown["texts"]]).casefold()
+    named = len(shown["legend"]) >= len(words) or all(word in written for word in words)
+    require(named, message, "a legend, or names written beside them")
+
+
+def _stand(bars: Sequence[Sequence[float]], rows: Rows) -> bool:
+    """Whether the bars are as high as the parts predicted, rather than as wide."""
+    values = [value / _MEBIBYTE for row in rows for value in row["predicted"].values() if value]
+    wide = sum(any(_near(right - left, value) for value in values) for left, right, _, _ in bars)
+    return sum(any(_near(top - bottom, value) for value in values) for _, _, bottom, top in bars) > wide
 
 
 def _all_points(axes: Mapping[str, Any]) -> list[Sequence[float]]:

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import inspect
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from grader.lab5.probes.monitoring import MONITOR, PROGRAM
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields, plain
 from labkit.monitoring import GpuReading, Snapshot
@@ -44,36 +46,28 @@ def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Ma
         monitor.__init__ = begin
     history = [Snapshot(**{**given, "gpus": tuple(GpuReading(**gpu) for gpu in given["gpus"])}) for given in snapshots]
     path = Path("history.png")
-    with _series() as drawn:
+    with watch_png(_series) as figures:
         told = module.plot_history(history, path)
-    return {"monitors": made(), "overhead": overhead, "drawn": drawn, "told": plain(str(told), "plot_history()")}
+    return {
+        "monitors": made(),
+        "overhead": overhead,
+        "drawn": [*itertools.chain(*figures)],
+        "told": plain(str(told), "plot_history()"),
+    }
 
 
-@contextlib.contextmanager
-def _series() -> Iterator[list[list[list[float]]]]:
-    """Yield a list that gets the points of what figures show when they are written: lines, groups of markers, bars."""
-    from matplotlib.backends import backend_agg
+def _series(figure: Any) -> list[list[list[float]]]:
+    """The points of what a figure shows: lines, groups of markers, bars."""
     from matplotlib.collections import PathCollection
 
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write = canvas_type.print_png
     drawn: list[list[list[float]]] = []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        for axes in canvas.figure.axes:
-            found = [line.get_xydata() for line in axes.lines]
-            found += [each.get_offsets() for each in axes.collections if isinstance(each, PathCollection)]
-            for group in axes.containers:
-                bars = [bar for bar in group if hasattr(bar, "get_height")]
-                found.append([[bar.get_x() + bar.get_width() / 2, bar.get_height()] for bar in bars])
-            for points in found:
-                numbers: Any = np.ma.filled(np.ma.asarray(points, dtype=float), np.nan).reshape(-1, 2)
-                drawn.append(numbers[np.isfinite(numbers).all(axis=1)].tolist())
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield drawn
-    finally:
-        canvas_type.print_png = write
+    for axes in figure.axes:
+        found = [line.get_xydata() for line in axes.lines]
+        found += [each.get_offsets() for each in axes.collections if isinstance(each, PathCollection)]
+        for group in axes.containers:
+            bars = [bar for bar in group if hasattr(bar, "get_height")]
+            found.append([[bar.get_x() + bar.get_width() / 2, bar.get_height()] for bar in bars])
+        for points in found:
+            numbers: Any = np.ma.filled(np.ma.asarray(points, dtype=float), np.nan).reshape(-1, 2)
+            drawn.append(numbers[np.isfinite(numbers).all(axis=1)].tolist())
+    return drawn

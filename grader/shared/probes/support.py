@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.figures import watch_png
 
 
 def fields(value: object, kind: type, what: str) -> dict[str, Any]:
@@ -201,25 +201,9 @@ def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) 
     return {"exit_code": plain(code, f"{module}.main()"), **describe_files(out), "drawn": drawn}
 
 
-@contextmanager
-def watch_figures() -> Iterator[list[int]]:
+def watch_figures() -> AbstractContextManager[list[int]]:
     """Yield a list that gets, for each figure that matplotlib writes as PNG, how many points of data it shows."""
-    from matplotlib.backends import backend_agg
-
-    canvas_type: Any = backend_agg.FigureCanvasAgg
-    write, drawn = canvas_type.print_png, []
-
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        with suppress(Exception):  # an artist that is not like others must not cost the picture
-            drawn.append(sum(_points(axes) for axes in canvas.figure.axes))
-        return write(canvas, *arguments, **options)
-
-    canvas_type.print_png = print_png
-    try:
-        yield drawn
-    finally:
-        canvas_type.print_png = write
+    return watch_png(lambda figure: sum(_points(axes) for axes in figure.axes))
 
 
 def _points(axes: Any) -> int:

@@ -1,0 +1,32 @@
+"""Looks at figures when matplotlib writes them as PNG. What is looked for is each probe's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+Seen = TypeVar("Seen")
+
+
+@contextmanager
+def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
+    """Yield a list that gets what `look` finds in each figure written as PNG; nothing of one that it fails on."""
+    from matplotlib.backends import backend_agg
+
+    canvas_type: Any = backend_agg.FigureCanvasAgg
+    write = canvas_type.print_png
+    seen: list[Seen] = []
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        with suppress(Exception):  # an artist that is not like others must not cost the picture
+            seen.append(look(canvas.figure))
+        return write(canvas, *arguments, **options)
+
+    canvas_type.print_png = print_png
+    try:
+        yield seen
+    finally:
+        canvas_type.print_png = write
