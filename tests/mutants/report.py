@@ -60,18 +60,20 @@ def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
         labs: the outcomes of each lab.
         made: how many mutants each has; those that were not graded are said to be so.
     """
+    together = [one for outcomes in labs.values() for one in outcomes]
+    sample = f"**A sample:** {len(together)} of these {sum(made.values())} were graded, always the same ones. "
     lines = [
         "# Mutants: the reference, changed once", "",
         "Made by `make mutants`. Each line of a solution that students write is changed in every way that "
         "`tests/mutants/slips.py` knows, one at a time, and graded. *Noticed*: a check did not pass. *Excused*: "
         "nothing changes, or nothing was promised; `tests/mutants/excused.toml` says why. *Open*: a question that "
         "nobody asks yet.",
+        "", (sample if len(together) < sum(made.values()) else "") + "A lab without a row was not graded.",
         "", "| lab | mutants | graded | noticed | excused | open | noticed of what is not excused |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]  # fmt: skip
     for lab, outcomes in labs.items():
         lines.append(f"| {lab} | {made[lab]} | {_row(outcomes)} |")
-    together = [one for outcomes in labs.values() for one in outcomes]
     lines += [f"| all | {sum(made.values())} | {_row(together)} |", "", "## By kind", ""]
     lines += ["| kind | graded | noticed | excused | open | |", "|---|---:|---:|---:|---:|---:|"]
     kinds = defaultdict(list)

@@ -106,3 +106,5 @@ def test_the_page_counts_who_was_noticed_who_is_excused_and_who_is_open(made: li
     page = report.page({"lab1": report.load(tmp_path / "lab1.json")}, {"lab1": len(made)})
     assert f"| lab1 | {len(made)} | 3 | 1 | 1 | 1 | 50 % |" in page
     assert "- lab1_x/file.py:10, task: and, or: `and -> or`" in page
+    assert f"**A sample:** 3 of these {len(made)} were graded" in page
+    assert "A sample" not in report.page({"lab1": outcomes}, {"lab1": 3})
