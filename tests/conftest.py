@@ -4,9 +4,12 @@ import gc
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gradebox.sandbox import starting
 
 pytest_plugins = ["pytester"]
 
@@ -54,6 +57,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_once() -> Iterator[None]:
+    """What a sandbox needs imported is imported once a worker, not once a sandbox: that takes seconds of a core."""
+    with starting.kept():
+        yield
 
 
 def pytest_report_header(config: pytest.Config) -> str:

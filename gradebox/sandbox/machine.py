@@ -32,9 +32,6 @@ class Config:
 
     home: str
     """Temporary folder of this sandbox; removed when the judge is gone."""
-    preload: Sequence[str]
-    optional: Sequence[str]
-    """Those of `preload` that may be missing."""
     isolation: str
     probe_paths: Sequence[str]
     readable: Sequence[str]
@@ -45,11 +42,7 @@ class Config:
 
     @property
     def of_course(self) -> Environment:
-        return Environment(**{name: _frozen(value) for name, value in self.environment.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        return Environment.from_json(self.environment)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,20 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
 
-from gradebox.sandbox import codec, copying, replies, wire
+from gradebox.sandbox import codec, copying, replies, starting, wire
 from gradebox.sandbox.root import SUBMISSION
 from gradebox.sandbox.types import Environment, Isolation, Limits, Note, Reply, Request, SandboxError
 
 _TEXT_BYTES = 2**20
 """Of a report or a file of results: ten times what any of them has."""
 _START_SECONDS = 180.0
-_STOP_SECONDS = 20.0
 _REPLY_SLACK_SECONDS = 120.0
 """Beyond a run's own deadline: more than the server allows its supervisor."""
-_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME",
-                "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "MPLCONFIGDIR")  # fmt: skip
-"""What the server inherits. Children can read it in `/proc`, so tokens and passwords must not be there."""
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Sandbox:
@@ -82,9 +72,7 @@ class Sandbox:
         self._copy = ""
         self._entries = copying.scan(self._folder, self._environment.labs)
         self._sha256 = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._lifeline = -1
+        self._server: starting.Server | None = None
         self._isolation: Isolation | None = None
         self._greeted = False
         self._abandoned = False
@@ -215,7 +203,7 @@ class Sandbox:
         self._keep()
         other = copy.copy(self)
         other._home, other._copies = None, 0
-        other._process, other._channel, other._lifeline = None, None, -1
+        other._server = None
         other._isolation, other._greeted, other.tried = None, False, set()
         other._make_home()
         other._start()
@@ -224,9 +212,8 @@ class Sandbox:
     def abandon(self) -> None:
         """From another thread: let the request that runs now, and all that follow, end with a `SandboxError`."""
         self._abandoned = True
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._lifeline, b"x")
+        if self._server is not None:
+            self._server.abandon()
 
     def close(self) -> None:
         """End the server and everything it started, and remove the temporary folder."""
@@ -271,36 +258,12 @@ class Sandbox:
         if self._abandoned:
             raise SandboxError("the grading was ended")
         assert self._home is not None
-        here, there = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
-        first, last = _search_path(self._environment, self._preload)
-        program = (
-            f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
-            f"from gradebox.sandbox.server import main; main({there.fileno()}, {lifeline})"
-        )
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _ONE_THREAD
-        environment |= {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
         with self._new_log() as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._home,
-                env=environment,
-                pass_fds=(there.fileno(), lifeline),
-                start_new_session=True,  # Ctrl-C is for the judge, which then ends the server in order
-            )
+            self._server = starting.start(self._environment, self._preload, self._optional, log)
         self.tried.clear()
-        there.close()
-        os.close(lifeline)
-        self._channel = here
         self._greeted = False
         config = {
             "home": self._home,
-            "preload": list(self._preload),
-            "optional": list(self._optional),
             "isolation": self._wanted,
             "probe_paths": list(self._probe_paths),
             "readable": list(self._readable),
@@ -308,7 +271,7 @@ class Sandbox:
             "side_by_side": self.side_by_side,
         }
         with contextlib.suppress(wire.Closed):  # noticed, with the log, when the greeting is read
-            wire.send(here.fileno(), codec.dump_json(config))
+            wire.send(self._server.channel.fileno(), codec.dump_json(config))
 
     def _new_log(self) -> IO[bytes]:
         try:
@@ -318,14 +281,14 @@ class Sandbox:
 
     def _greet(self) -> None:
         """Wait for a started server to be ready, starting one when there is none."""
-        if self._channel is None:
+        if self._server is None:
             self._keep()
             self._start()
         if self._greeted:
             return
-        assert self._channel is not None
+        assert self._server is not None
         try:
-            frame = wire.receive(self._channel.fileno(), max_bytes=2**20, timeout_seconds=_START_SECONDS)
+            frame = wire.receive(self._server.channel.fileno(), max_bytes=2**20, timeout_seconds=_START_SECONDS)
         except (wire.Closed, TimeoutError) as error:
             log = self._log()
             self._stop()
@@ -343,20 +306,9 @@ class Sandbox:
 
     def _stop(self) -> None:
         """End the server; returns when the guard has seen everything end."""
-        if self._process is None:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._lifeline, b"x")
-        os.close(self._lifeline)
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process = None
+        if self._server is not None:
+            server, self._server = self._server, None
+            server.stop()
 
     def _log(self) -> str:
         """The end of what the server printed, for an error message."""
@@ -375,7 +327,7 @@ class Sandbox:
             wire.Closed: the server ended.
         """
         self._greet()
-        assert self._channel is not None
+        assert self._server is not None
         limits = request.limits or self._limits
         head = {
             "probe": request.probe,
@@ -387,31 +339,12 @@ class Sandbox:
             "limits": asdict(limits),
         }
         frame = codec.join(codec.dump_json(head), codec.dump_tensors(request.tensors))
-        wire.send(self._channel.fileno(), frame)
+        wire.send(self._server.channel.fileno(), frame)
         cap = request.ranks * (limits.result_bytes + 2**20)
         patience = limits.wall_seconds + limits.rank_grace_seconds + _REPLY_SLACK_SECONDS
         try:
-            return codec.split(wire.receive(self._channel.fileno(), max_bytes=cap, timeout_seconds=patience))
+            return codec.split(wire.receive(self._server.channel.fileno(), max_bytes=cap, timeout_seconds=patience))
         except TimeoutError:
             raise SandboxError(f"the sandbox server did not answer within {patience:g} s") from None
         except (codec.CodecError, wire.TooLarge) as error:
             raise SandboxError(f"the sandbox server's answer makes no sense: {error}") from None
-
-
-def _search_path(environment: Environment, preload: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Folders that modules come from, for an interpreter that starts without our `sys.path`.
-
-    Returns:
-        Source trees, to be searched first, so that the server runs the same code as we do although another copy may be
-        installed; and site folders, to be searched last, so that they shadow nothing.
-    """
-    ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
-    names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
-    folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin and os.path.isfile(spec.origin):
-            folder = os.path.dirname(os.path.abspath(spec.origin))
-            folders[os.path.dirname(folder) if spec.submodule_search_locations else folder] = None
-    last = [folder for folder in folders if os.path.basename(folder) in ("site-packages", "dist-packages")]
-    return [folder for folder in folders if folder not in last], last

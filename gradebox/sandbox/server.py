@@ -1,9 +1,9 @@
-"""The preloaded server: imports what the course needs, once; then has a supervisor forked for every request.
+"""The server of a sandbox: has a supervisor forked for every request.
 
-Started by the judge as a new interpreter. It is a small *guard*, which stays behind to clean up whatever happens; where
-namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below can outlive it; the *server*
-proper; and the *templates* that fork the supervisors (`templates.py`). None of them uses a device, has several threads,
-or executes code of a submission.
+Forked from a process that has imported what the course needs (`forkserver.py`). It is a *guard*, which stays behind to
+clean up whatever happens; where namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below
+can outlive it; the *server* proper; and the *templates* that fork the supervisors (`templates.py`). None of them uses a
+device, has several threads, or executes code of a submission.
 
 Many libraries notice that they were forked by comparing process ids, so no process may have the number of one above
 it, although every pid namespace counts from 1: the supervisor is process 1 of its own, hence the server is not of
@@ -14,17 +14,14 @@ and filelock forbade it to fork.)
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import os
-import pkgutil
 import select
 import shutil
 import signal
 from typing import Any, NoReturn
 
 from gradebox import devices
-from gradebox.sandbox import codec, linux, machine, ours, processes, ready, templates, wire
+from gradebox.sandbox import codec, linux, machine, processes, ready, templates, wire
 
 MAX_REQUEST_BYTES = 2**30
 _BACKSTOP_SECONDS = 15.0
@@ -33,36 +30,40 @@ _PIDS_BELOW = 600
 """Numbers that are left to ranks, and to what they start, between those of the processes above them."""
 
 
-def main(channel: int, lifeline: int) -> NoReturn:
+def main(channel: int, lifeline: int, life: int, failure: str) -> NoReturn:
     """Be the guard.
 
     Args:
         channel: a stream socket to the judge: configuration in, greeting out, then requests and replies.
         lifeline: the reading end of a pipe that only the judge holds open.
+        life: the writing end of a pipe that the judge reads: the guard's process id, and its end when it has ended.
+        failure: why imports failed, or empty.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.write(life, str(os.getpid()).encode())
     config = machine.Config(**codec.load_json(wire.receive(channel, max_bytes=MAX_REQUEST_BYTES)))
+    os.chdir(config.home)
     site = machine.explore(config)
     if linux.AVAILABLE:
         linux.adopt_orphans()
     if site.namespaces:
         machine.enter_outer()
-    guard = os.getpid()
+    above = max(_small(os.getpid()), _small(os.getppid()))
     below = os.fork()
     if below == 0:
         if linux.AVAILABLE:
             linux.die_with_parent(signal.SIGKILL)
         os.close(lifeline)
+        os.close(life)
         if site.namespaces:
-            _init(channel, above=guard)
+            _init(channel, above=above)
         try:
-            _Server(config, site, channel).serve()
+            _Server(config, site, channel, failure).serve()
         except wire.Closed:
             os._exit(0)
         except templates.Born as born:
             kind, way = born.kind, born.channel
         # Behind that block nothing holds the server's frames, with the request in them, any more.
-        templates.live(kind, way, config, site, skip_pids=_small(guard))
+        templates.live(kind, way, config, site, skip_pids=above)
     os.close(channel)
     _guard(below, lifeline)
     if not os.read(lifeline, 1):
@@ -72,7 +73,7 @@ def main(channel: int, lifeline: int) -> NoReturn:
 
 def _init(channel: int, *, above: int) -> None:
     """Fork the server and return in it only: process 1 stays, reaps what is orphaned, and ends when the server does."""
-    linux.skip_pids(_PIDS_BELOW + _small(above))
+    linux.skip_pids(_PIDS_BELOW + above)
     server = os.fork()
     if server == 0:
         linux.die_with_parent(signal.SIGKILL)
@@ -110,20 +111,21 @@ def _guard(below: int, lifeline: int) -> None:
 class _Server:
     """Serves one judge, one request at a time, until it is gone."""
 
-    def __init__(self, config: machine.Config, site: machine.Machine, channel: int) -> None:
+    def __init__(self, config: machine.Config, site: machine.Machine, channel: int, failure: str) -> None:
         self._config = config
         self._site = site
         self._channel = channel
+        self._failure = failure
         self._count = 0
-        self._devices = devices.load("")
+        self._devices = devices.load("" if failure else config.of_course.devices)
         self._templates = templates.Templates(namespaces=site.namespaces)
 
     def serve(self) -> NoReturn:
         if linux.AVAILABLE:
             linux.adopt_orphans()
         try:
-            greeting = self._prepare()
-        except Exception as error:
+            greeting = self._greeting()
+        except OSError as error:
             greeting = {"error": f"{type(error).__name__}: {error}"}
         wire.send(self._channel, codec.dump_json(greeting))
         while True:
@@ -135,29 +137,16 @@ class _Server:
         frame = wire.receive(self._channel, max_bytes=MAX_REQUEST_BYTES)
         return codec.load_json(codec.split(frame)[0]), frame
 
-    def _prepare(self) -> dict[str, Any]:
-        """Import everything children will need, and make forking cheap; the greeting for the judge."""
-        self._devices = devices.load(self._config.of_course.devices)
-        for name in self._config.preload:
-            try:
-                self._import(name)
-            except ImportError:
-                if name not in self._config.optional:
-                    raise
+    def _greeting(self) -> dict[str, Any]:
+        """For the judge, once everything is ready for requests."""
+        if self._failure:
+            return {"error": self._failure}
         if not self._site.namespaces:
             packages = f"{self._config.home}/packages"
             os.makedirs(packages, exist_ok=True)
             for folder in self._site.view.packages:
                 with contextlib.suppress(FileExistsError):
                     os.symlink(folder, f"{packages}/{os.path.basename(folder)}")
-        ours.remember(self._config.of_course.course, self._devices.SIMULATOR)
-        self._devices.require_forkable()
-        ready.require_one_thread()
-        # Objects that live as long as the server need not be visited, and so copied, by any child's collector.
-        gc.collect()
-        gc.freeze()
-        if linux.AVAILABLE:
-            linux.collapse_memory()
         user = "as an ordinary user" if os.geteuid() else f"as root, children run as uid {self._site.uid} or above"
         return {
             "mode": "namespaces" if self._site.namespaces else "limits",
@@ -165,17 +154,6 @@ class _Server:
             "detail": user,
             "unfiltered": self._site.unfiltered,
         }
-
-    @staticmethod
-    def _import(name: str) -> None:
-        package = name.removesuffix(".*")
-        module = importlib.import_module(package)
-        if name == "matplotlib":
-            module.use("Agg")
-        if name != package:
-            for entry in pkgutil.walk_packages(module.__path__, f"{package}."):
-                if not entry.name.endswith("__main__"):
-                    importlib.import_module(entry.name)
 
     def _run(self, request: dict[str, Any], frame: bytes) -> bytes:
         """Have a request carried out, and return its supervisor's frame only when every process of it has ended."""

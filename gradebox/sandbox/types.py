@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from numpy.typing import NDArray
 
@@ -96,6 +96,14 @@ class Environment:
     """The folder that holds it."""
     devices: str = ""
     """Module that attaches what submissions run on, see `gradebox.devices`; without it they run on the CPU."""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """What `dataclasses.asdict` made of one, after a journey as JSON."""
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+        }
+        return cls(**frozen)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gradebox.order import GradingError, Order
 from gradebox.order import lanes_of as _lanes
 from gradebox.report.document import to_document
 from gradebox.run import Grading, Watcher, run
-from gradebox.sandbox import TAMPERING, Sandbox
+from gradebox.sandbox import TAMPERING, Sandbox, starting
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 
@@ -202,6 +202,7 @@ def test_a_parallel_grading_that_is_interrupted_leaves_nothing_running(tmp_path:
         assert len(started()) >= 4
         assert told.finished_ == {}
     assert time.monotonic() - begun < 40  # neither was waited for
+    starting.end_unused()  # kept for the sandboxes of other tests
     assert eventually(lambda: not started(), 10)
     assert threading.active_count() == threads
     assert list(own_tmp.iterdir()) == []

@@ -11,7 +11,7 @@ from multiprocessing.resource_tracker import _resource_tracker
 
 import pytest
 
-from gradebox.sandbox import Sandbox, SandboxError
+from gradebox.sandbox import Sandbox, SandboxError, starting
 from tests.sandbox.sandbox_runs import (
     ENVIRONMENT,
     LIMITS,
@@ -30,6 +30,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """After the last sandbox of the run has closed, no process that it started is there, not even as a zombie."""
     before = children_of(os.getpid())
     yield
+    starting.end_unused()  # kept for the next test that opens a sandbox
     # Other tests of the same run may keep a process of theirs, and Python keeps one for shared memory.
     theirs = {below for child in before for below in children_of(child)} | {getattr(_resource_tracker, "_pid", None)}
     left = children_of(os.getpid()) - before - theirs

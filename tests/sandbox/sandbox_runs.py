@@ -100,14 +100,14 @@ def children_of(pid: int) -> set[int]:
 
 def templates_of(sandbox: Sandbox) -> set[int]:
     """The templates of a sandbox between two requests, when nothing is below them."""
-    assert sandbox._process is not None
-    return {pid for pid in children_of(sandbox._process.pid) if not children_of(pid)}
+    assert sandbox._server is not None
+    return {pid for pid in children_of(sandbox._server.pid) if not children_of(pid)}
 
 
 def server_of(sandbox: Sandbox) -> int:
     """The server of a sandbox that has answered: the innermost process that has templates."""
-    assert sandbox._process is not None
-    below = {pid: len(children_of(pid)) for pid in children_of(sandbox._process.pid)}
+    assert sandbox._server is not None
+    below = {pid: len(children_of(pid)) for pid in children_of(sandbox._server.pid)}
     return min((pid for pid, number in below.items() if number), key=lambda pid: below[pid])
 
 

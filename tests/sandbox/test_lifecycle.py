@@ -49,8 +49,8 @@ def test_closing_leaves_no_process_no_zombie_and_no_file(isolation: str) -> None
         assert call(sandbox, "honest", "double", x=2).value == {"returned": 4}
         call(sandbox, "endings", "leave_a_daemon", name="gl-left-behind")
         home = Path(str(sandbox._home))
-        assert sandbox._process is not None
-        below = children_of(sandbox._process.pid) | {sandbox._process.pid}
+        assert sandbox._server is not None
+        below = children_of(sandbox._server.pid) | {sandbox._server.pid}
         assert {path.name for path in home.iterdir()} <= {"server.log", "root", "submission-1", "packages"}
     assert not any(is_alive(pid) for pid in below)
     assert not home.exists()
@@ -77,8 +77,8 @@ def test_a_judge_that_is_killed_takes_everything_along(isolation: str, number: s
 def test_an_interrupted_request_ends_its_processes_and_the_next_one_works() -> None:
     with light() as sandbox:
         assert call(sandbox, "honest", "double", x=1).kind == "ok"
-        assert sandbox._process is not None
-        below = children_of(sandbox._process.pid) | {sandbox._process.pid}
+        assert sandbox._server is not None
+        below = children_of(sandbox._server.pid) | {sandbox._server.pid}
         previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:

@@ -1,0 +1,114 @@
+"""The process from which the servers of all sandboxes of a judge are forked: imports what the course needs, once.
+
+Importing a framework costs seconds of a core, forking a process that has it milliseconds. Started by the judge as a new
+interpreter (`starting.py`); uses no device, has one thread, and never meets a submission or a request, so that servers
+forked from it have nothing in common but libraries. The manner of `multiprocessing.forkserver`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pkgutil
+import select
+import signal
+import socket
+from typing import Any, NoReturn
+
+from gradebox import devices
+from gradebox.sandbox import codec, linux, ours, ready, server, wire
+from gradebox.sandbox.types import Environment
+
+_START = b"s"
+_DESCRIPTORS = 4
+_MAX_BYTES = 2**20
+
+
+def main(control: int) -> NoReturn:
+    """Import, then fork a server whenever the judge sends what it needs, until the judge closes its end.
+
+    Args:
+        control: a stream socket to the judge: what to import comes first, then for each server a byte with the
+            descriptors of its channel, its lifeline, its life and its log (see `server.main`).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave nothing to be waited for
+    order = codec.load_json(wire.receive(control, max_bytes=_MAX_BYTES))
+    try:
+        failure = _prepare(order, control)
+    except wire.Closed:
+        os._exit(0)
+    way = socket.socket(fileno=control)
+    while True:
+        word, descriptors, _, _ = socket.recv_fds(way, 1, _DESCRIPTORS)
+        if not word:
+            os._exit(0)
+        if os.fork() == 0:
+            _become_a_server(way, descriptors, failure)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _become_a_server(way: socket.socket, descriptors: list[int], failure: str) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    way.close()
+    channel, lifeline, life, log = descriptors
+    os.setsid()  # Ctrl-C is for the judge, which then ends the server in order
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.close(log)
+    server.main(channel, lifeline, life, failure)
+
+
+def _prepare(order: dict[str, Any], control: int) -> str:
+    """Import everything that processes of submissions will need, and make forking cheap.
+
+    Returns:
+        Why that failed; empty where it did not.
+
+    Raises:
+        wire.Closed: the judge is gone.
+    """
+    environment = Environment.from_json(order["environment"])
+    try:
+        about = devices.load(environment.devices)
+        for name in order["preload"]:
+            if _hung_up(control):
+                raise wire.Closed
+            try:
+                _import(name)
+            except ImportError:
+                if name not in order["optional"]:
+                    raise
+        ours.remember(environment.course, about.SIMULATOR)
+        about.require_forkable()
+        ready.require_one_thread()
+    except Exception as error:
+        if isinstance(error, wire.Closed):
+            raise
+        return f"{type(error).__name__}: {error}"
+    # Objects that live as long as this process need not be visited, and so copied, by any child's collector.
+    gc.collect()
+    gc.freeze()
+    if linux.AVAILABLE:
+        linux.collapse_memory()
+    return ""
+
+
+def _hung_up(control: int) -> bool:
+    """Whether the judge is gone. It may have sent descriptors already, which are left where they are."""
+    poller = select.poll()
+    poller.register(control, 0)
+    return any(event & select.POLLHUP for _, event in poller.poll(0))
+
+
+def _import(name: str) -> None:
+    package = name.removesuffix(".*")
+    module = importlib.import_module(package)
+    if name == "matplotlib":
+        module.use("Agg")
+    if name != package:
+        for entry in pkgutil.walk_packages(module.__path__, f"{package}."):
+            if not entry.name.endswith("__main__"):
+                importlib.import_module(entry.name)

@@ -1,0 +1,237 @@
+"""The judge's end of a server's beginning and end.
+
+A server is forked from a process that has everything imported (`forkserver.py`). Sandboxes that want the same imported
+share that process while one of them is open. Not for what a server is asked (`sandbox.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO
+
+from gradebox.sandbox import codec, wire
+from gradebox.sandbox.types import Environment
+
+_STOP_SECONDS = 20.0
+_GONE_TRIES, _GONE_SECONDS = 1000, 1e-3
+_FORK_SECONDS = 0.5
+"""A server that has not begun to live after this long, when it is to end, is still to be forked."""
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME",
+                "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "MPLCONFIGDIR")  # fmt: skip
+"""What the server inherits. Children can read it in `/proc`, so tokens and passwords must not be there."""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_Folders = tuple[list[str], list[str]]
+
+_running: dict[str, _ForkServer] = {}
+_lock = threading.Lock()
+_kept = 0
+
+
+class Server:
+    """A started server, seen from the judge."""
+
+    def __init__(self, forked_by: _ForkServer, channel: socket.socket, lifeline: int, life: int) -> None:
+        self._forked_by = forked_by
+        self.channel = channel
+        """Frames go over it in both directions."""
+        self._lifeline = lifeline
+        self._life = life
+        self._said = b""
+
+    @property
+    def pid(self) -> int:
+        """The guard's, which everything of the sandbox lies below; 0 before there is one."""
+        return self._await_pid(0.0)
+
+    def abandon(self) -> None:
+        """Have it end, and everything below it, soon; from any thread."""
+        with contextlib.suppress(OSError):
+            os.write(self._lifeline, b"x")
+
+    def stop(self) -> None:
+        """End it; returns when the guard has seen everything end."""
+        self.abandon()
+        os.close(self._lifeline)
+        self.channel.close()
+        if not self._await_pid(_FORK_SECONDS):
+            self._forked_by.end()  # it is still importing, and would start this server after all
+        elif not self._await_end(_STOP_SECONDS):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._await_end(_STOP_SECONDS)
+        os.close(self._life)
+        _release(self._forked_by)
+
+    def _await_pid(self, seconds: float) -> int:
+        if not self._said and _readable(self._life, seconds):
+            self._said = os.read(self._life, 32)
+        return int(self._said or b"0")
+
+    def _await_end(self, seconds: float) -> bool:
+        if not _readable(self._life, seconds):
+            return False
+        for _ in range(_GONE_TRIES):  # its descriptors close a moment before it is gone
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(_GONE_SECONDS)
+        return True
+
+
+def start(environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes]) -> Server:
+    """Have a server forked; it listens on its channel when it has come to life.
+
+    Args:
+        environment: what the course wants in its processes.
+        preload: modules that are imported before anything is forked.
+        optional: those of `preload` that may be missing.
+        log: where the server's own output goes.
+    """
+    here, there = socket.socketpair()
+    lifeline, ours = os.pipe()
+    life, theirs = os.pipe()
+    descriptors = [there.fileno(), lifeline, theirs, log.fileno()]
+    try:
+        with _lock:
+            forked_by = _fork_server(environment, preload, optional, log)
+            try:
+                forked_by.fork(descriptors)
+            except OSError:  # it has ended: perhaps memory was short
+                forked_by.end()
+                forked_by = _fork_server(environment, preload, optional, log)
+                forked_by.fork(descriptors)
+            forked_by.users += 1
+    finally:
+        there.close()
+        os.close(lifeline)
+        os.close(theirs)
+    return Server(forked_by, here, ours, life)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Let what is imported for one sandbox serve those that are opened later, too, until the end of the block."""
+    global _kept
+    _kept += 1
+    try:
+        yield
+    finally:
+        _kept -= 1
+        if not _kept:
+            end_unused()
+
+
+def end_unused() -> None:
+    """End what has imported for sandboxes that are closed."""
+    with _lock:
+        for server in [server for server in _running.values() if not server.users]:
+            server.end()
+
+
+class _ForkServer:
+    """The process, by what it was told to import."""
+
+    def __init__(
+        self, key: str, order: Mapping[str, object], path: tuple[list[str], list[str]], log: IO[bytes]
+    ) -> None:
+        self._key = key
+        self.users = 0
+        first, last = path
+        self._control, there = socket.socketpair()
+        program = (
+            f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
+            f"from gradebox.sandbox.forkserver import main; main({there.fileno()})"
+        )
+        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_variables(),
+            pass_fds=(there.fileno(),),
+            start_new_session=True,
+        )
+        there.close()
+        with contextlib.suppress(wire.Closed):  # noticed, with the log, by whoever waits for a server
+            wire.send(self._control.fileno(), codec.dump_json(order))
+
+    def fork(self, descriptors: list[int]) -> None:
+        """Have a server forked, now or when everything is imported.
+
+        Raises:
+            OSError: the process has ended.
+        """
+        socket.send_fds(self._control, [b"s"], descriptors)
+
+    def end(self) -> None:
+        """End it. Servers that it has forked go on."""
+        if _running.get(self._key) is self:
+            del _running[self._key]
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def _fork_server(
+    environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes]
+) -> _ForkServer:
+    """The one that runs for these imports, or a new one."""
+    order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional)}
+    path = _search_path(environment, preload)
+    key = json.dumps([os.getpid(), sys.executable, _variables(), path, order])
+    if key not in _running:
+        _running[key] = _ForkServer(key, order, path, log)
+    return _running[key]
+
+
+def _release(server: _ForkServer) -> None:
+    with _lock:
+        server.users -= 1
+        if not server.users and not _kept:
+            server.end()
+
+
+def _variables() -> dict[str, str]:
+    inherited = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    return inherited | _ONE_THREAD | {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(seconds * 1e3))
+
+
+def _search_path(environment: Environment, preload: Sequence[str]) -> _Folders:
+    """Folders that modules come from, for an interpreter that starts without our `sys.path`.
+
+    Returns:
+        Source trees, to be searched first, so that the server runs the same code as we do although another copy may be
+        installed; and site folders, to be searched last, so that they shadow nothing.
+    """
+    ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
+    names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
+    folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin and os.path.isfile(spec.origin):
+            folder = os.path.dirname(os.path.abspath(spec.origin))
+            folders[os.path.dirname(folder) if spec.submodule_search_locations else folder] = None
+    last = [folder for folder in folders if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    return [folder for folder in folders if folder not in last], last
