@@ -29,7 +29,7 @@ _LOOK_AT_SANDBOX = """
 import tempfile
 from gradebox.sandbox.machine import Config, explore
 with tempfile.TemporaryDirectory() as home:
-    found = explore(Config(home, (), (), "auto", (), (), {}))
+    found = explore(Config(home, "auto", (), (), {}))
 print("namespaces" if found.namespaces else found.reason)
 """
 _TRY_SANDBOX = """

@@ -87,6 +87,7 @@ def acceptance(tmp_path: Path) -> Acceptance:
     return Acceptance(tmp_path)
 
 
+@pytest.mark.night
 def test_on_a_cpu_all_the_rest_runs_and_the_verdict_is_incomplete(acceptance: Acceptance) -> None:
     run = acceptance("--device", "cpu", *FEW_STEPS)
     assert run.code == 3

@@ -196,10 +196,8 @@ def launch(arguments: list[str], out: Path, *, ranks: int) -> subprocess.Popen[s
     )
 
 
-@pytest.mark.parametrize(
-    ("ranks", "device"),
-    [pytest.param(1, "cpu", marks=pytest.mark.night), pytest.param(2, "cpu", marks=pytest.mark.night), (2, "vgpu")],
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("ranks", "device"), [(1, "cpu"), (2, "cpu"), (2, "vgpu")])
 def test_the_program_is_told_to_stop_and_goes_on_when_it_is_started_again(
     ranks: int, device: str, tmp_path: Path
 ) -> None:

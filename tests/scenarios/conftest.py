@@ -30,10 +30,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave for the night: all bugs but as many as show each check at work, and all right styles but two of each lab.
+    """Leave for the night: all bugs but as many as show each check at work, and all right styles but one of each lab.
 
     So `make test` sees each check notice something, always the same, within minutes; `make test-all` asks everything.
-    What takes long to grade says `dear` in its scenario.toml, and is left where another does.
+    What takes long to grade says `dear` in its scenario.toml, and is left where another does; a dear trick always is.
     """
     asked = [(item, found) for item in items if (found := _scenario(item)) is not None]
     kept: set[Path] = set()
@@ -41,12 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     styles: Counter[Path] = Counter()
     # Those that show several checks at once are worth most.
     for _, scenario in sorted(asked, key=lambda pair: (_is_dear(pair[1]), -len(pair[1].fails), pair[1].name)):
-        if scenario.group == "bugs":
+        if scenario.group == "exploits":
+            is_news = not _is_dear(scenario)
+        elif scenario.group == "bugs":
             is_news = not set(scenario.fails) <= shown
             shown |= set(scenario.fails)
         else:
             styles[scenario.folder.parent] += 1
-            is_news = styles[scenario.folder.parent] <= 2
+            is_news = styles[scenario.folder.parent] == 1
         if is_news:
             kept.add(scenario.folder)
     for item, scenario in asked:
@@ -55,9 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _scenario(item: pytest.Item) -> Scenario | None:
-    """The planted bug, or the right style, that a test grades."""
+    """The planted bug, the right style or the trick that a test grades."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    found = parameters.get("bug", parameters.get("variant"))
+    found = next((parameters[name] for name in ("bug", "variant", "exploit") if name in parameters), None)
     return found if isinstance(found, Scenario) else None
 
 

@@ -25,6 +25,7 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
 
 
 # On the T4, where bugs and styles are graded, `make matrix` grades it with twenty seeds.
+@pytest.mark.night
 @pytest.mark.parametrize("model", ["H200"])
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB, device=f"vgpu:{model}"), POINTS)

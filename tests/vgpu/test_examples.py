@@ -74,6 +74,7 @@ def test_every_example_is_described_and_tested() -> None:
         assert f'"{script.name}"' in tested
 
 
+@pytest.mark.night
 def test_amp_learns_as_fp32_does(program: Program) -> None:
     text = program("amp_training.py", "--width", "32", "--batch-size", "32", "--batches", "4")
     assert "output torch.float16, loss torch.float32, parameters torch.float32" in text
@@ -103,6 +104,7 @@ def test_checkpointing_saves_memory_for_a_second_forward_pass(program: Program) 
     assert 15 < number(r"time added (\d+)%", text) <= 34
 
 
+@pytest.mark.night
 def test_profiler_finds_the_convolutions_and_writes_traces(program: Program) -> None:
     text = program("profile_training.py", "--batch-size", "8", "--width", "8", "--cycles", "2")
     assert "aten::convolution_backward" in text
@@ -113,6 +115,7 @@ def test_profiler_finds_the_convolutions_and_writes_traces(program: Program) -> 
     assert number(r"the last has (\d+) kernels", text) > 100
 
 
+@pytest.mark.night
 def test_benchmarks_wait_for_the_gpu(program: Program) -> None:
     text = program("benchmark_timer.py", "--sizes", "128", "512", "--repeats", "5", "--min-run-time", "0.001")
     single = numbers(r"float32 +\d+: +([\d.]+) TFLOPS", text)
@@ -155,6 +158,7 @@ def test_prefetching_beats_pinned_beats_pageable_memory(program: Program) -> Non
     assert prefetched < pinned < pageable
 
 
+@pytest.mark.night
 def test_prefetching_does_not_change_the_losses(program: Program) -> None:
     text = program("stream_prefetcher.py", "--width", "32", "--batch-size", "32", "--epochs", "1")
     assert text.count("same losses") == 3
@@ -181,6 +185,7 @@ def test_two_gpus_share_a_model(program: Program) -> None:
     assert min(numbers(r"holds ([\d.]+) MiB", text)) > 0
 
 
+@pytest.mark.night
 def test_a_pipeline_keeps_both_gpus_busy(program: Program) -> None:
     text = program("--gpus", "2", "--shapes-only", "model_parallel.py", "--steps", "2")
     # Four parts through two halves take five turns instead of eight.
@@ -225,6 +230,7 @@ def test_a_machine_passes_its_acceptance_test(program: Program) -> None:
     assert all(rank["training"]["losses"][-1] < rank["training"]["losses"][0] for rank in report["ranks"])
 
 
+@pytest.mark.night
 def test_a_machine_with_slow_links_fails_its_acceptance_test(program: Program) -> None:
     # One GPU is enough: its launches alone take longer.
     text = program("cluster_acceptance.py", "--steps", "2", "--size", "64", "--max-latency-ms", "0.001", status=1)
