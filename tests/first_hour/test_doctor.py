@@ -20,6 +20,7 @@ NO_TORCH = WITHOUT.format(names={"torch", "torchvision"})
 """Most questions have nothing to do with PyTorch, whose import is what costs."""
 
 
+@pytest.mark.night
 def test_on_a_good_machine_labs_can_be_worked_on(doctor: Doctor) -> None:
     said = doctor(command=("-c", "import sys; sys.argv = ['gpulabs', 'doctor']; from grader.cli import app; app()"))
     assert said.code == 0, said.text

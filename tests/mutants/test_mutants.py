@@ -83,6 +83,7 @@ def test_every_lab_has_mutants_in_every_file_that_students_write() -> None:
     }
 
 
+@pytest.mark.night
 def test_every_excuse_is_for_somebody() -> None:
     everybody = [one for number in range(1, 6) for one in of_lab(f"lab{number}")]
     for excuse in excuses.load():

@@ -90,6 +90,7 @@ def test_amp_is_faster_on_tensor_cores(program: Program) -> None:
     assert 1.5 < number(r"speedup ([\d.]+)", text) < 8
 
 
+@pytest.mark.night
 def test_checkpointing_gives_the_same_gradients(program: Program) -> None:
     sizes = ("--layers", "3", "--width", "32", "--heads", "2", "--batch-size", "2", "--length", "16", "--steps", "1")
     assert number(r"difference of gradients ([\d.e+-]+)", program("gradient_checkpointing.py", *sizes)) == 0

@@ -504,6 +504,7 @@ with vgpu.attach("T4") as gpu:
 """
 
 
+@pytest.mark.night
 def test_two_processes_give_the_same_times_and_bytes() -> None:
     runs = [
         subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=True)

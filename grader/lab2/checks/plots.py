@@ -109,6 +109,11 @@ def _training(dtype: str) -> dict[str, Any]:
 
 def _require_losses(figure: Figure, rows: Sequence[Mapping[str, Any]], what: str) -> None:
     """Fail unless each row's losses are a series over the epochs, none where there was none, under no other's name."""
+    for below, beside in figure.get("axes", []):
+        require(
+            not ("loss" in below.lower() and "epoch" in beside.lower()),
+            f"{what} draws losses over epochs, and says {below!r} below the axis and {beside!r} beside it",
+        )
     series = figure.get("series", [])
     everything = [number for one in series for point in one["points"] for number in point]
     for row in rows:

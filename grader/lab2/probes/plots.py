@@ -59,12 +59,14 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
 
 
 def _figure(figure: Any) -> dict[str, Any]:
-    """`series` of points with their label and what stands at the ticks; entries of legends (`legend`); all `texts`."""
+    """`series` of points with their label and what stands at the ticks; `axes`, by the words below and beside them;
+    entries of legends (`legend`); all `texts`."""
     from matplotlib.legend import Legend
     from matplotlib.text import Text
 
     return {
         "series": [one for axes in figure.axes for one in _series(axes)],
+        "axes": [[axes.get_xlabel(), axes.get_ylabel()] for axes in figure.axes],
         "legend": [text.get_text() for legend in figure.findobj(Legend) for text in legend.get_texts()],
         "texts": [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()],
     }
