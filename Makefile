@@ -53,6 +53,8 @@ $(TESTS_READY): $(READY)
 
 # The same in every run: one seed, the same planted bugs, correct styles and exploits. Replies of the sandbox are kept in
 # build/replies, so that what no change can have touched is not asked again.
+# Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs
 

@@ -3,12 +3,13 @@
 #
 # Everything at the version that was tested (constraints.txt): a release in week five of a course must not change it.
 # NEWEST=1 takes the newest that pyproject.toml allows. Where a platform has no wheel of a tested version, the ranges of
-# pyproject.toml hold, and a line says so.
+# pyproject.toml hold, and a line says so. All is compiled, once, because a submission's processes can write nothing:
+# each of them that imports what nobody has imported before would compile it again.
 set -eu
 uv=$1 python=$2 what=.${3:+[$3]}
 cd "$(dirname "$0")"
 
-install() { "$uv" pip install --quiet --python "$python" "$@" --editable "$what"; }
+install() { "$uv" pip install --quiet --compile-bytecode --python "$python" "$@" --editable "$what"; }
 
 if [ -n "${NEWEST:-}" ]; then
     install --upgrade

@@ -71,7 +71,7 @@ def _prepare(order: dict[str, Any], control: int) -> str:
         wire.Closed: the judge is gone.
     """
     environment = Environment.from_json(order["environment"])
-    gc.disable()  # nearly all that is made by imports stays: looking through it again and again took a fifth of the time
+    gc.disable()  # nearly all that imports make stays: to look through it again and again took a fifth of the time
     try:
         about = devices.load(environment.devices)
         for name in order["preload"]:
