@@ -5,6 +5,7 @@ They live as long as the test run: starting one means importing torch.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from multiprocessing.resource_tracker import _resource_tracker
@@ -31,8 +32,10 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = children_of(os.getpid())
     yield
     starting.end_unused()  # kept for the next test that opens a sandbox
-    # Other tests of the same run may keep a process of theirs, and Python keeps one for shared memory.
+    # Other tests of the same run may keep a process of theirs (a loader's worker, which ends when nobody holds the loader
+    # any more), and Python keeps one for shared memory.
     theirs = {below for child in before for below in children_of(child)} | {getattr(_resource_tracker, "_pid", None)}
+    theirs |= {child.pid for child in multiprocessing.active_children()}
     left = children_of(os.getpid()) - before - theirs
     assert not left, [command_of(pid) for pid in left]
 
