@@ -32,8 +32,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = children_of(os.getpid())
     yield
     starting.end_unused()  # kept for the next test that opens a sandbox
-    # Other tests of the same run may keep a process of theirs (a loader's worker, which ends when nobody holds the loader
-    # any more), and Python keeps one for shared memory.
+    # Other tests of the same run may keep a process of theirs (a loader's worker ends when nobody holds the loader any
+    # more), and Python keeps one for shared memory.
     theirs = {below for child in before for below in children_of(child)} | {getattr(_resource_tracker, "_pid", None)}
     theirs |= {child.pid for child in multiprocessing.active_children()}
     left = children_of(os.getpid()) - before - theirs
