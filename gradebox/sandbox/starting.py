@@ -49,6 +49,7 @@ class Server:
         """Frames go over it in both directions."""
         self._lifeline = lifeline
         self._life = life
+        self._one_at_a_time = threading.Lock()
         self._said = b""
 
     @property
@@ -58,13 +59,16 @@ class Server:
 
     def abandon(self) -> None:
         """Have it end, and everything below it, soon; from any thread."""
-        with contextlib.suppress(OSError):
-            os.write(self._lifeline, b"x")
+        with self._one_at_a_time, contextlib.suppress(OSError):
+            if self._lifeline >= 0:
+                os.write(self._lifeline, b"x")
 
     def stop(self) -> None:
         """End it; returns when the guard has seen everything end."""
         self.abandon()
-        os.close(self._lifeline)
+        with self._one_at_a_time:  # the number may be another file's from here on
+            os.close(self._lifeline)
+            self._lifeline = -1
         self.channel.close()
         if not self._await_pid(_FORK_SECONDS):
             self._forked_by.end()  # it is still importing, and would start this server after all
