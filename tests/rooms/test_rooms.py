@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
-from docs.rooms import draw  # noqa: E402
+from docs.rooms import draw
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("lint-imports")
