@@ -1,4 +1,4 @@
-"""A judge that is an ordinary user: takes requests as lines of JSON and answers with replies."""
+"""A judge that is an ordinary user: takes requests as lines of JSON and answers with replies, until an empty line."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def main(submission: str, probes: str) -> None:
     with Sandbox(Path(submission), sandbox_runs.ENVIRONMENT, **given) as sandbox:
         print(json.dumps({**asdict(sandbox.isolation), "uid": os.getuid()}), flush=True)
         for line in sys.stdin:
+            if not line.strip():
+                break
             fields = json.loads(line)
             own = fields.pop("limits")
             try:
