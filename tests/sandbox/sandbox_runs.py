@@ -67,9 +67,8 @@ class UserSandbox:
 
     def close(self) -> None:
         assert self._helper.stdin is not None
-        self._helper.stdin.write(
-            "\n"
-        )  # said, because a process forked meanwhile may hold the other end of the pipe, too
+        # Said, because a process that was forked meanwhile may hold the other end of the pipe, too.
+        self._helper.stdin.write("\n")
         self._helper.stdin.close()
         self._helper.wait(20)
 
