@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
+from numpy.typing import NDArray
 
-from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
 from gradebox.grade import IntegrityNote
-from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
+from gradebox.inputs import apart
+
+from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, codec
 from gradebox.texts import printable
 
 _BUSY_SECONDS = 0.3
@@ -60,11 +62,39 @@ class ProbeFailed(NeedsReview):
     """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
 
 
-class Seen:
-    """What a probe observed: JSON values and arrays, read as attributes or items."""
+class Aside(str):
+    """Stands where an array stood in what a probe returned: its path, under which `Seen` has it."""
 
-    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        self._values = {**values, **arrays}
+    def __new__(cls, path: str, array: NDArray[Any]) -> Self:
+        made = super().__new__(cls, path)
+        made.array = array
+        return made
+
+    array: NDArray[Any]
+
+    def __repr__(self) -> str:
+        return f"an array of {self.array.dtype} with shape {self.array.shape}"
+
+
+class Seen:
+    """What a probe observed: JSON values and arrays, read as attributes or items.
+
+    An array inside a list or a dictionary is an item under its path, `seen["rows/0"]`, and in its place stands an
+    `Aside`, so that whoever expects a number or a text there does not take an array for one. `whole` has it in place.
+    """
+
+    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        aside = {path: Aside(path, array) for path, array in arrays.items()}
+        self._values = {**codec.put_back(values, aside), **arrays}
+        self._arrays = arrays
+
+    def whole(self, name: str) -> Any:
+        """The value of this name with every array where it stood.
+
+        Raises:
+            AttributeError: the probe did not report it.
+        """
+        return codec.put_back(self[name], self._arrays, name)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -144,12 +174,13 @@ class Submission:
     ) -> Seen:
         """Run `probe` ("lab1.basics.product") of a lab's `probes/` beside the student's code; what it saw.
 
-        Arrays among `inputs` reach the probe as arrays, or as the tensors that the course's devices make of them;
-        everything else must be JSON. The same question asked twice in one grading is answered from memory. `device`
-        overrides the grading device; `values=False` asks a simulated one for shapes only; `student=False` keeps the
-        submission out of the child, for a reference run.
+        Arrays among `inputs`, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
+        the course's devices make of them; everything else must be JSON. The same question asked twice in one grading is
+        answered from memory. `device` overrides the grading device; `values=False` asks a simulated one for shapes
+        only; `student=False` keeps the submission out of the child, for a reference run.
 
         Raises:
+            TypeError: an input cannot be sent; the message names it.
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
             NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
         """
@@ -172,10 +203,11 @@ class Submission:
         A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
         others': a rank that waits for a failed one fails as well.
         """
+        params, tensors = apart(inputs)
         request = Request(
             probe=probe,
-            params={name: value for name, value in inputs.items() if not isinstance(value, np.ndarray)},
-            tensors={name: value for name, value in inputs.items() if isinstance(value, np.ndarray)},
+            params=params,
+            tensors=tensors,
             ranks=ranks,
             device=device or self.device.name,
             values=values,
@@ -187,6 +219,9 @@ class Submission:
             if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
                 raise _apart(reply.ranks)
             raise self._problem(request, min(failed, key=_blame))
+        for answer in reply.ranks:
+            if not isinstance(answer.value, dict):
+                raise TypeError(f"the probe {probe} must return a dictionary, not {shown(answer.value, 80)}")
         return [Seen(answer.value, answer.tensors) for answer in reply.ranks]
 
     def numeric_probe(self, probe: str, **inputs: Any) -> Seen:

@@ -1,6 +1,6 @@
 """Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
 
-Both sides use it, so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as
+A tensor inside a value travels beside it; where it stood, its path stands: `"gradients/weight"`. Both sides use it, so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as
 `{"$float": "nan" | "inf" | "-inf"}`. A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`.
 Decoding is strict: what does not look exactly like this raises `CodecError`. Not for files meant for people.
 """
@@ -75,7 +75,34 @@ def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth:
         return dict(pairs)
     if isinstance(value, (list, tuple)):
         return [inner(item, index) for index, item in enumerate(value)]
+    if isinstance(value, np.ndarray) and (plain := _listed(value)) is not None:
+        return [inner(item, index) for index, item in enumerate(plain)] if isinstance(plain, list) else inner(plain, 0)
     return f"<{type(value).__name__}>"
+
+
+def _listed(array: NDArray[Any]) -> Any:
+    """What safetensors has no type for, as lists: texts, dates as texts, and with a mask, None where it hides a number."""
+    if is_masked(array):
+        return np.ma.MaskedArray.tolist(array)  # type: ignore[arg-type]
+    if array.dtype.kind in "mM":
+        array = np.ndarray.astype(array, str)
+    return np.ndarray.tolist(array) if array.dtype.kind in "UO" else None
+
+
+def is_masked(array: NDArray[Any]) -> bool:
+    """Whether an array has a mask, which its numbers alone would not show."""
+    return isinstance(array, np.ma.MaskedArray)
+
+
+def put_back(value: Any, tensors: Mapping[str, Any], path: str = "") -> Any:
+    """`value` with each of `tensors` where its path stands: the inverse of what `split` did to `to_json`."""
+    if isinstance(value, str):
+        return tensors[path] if value == path and path in tensors else value
+    if isinstance(value, Mapping):
+        return {key: put_back(item, tensors, f"{path}/{key}" if path else str(key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [put_back(item, tensors, f"{path}/{index}" if path else str(index)) for index, item in enumerate(value)]
+    return value
 
 
 def from_json(value: Any, depth: int = 0) -> Any:
@@ -125,6 +152,32 @@ def load_json(data: bytes) -> Any:
         return from_json(json.loads(data, parse_constant=refuse))
     except (ValueError, RecursionError) as error:
         raise error if isinstance(error, CodecError) else CodecError(f"not JSON: {error}") from None
+
+
+def numbers_of(array: NDArray[Any]) -> NDArray[Any]:
+    """An array in a type that safetensors has: long floats as float64, two of them for a complex number."""
+    array = np.asarray(array)
+    if array.dtype.kind == "c" and array.dtype.itemsize > 8:
+        whole = np.asarray(array, dtype=np.complex128, order="C")
+        return np.ndarray(shape=(*whole.shape, 2), dtype=np.float64, buffer=whole.tobytes())
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def as_they_were(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Complex numbers made of the pairs that `numbers_of` made of them; `dtypes` says which those are.
+
+    Raises:
+        CodecError: some are no pairs.
+    """
+    found = dict(tensors)
+    for name, array in tensors.items():
+        if dtypes.get(name, "").startswith("complex") and array.dtype.kind != "c":
+            if array.dtype != np.float64 or array.shape[-1:] != (2,):
+                raise CodecError("complex numbers are not pairs")
+            found[name] = np.ndarray(shape=array.shape[:-1], dtype=np.complex128, buffer=array.tobytes())
+    return found
 
 
 def dump_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:

@@ -113,7 +113,7 @@ def _parse(payload: bytes, common: dict[str, Any]) -> RankReply:
     return RankReply(
         kind=fields["kind"],
         value=fields.get("value"),
-        tensors=tensors,
+        tensors=codec.as_they_were(tensors, dtypes),
         dtypes=dtypes,
         error=texts["error"],
         message=texts["message"] or "",

@@ -220,9 +220,9 @@ def _observe(
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe = _find_probe(task)
-        arguments = dict(task.params) | {
-            name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()
-        }
+        tensors = {name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()}
+        whole = {name: tensor for name, tensor in tensors.items() if "/" not in name}
+        arguments = codec.put_back(task.params, tensors) | whole
         with module.attach(task.device, values=task.values, ranks=task.ranks, prepared=ready.prepared) as gpu:
             student = Student(
                 device=module.visible(task.device),
@@ -355,13 +355,12 @@ def _put_aside(
 ) -> bool:
     """Take tensors and arrays out of a probe's value; false for anything else."""
     tensor = from_probe(value)
-    if tensor is not None:
-        taken[path] = tensor
-        return True
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        taken[path] = (str(value.dtype), np.asarray(value))
-        return True
-    return False
+    if tensor is None and isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not codec.is_masked(value):
+        tensor = (str(value.dtype), value)
+    if tensor is None:
+        return False
+    taken[path] = (tensor[0], codec.numbers_of(tensor[1]))
+    return True
 
 
 def _send(descriptor: int, token: bytes, outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> None:

@@ -86,7 +86,8 @@ def encode(reply: Reply) -> bytes:
     """A reply as bytes."""
     table = dataclasses.asdict(dataclasses.replace(reply, ranks=()))
     ranks = [{entry.name: getattr(one, entry.name) for entry in dataclasses.fields(one)} for one in reply.ranks]
-    tensors = [codec.dump_tensors(one.pop("tensors")) for one in ranks]
+    arrays = [{name: codec.numbers_of(array) for name, array in one.pop("tensors").items()} for one in ranks]
+    tensors = [codec.dump_tensors(one) for one in arrays]
     return codec.join(codec.dump_json(codec.to_json({**table, "ranks": ranks})), *tensors)
 
 
@@ -99,7 +100,10 @@ def decode(data: bytes) -> Reply:
     head, *parts = codec.split(data)
     table: dict[str, Any] = codec.load_json(head)
     tensors = [codec.load_tensors(part) for part in parts]
-    ranks = [RankReply(**one, tensors=arrays) for one, arrays in zip(table["ranks"], tensors, strict=True)]
+    ranks = [
+        RankReply(**one, tensors=codec.as_they_were(arrays, one["dtypes"]))
+        for one, arrays in zip(table["ranks"], tensors, strict=True)
+    ]
     if not ranks or not {table["kind"], *(one.kind for one in ranks)} <= KINDS:
         raise ValueError("no reply")
     notes = tuple(Note(**note) for note in table["notes"])
