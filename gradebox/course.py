@@ -13,6 +13,7 @@ The folder is an importable package: `my_course.lab1.checks.first` is a module. 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gradebox import reading, rubric
-from gradebox.criterion import CheckFunction, functions
+from gradebox.criterion import GIVEN, CheckFunction, functions
 from gradebox.reading import Document, ReadingError
 from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox.types import Environment
@@ -79,6 +80,7 @@ class _CourseTable:
     exercises: tuple[str, ...] = ()
     command: str = "gradebox"
     distribution: str = ""
+    mend: str = ""
     submission: _Submission = field(default_factory=_Submission)
     devices: _Devices = field(default_factory=_Devices)
     guide: Guide | None = None
@@ -99,6 +101,8 @@ class Course:
     """What people type to grade: `gpulabs`."""
     distribution: str
     """The name under which the course is installed; empty where it is only a folder."""
+    mend: str
+    """What to do on a machine that cannot grade, for the end of a sentence; may be empty."""
     devices: str
     """Module that knows what submissions run on (see `gradebox.devices`); empty: they run on the CPU."""
     trial: str
@@ -163,10 +167,20 @@ class Course:
         expected = [check.id for criterion in _whole(self, lab).criteria for check in criterion.checks]
         where = f"{self.package}/{lab.id}"
         if missing := [name for name in expected if name not in found]:
-            raise CourseError(f"{where}/rubric.toml pays for {missing[0]}, but {where}/checks/ has no such check")
+            place = self._line_of(lab, missing[0])
+            raise CourseError(
+                f"{place} {missing[0]} has points, but {where}/checks/ has no such check{_near(missing[0], found)}"
+            )
         if unpaid := [name for name in found if name not in expected]:
-            raise CourseError(f"{where}/checks/ has {unpaid[0]}, but {where}/rubric.toml gives it no points")
+            place = found[unpaid[0]].place
+            raise CourseError(f"{place}: {where}/rubric.toml gives {unpaid[0]} no points{_near(unpaid[0], expected)}")
         return found
+
+    def _line_of(self, lab: Lab, check: str) -> str:
+        """Where the rubric names a check, as a message begins."""
+        _, criterion, name = check.split(".")
+        document = reading.toml(self.file(lab, "rubric.toml"))
+        return str(document.error((criterion, "checks", name), "")).rstrip()
 
     def titles(self, labs: Iterable[Lab]) -> Mapping[str, str]:
         """What the checks of these labs ask, in words, by id; of those labs that are written. Raises as `checks`."""
@@ -212,19 +226,30 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
     for module in _modules(package.__name__, package.__path__):
         for check in functions(_imported(module)):
             if not check.id.startswith(f"{lab}."):
-                raise CourseError(f"{module} has {check.id}, which belongs to another lab's folder")
+                raise CourseError(f"{check.place}: {check.id} belongs to another lab's folder")
+            if check.id in found:
+                raise CourseError(f"{check.place}: {check.id} is already written at {found[check.id].place}")
+            if unknown := [name for name in check.takes if name not in GIVEN]:
+                raise CourseError(f"{check.place}: a check may take {' and '.join(GIVEN)}, not {unknown[0]}")
             found[check.id] = check
     return found
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """What may have been meant, as a message ends."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
+    except SyntaxError as error:
+        raise CourseError(f"{error.filename}:{error.lineno}: the checks do not load: {error.msg}") from error
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise CourseError(
-            f"the checks in {name} do not load: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        where = f"{frames[-1].filename}:{frames[-1].lineno}"
+        raise CourseError(f"{where}: the checks in {name} do not load: {type(error).__name__}: {error}") from error
 
 
 def _modules(package: str, path: Iterable[str]) -> Iterator[str]:
@@ -265,6 +290,7 @@ def _load(folder: Path) -> Course:
         begin_broken=frozenset(table.submission.begin_broken),
         command=table.command,
         distribution=table.distribution,
+        mend=table.mend,
         devices=table.devices.module,
         trial=table.devices.trial,
         guide=table.guide,
@@ -310,6 +336,8 @@ def _require_packages(document: Document, folder: Path, labs: list[str]) -> None
         # Folders in which Python has left nothing but its caches are nobody's.
         if place.is_dir() and not (place / "__init__.py").is_file() and _holds_something(place):
             raise document.error((), f"{place} lacks an __init__.py, which may be empty")
+        if place == folder and folder.name in sys.stdlib_module_names:
+            raise document.error((), f"the folder {place} needs another name: Python itself has a module {folder.name}")
         if not place.name.isidentifier():
             raise document.error((), f"the folder {place} needs another name: letters, digits and underscores")
 

@@ -22,6 +22,8 @@ from gradebox import titles
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PREFIX = "test_"
+GIVEN = ("submission", "fresh")
+"""What a check may take."""
 
 
 def criterion(criterion_id: str) -> Callable[[_Class], _Class]:
@@ -66,7 +68,13 @@ class CheckFunction:
     name: str
     """Of the method."""
     takes: tuple[str, ...]
-    """Which of `submission` and `fresh` it wants."""
+    """Which of `GIVEN` it wants."""
+
+    @property
+    def place(self) -> str:
+        """File and line where it is written."""
+        code = inspect.unwrap(vars(self.cls)[self.name]).__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
 
     def run(self, **given: Any) -> None:
         """Ask it. Raises what `gradebox.assertions` has for what is not as it should be."""

@@ -80,7 +80,7 @@ class Front(Watcher):
         code = result.exit_code
         folder = self._options.report_folder
         try:
-            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial)
+            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial, then=self._next(folder))
         except OSError as error:
             refuse(
                 f"the report cannot be written to {folder} ({error.strerror}); "
@@ -94,23 +94,21 @@ class Front(Watcher):
             earlier,
             partial=partial,
             folder=Path(self._options.origin),
-            then=self._next(paths),
+            then=self._next(folder),
         )
         return code
 
-    def _next(self, paths: Sequence[Path]) -> str:
-        """The command that says what to do next, with what differs from its defaults; empty where there is none."""
+    def _next(self, report_folder: Path) -> str:
+        """The command that says what to do next, with what differs from its defaults."""
         course, folder = self.order.course, Path(self._options.origin)
-        if not course.guide:
-            return ""
         words = [own_subcommand(course.command, course.folder, "next", folder)]
         if self._options.submission != "labs":
             words.append(shlex.quote(self._options.submission))
         labs = self.order.labs
         if len(labs) == 1 and labs[0].number:  # else it would begin with the first lab
             words += ["--lab", labs[0].option]
-        if paths and paths[0].parent.resolve() != (folder / "grade-report").resolve():
-            words += ["--report", shlex.quote(as_seen_from(folder, paths[0].parent))]
+        if report_folder.resolve() != (folder / "grade-report").resolve():
+            words += ["--report", shlex.quote(as_seen_from(folder, report_folder))]
         return " ".join(words)
 
     def abandon(self, broken: str = "") -> None:

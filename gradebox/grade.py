@@ -16,7 +16,7 @@ from typing import Literal
 from gradebox.overrides import Override
 from gradebox.rubric import Criterion, Lab, Rubric
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 
 class Outcome(StrEnum):
@@ -148,6 +148,8 @@ class Grade:
     labs: tuple[LabResult, ...]
     incomplete: str = ""
     """Why the grading ended before it was over; empty when it did not. Its points are no result then. New in 1.2."""
+    course: str = ""
+    """Title of the course; new in 1.4."""
 
     @property
     def checks(self) -> tuple[CheckResult, ...]:
@@ -188,6 +190,8 @@ class Circumstances:
     overrides: tuple[Override, ...] = ()
     """Those of this student."""
     incomplete: str = ""
+    course: str = ""
+    """Title of the course."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +256,7 @@ def grade(
         integrity=_in_order(rubric, circumstances.integrity),
         labs=results,
         incomplete=circumstances.incomplete,
+        course=circumstances.course,
     )
 
 

@@ -7,6 +7,7 @@ choosing what to do next (`gradebox/guide/`).
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,10 +54,15 @@ def load(course: Course) -> Mapping[str, Hint]:
         file = course.file(lab, FILE)
         if not file.is_file():
             continue
+        paid = [tuple(check.id.split(".")[1:]) for one in lab.criteria for check in one.checks]
         try:
             document = reading.toml(file)
             for criterion, checks in document.data.items():
                 for name in checks:
+                    if (criterion, name) not in paid:
+                        near = difflib.get_close_matches(f"{criterion}.{name}", [".".join(one) for one in paid], n=1)
+                        meant = f"; did you mean [{near[0]}]?" if near else ""
+                        raise document.error((criterion, name), f"the rubric has no check {criterion}.{name}{meant}")
                     found[f"{lab.id}.{criterion}.{name}"] = _hint(document, lab, criterion, name)
         except reading.ReadingError as error:
             raise HintError(str(error)) from None

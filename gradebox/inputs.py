@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ARRAYS = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8".split()
+_ARRAYS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8")
 """Types of arrays that travel."""
 _SENT = "numbers, texts, None, lists, dictionaries with texts as keys, and NumPy arrays"
 

@@ -58,6 +58,8 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None) -> int:
     """
     origin = Path.cwd()
     options = replace(options, origin=str(origin))
+    if (name := Path(options.course).name) in sys.stdlib_module_names:  # the judge would find it instead of Python's
+        return refuse(f"the course's folder {options.course} needs another name: Python itself has a module {name}")
     place = contextlib.ExitStack()
     try:
         room, lock = place.enter_context(judges_room.room())
@@ -214,20 +216,20 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
 
 
 def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
-    """Our own folder and the one that holds the course, then what this process searches of libraries.
+    """Our own folder, then what this process searches of libraries, then the folder that holds the course.
 
     Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.
     """
     theirs = [os.path.realpath(folder) for folder in (submission, origin)]
-    kept = list(dict.fromkeys([str(ROOT), os.path.realpath(course)]))
+    kept = [str(ROOT)]
     for entry in path:
         real = os.path.realpath(entry)
         foreign = any(_inside(real, folder) for folder in theirs) or _inside(theirs[0], real)
         library = os.path.basename(real) in _LIBRARIES
         if os.path.isabs(entry) and os.path.isdir(entry) and entry not in kept and (library or not foreign):
             kept.append(entry)
-    return kept
+    return list(dict.fromkeys([*kept, os.path.realpath(course)]))
 
 
 def _inside(path: str, folder: str) -> bool:

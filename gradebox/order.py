@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,8 +70,14 @@ def plan_of(order: Order) -> tuple[CheckFunction, ...]:
             except CourseError as error:
                 raise GradingError(str(error)) from None
         for needed in found[name].requires:
+            if needed not in known:
+                near = difflib.get_close_matches(needed, known, n=1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise GradingError(f"{found[name].place}: {name} requires {needed}, which no rubric has{meant}")
             if needed not in known[:place]:
-                raise GradingError(f"{name} requires {needed}, which does not come before it in the rubric")
+                raise GradingError(
+                    f"{found[name].place}: {name} requires {needed}, which does not come before it in the rubric"
+                )
             wanted = wanted | {needed}
     return tuple(found[name] for name in known if name in wanted)
 

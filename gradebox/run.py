@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gradebox import hints, source, trial
 from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.configuration import ENGINE_COMMAND
 from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU
 from gradebox.fresh import Fresh
@@ -257,7 +260,7 @@ class Grading:
         """
         devices = [self.order.device.name, *([CPU] if self.order.course.trial else [])]
         for device in dict.fromkeys(devices):
-            if problem := trial.problem(box, self.order.course.trial, device):
+            if problem := trial.problem(box, self.order.course.trial, device, self.order.course.mend):
                 raise GradingError(problem)
 
     def _stop_if_blocked(self, check: CheckFunction) -> None:
@@ -286,17 +289,33 @@ class Grading:
             case SandboxError():
                 report = CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again")
             case _:
-                text = f"the check itself failed: {type(error).__name__}: {error}"
-                report = CheckReport(Outcome.NEEDS_REVIEW, text, "report this to the course staff")
+                report = CheckReport(Outcome.NEEDS_REVIEW, self._of_check(error), "report this to the course staff")
         if isinstance(error, SandboxError | ProbeFailed):
             trial.forget(box)
             self._try(box)  # it worked at the start, and the fault may be this check's alone
         return report
 
+    @property
+    def _command_next(self) -> str:
+        """As a report can say it, which may be read in any folder."""
+        course = self.order.course
+        return f"{course.command} next" + (f" --course {course.package}" if course.command == ENGINE_COMMAND else "")
+
+    def _of_check(self, error: Exception) -> str:
+        """What a check says that has failed itself, and the line of the course where it did."""
+        folder = self.order.course.folder
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_relative_to(folder)]
+        if not frames:
+            return f"the check itself failed: {type(error).__name__}: {error}"
+        at = f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}"
+        if type(error) is AssertionError and not str(error):
+            return f"the check itself failed at {at}: `{frames[-1].line}` does not hold; use require() for students"
+        return f"the check itself failed at {at}: {type(error).__name__}: {error}"
+
     def _record(self, check: str, report: CheckReport) -> None:
         hint = report.hint
         if not hint and report.outcome is Outcome.FAILED and hints.exists(self.order.course, check):
-            hint = f"for a hint: {self.order.course.command} next --check {check} --hints 1"
+            hint = f"for a hint: {self._command_next} --check {check} --hints 1"
         report = replace(report, message=printable(report.message), hint=printable(hint))
         with self._lock:
             self._reports[check] = report
@@ -316,6 +335,7 @@ class Grading:
         integrity = self._inquiry.integrity + self._notes_of_source()
         circumstances = Circumstances(
             submission=order.name or str(order.submission),
+            course=order.course.title,
             submission_sha256=self._boxes[0].submission_sha256,
             device=order.device.label,
             simulated=order.device.simulated,

@@ -16,11 +16,11 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from gradebox import imports
 from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
 from gradebox.grade import IntegrityNote
 from gradebox.inputs import apart
-
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, codec
 from gradebox.texts import printable
 
@@ -54,6 +54,7 @@ _APART_HINT = (
 )
 
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
+_EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
 _MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
@@ -299,14 +300,15 @@ class Submission:
         match answer.kind:
             case "stub":
                 return CheckFailed(
-                    text or "this task is still open", "do the TODO steps below its docstring, in their order"
+                    text or "this task is still open",
+                    "write what its docstring asks for, step by step where it has TODO steps",
                 )
             case "import_error":
-                return CheckFailed(
-                    f"the module does not import: {text}{where}", "run the file once with python; mend the first error"
-                )
+                hint = imports.hint(text, self._sandbox.files) or "run the file once with python; mend the first error"
+                return CheckFailed(f"the module does not import: {text}{where}", hint)
             case "error":
-                return CheckFailed(f"your code raised {answer.error}: {text}{where}", _RAISED_HINT)
+                hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
+                return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint)
             case "wrong_return":
                 return CheckFailed(text, "the docstring says what it must return, and what must hold afterwards")
             case "crashed":
@@ -319,9 +321,9 @@ class Submission:
                     f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
                 )
             case "timeout":
-                return CheckFailed(f"no answer in time: {text}", _TIMEOUT_HINT)
+                return CheckFailed(f"no answer in time: {text}{where}", _TIMEOUT_HINT)
             case "memory":
-                return CheckFailed(f"too much memory: {text}", _MEMORY_HINT)
+                return CheckFailed(f"too much memory: {text}{where}", _MEMORY_HINT)
             case "output":
                 return CheckFailed(f"too much output: {text}", "print less inside loops")
             case "tampered":

@@ -2,12 +2,13 @@
 
 The order: a file that Python cannot read; a check that fails although its functions are written, which is the closest
 to a point; then the first open task, in the order of the labs and of their READMEs, since later tasks build on earlier
-ones. The scripts that are handed out broken, and the reports, take their place among the tasks.
+ones. A course need not have hints, nor a lab a README: its tasks are then those that the stubs name. The scripts that
+are handed out broken, and the reports, take their place among the tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -62,6 +63,8 @@ class Advice:
     quick: tuple[OpenFunction, Decimal] | None = None
     """The open function of the chosen lab that brings most points per line, and those points."""
     remark: str = ""
+    undecided: tuple[str, ...] = ()
+    """Where nothing is to be done: checks whose result a person has to look at."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,21 @@ def advise(
     writing = [step for state in states for step in _to_write(state, hints)]
     steps = sorted(mending, key=lambda step: -step.points) + writing
     if not steps:
+        steps = [step for state in states for step in _left_over(state)]
+    if not steps:
         unknown = any(check.id not in state.checks for state in states for check in _checks(state.lab))
-        return Advice(Step(Kind.GRADE if unknown or standing.remark else Kind.DONE), remark=standing.remark)
+        undecided = tuple(
+            check for state in states for check in state.checks if _outcome(state, check) is Outcome.NEEDS_REVIEW
+        )
+        step = Step(Kind.GRADE if unknown or standing.remark else Kind.DONE)
+        return Advice(step, remark=standing.remark, undecided=undecided)
     first = steps[0]
     here = next(state for state in states if state.lab == first.lab)
     quick = _quickest(here, hints)
-    if quick is not None and first.open and quick[0] == first.open[0]:
+    others = tuple(steps[1:3])
+    if quick is not None and (quick[0] in first.open[:1] or any(step.open == (quick[0],) for step in others)):
         quick = None
-    return Advice(first, tuple(steps[1:3]), quick, standing.remark)
+    return Advice(first, others, quick, standing.remark)
 
 
 def _state(submission: Path, lab: Lab, standing: Standing, begin_broken: Collection[str]) -> LabState:
@@ -121,7 +131,21 @@ def _state(submission: Path, lab: Lab, standing: Standing, begin_broken: Collect
     found, broken = survey(folder)
     ids = {check.id for check in _checks(lab)}
     checks = {check: known for check, known in standing.checks.items() if check in ids}
-    return LabState(lab, folder, tasks(folder / "README.md"), found, broken, checks, frozenset(begin_broken))
+    known = tasks(folder / "README.md")
+    unnamed = dict.fromkeys(one.task for one in found if all(one.task != task.number for task in known))
+    return LabState(
+        lab,
+        folder,
+        (*known, *map(Task, sorted(unnamed, key=_in_parts))),
+        found,
+        broken,
+        checks,
+        frozenset(begin_broken),
+    )
+
+
+def _in_parts(number: str) -> list[int]:
+    return [int(part) for part in number.split(".")]
 
 
 def _checks(lab: Lab) -> list[Check]:
@@ -148,22 +172,26 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
             waiting[known.blocked_by] = waiting.get(known.blocked_by, Decimal(0)) + worth[check]
     for check in worth:
         last, hint = state.checks.get(check), hints.get(check)
-        if last is None or hint is None or last.outcome is not Outcome.FAILED:
+        if last is None or last.outcome is not Outcome.FAILED or last.message.startswith("Task "):
             continue
-        if _is_open(hint, state) or _begins_broken(hint, state) or last.message.startswith("Task "):
+        if hint is not None and (_is_open(hint, state) or _begins_broken(hint, state)):
             continue
-        found.append(
-            Step(
-                Kind.MEND,
-                state.lab,
-                state.task(hint.task),
-                check,
-                last,
-                worth[check] + waiting.get(check, Decimal(0)),
-                path=_place(state, hint),
-            )
-        )
+        found.append(_mended(state, check, last, hint, worth[check] + waiting.get(check, Decimal(0))))
     return found
+
+
+def _mended(state: LabState, check: str, known: Known, hint: Hint | None, points: Decimal) -> Step:
+    if hint is None:
+        return Step(Kind.MEND, state.lab, None, check, known, points)
+    return Step(Kind.MEND, state.lab, state.task(hint.task), check, known, points, path=_place(state, hint))
+
+
+def _left_over(state: LabState) -> Iterator[Step]:
+    """Checks that failed where neither code nor hints say why: a file is missing, or a stub has other words."""
+    for check in _checks(state.lab):
+        known = state.checks.get(check.id)
+        if known is not None and known.outcome is Outcome.FAILED:
+            yield _mended(state, check.id, known, None, check.points)
 
 
 def _to_write(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:

@@ -21,13 +21,13 @@ _STUB = re.compile(
 
 @dataclass(frozen=True)
 class Task:
-    """One heading of a lab's README."""
+    """One heading of a lab's README; or what only stubs name."""
 
     number: str
-    title: str
-    files: tuple[str, ...]
-    readme: Path
-    line: int
+    title: str = ""
+    files: tuple[str, ...] = ()
+    readme: Path | None = None
+    line: int = 0
     """Of the heading, from 1 on."""
 
 

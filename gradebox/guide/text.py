@@ -35,6 +35,10 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
         yield ""
     step = advice.step
     match step.kind:
+        case Kind.DONE if advice.undecided:
+            count = len(advice.undecided)
+            yield f"Nothing fails; of {count} check{'' if count == 1 else 's'} a person has to look at the result."
+            return
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
             if course.guide is not None and course.guide.beyond:
@@ -53,7 +57,8 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
             yield f"  test    python -m py_compile {shown(broken.path)}"
             return
         case Kind.MEND:
-            yield f"Next: {_named(step.check, course)}, a check that fails although its code is written."
+            written = " although its code is written" if step.path is not None else ""
+            yield f"Next: {_named(step.check, course)}, a check that fails{written}."
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
     yield from _body(step, hints, course, options)
@@ -72,19 +77,22 @@ def _body(step: Step, hints: Mapping[str, Hint], course: Course, options: str) -
             yield f"          {shown(function.path)}:{function.line}  {function.name}{_about(function.lines)}"
     elif step.path is not None:
         yield f"  where   {_place(step.path, hints.get(step.check))}"
-    if step.task is not None:
+    if step.task is not None and step.task.readme is not None:
         yield f"  task    {shown(step.task.readme)}:{step.task.line}"
     if places := _lesson(step, course):
         yield f"  lesson  {places}"
     criterion = step.check.rpartition(".")[0]
     if step.lab is not None:
-        yield f"  test    {_typed(course, 'grade')}{options} --criterion {criterion}"
+        chosen = f"--criterion {criterion}" if criterion else f"--lab {step.lab.option}"
+        yield f"  test    {_typed(course, 'grade')}{options} {chosen}"
         yield f"          {_typed(course, 'next')} --grade{options} --lab {step.lab.option}"
 
 
 def _title(step: Step) -> str:
     assert step.task is not None
-    return f"Task {step.task.number}, {step.task.title}"
+    if step.task.title:
+        return f"Task {step.task.number}, {step.task.title}"
+    return f"Task {step.task.number}" + (f", {step.open[0].name}" if step.open else "")
 
 
 def _named(check: str, course: Course) -> str:
@@ -96,11 +104,11 @@ def _why(step: Step) -> str:
     if step.kind is Kind.MEND:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:
-        return "it is open, and what comes after it builds on it."
+        return "it is open."
     if step.known is not None:
         return f"up to {worth}; it is the first that is not done."
     about = f" for about {step.lines} line{'' if step.lines == 1 else 's'}" if step.lines else ""
-    return f"up to {worth}{about}; it is the first that is open, and later tasks build on it."
+    return f"up to {worth}{about}; it is the first that is open."
 
 
 def _seen(known: Known) -> Iterator[str]:
@@ -134,7 +142,8 @@ def _instead(advice: Advice, course: Course) -> Iterator[str]:
         )
     for step in advice.instead:
         name = _named(step.check, course) if step.kind is Kind.MEND else _title(step)
-        rows.append(f"{name}: {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}")
+        for_it = f": {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}" if step.points else ""
+        rows.append(f"{name}{for_it}")
     if rows:
         yield ""
         yield "Or instead:"

@@ -30,6 +30,7 @@ def render(
     notes: bool = True,
     progress: Progress | None = None,
     partial: bool = False,
+    then: str = "",
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
 
@@ -43,6 +44,7 @@ def render(
         notes: show what the sandbox noticed, which is for the instructor's eyes.
         progress: what changed since the last run.
         partial: these are some criteria of a lab, so that nothing is said about passing it.
+        then: the command that says what to do next, where the page should say it.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
     return (
@@ -50,13 +52,14 @@ def render(
         .get_template("grade.html.jinja")
         .render(
             grade=grade,
-            title=title,
+            title=title or grade.course,
             student=student,
             remarks=remarks,
             late=late,
             notes=notes,
             progress=progress,
             partial=partial,
+            then=then,
             gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,

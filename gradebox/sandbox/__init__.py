@@ -12,6 +12,7 @@ from gradebox.sandbox.sandbox import Sandbox
 from gradebox.sandbox.types import (
     DESCENDANTS,
     TAMPERING,
+    CourseFault,
     Isolation,
     Kind,
     Limits,
@@ -26,6 +27,7 @@ from gradebox.sandbox.types import (
 __all__ = [
     "DESCENDANTS",
     "TAMPERING",
+    "CourseFault",
     "Isolation",
     "Kind",
     "Limits",

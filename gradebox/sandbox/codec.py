@@ -1,8 +1,9 @@
 """Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
 
-A tensor inside a value travels beside it; where it stood, its path stands: `"gradients/weight"`. Both sides use it, so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as
-`{"$float": "nan" | "inf" | "-inf"}`. A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`.
-Decoding is strict: what does not look exactly like this raises `CodecError`. Not for files meant for people.
+A tensor inside a value travels beside it, and its path stands where it stood: `"gradients/weight"`. Both sides use it,
+so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as `{"$float": "nan"}`, "inf", "-inf".
+A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`. Decoding is strict: what does not look
+exactly like this raises `CodecError`. Not for files meant for people.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import safetensors
@@ -81,15 +82,15 @@ def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth:
 
 
 def _listed(array: NDArray[Any]) -> Any:
-    """What safetensors has no type for, as lists: texts, dates as texts, and with a mask, None where it hides a number."""
+    """What safetensors has no type for, as lists: texts, dates as texts, and None where a mask hides a number."""
     if is_masked(array):
-        return np.ma.MaskedArray.tolist(array)  # type: ignore[arg-type]
+        return np.ma.MaskedArray.tolist(array)
     if array.dtype.kind in "mM":
         array = np.ndarray.astype(array, str)
     return np.ndarray.tolist(array) if array.dtype.kind in "UO" else None
 
 
-def is_masked(array: NDArray[Any]) -> bool:
+def is_masked(array: NDArray[Any]) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
     """Whether an array has a mask, which its numbers alone would not show."""
     return isinstance(array, np.ma.MaskedArray)
 

@@ -21,6 +21,7 @@ from gradebox.devices import Simulator
 MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
 _SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
+_UNCALLED = re.compile(r"'(\w+)' object is not callable")
 _INTERNAL = frozenset({"AttributeError", "KeyError", "AssertionError", "NameError", "UnboundLocalError"})
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
 
@@ -136,12 +137,28 @@ def _provoked(
         if owner.startswith("labs."):
             path = owner.replace(".", "/") + ".py"
             return f"{path} does not define {error.name}", os.path.basename(path)
+    if isinstance(error, TypeError) and (match := _UNCALLED.match(str(error))):
+        return _uncalled(match[1], [frame for frame, _ in frames])
     if isinstance(error, TypeError) and (match := _SIGNATURE.match(str(error))):
         for name, module in list(sys.modules.items()):
             function = getattr(module, match[1], None) if name.startswith("labs.") else None
             code = getattr(function, "__code__", None)
             if code is not None:
                 return "", f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {match[1]}"
+    return None
+
+
+def _uncalled(kind: str, frames: Sequence[FrameType]) -> tuple[str, str | None] | None:
+    """Message and place of what the submission defines as a plain `kind`, and a probe called."""
+    names = {name for frame in frames for name in frame.f_code.co_names}
+    values = [value for frame in frames for value in frame.f_locals.values()]
+    for owner, module in list(sys.modules.items()):
+        for name, value in list(vars(module).items()) if owner.startswith("labs.") else ():
+            if type(value).__name__ != kind or name.startswith("__"):
+                continue
+            if name in names or name in values or any(value is one for one in values):
+                path = owner.replace(".", "/") + ".py"
+                return f"{path}: {name} must be a function, but it is of type {kind}", os.path.basename(path)
     return None
 
 

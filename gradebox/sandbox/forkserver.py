@@ -14,11 +14,12 @@ import pkgutil
 import select
 import signal
 import socket
+import traceback
 from typing import Any, NoReturn
 
 from gradebox import devices
 from gradebox.sandbox import codec, linux, ours, ready, server, wire
-from gradebox.sandbox.types import Environment
+from gradebox.sandbox.types import Environment, Failure
 
 _START = b"s"
 _DESCRIPTORS = 4
@@ -50,7 +51,7 @@ def main(control: int) -> NoReturn:
             os.close(descriptor)
 
 
-def _become_a_server(way: socket.socket, descriptors: list[int], failure: str) -> NoReturn:
+def _become_a_server(way: socket.socket, descriptors: list[int], failure: Failure | None) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     way.close()
     channel, lifeline, life, log = descriptors
@@ -61,16 +62,17 @@ def _become_a_server(way: socket.socket, descriptors: list[int], failure: str) -
     server.main(channel, lifeline, life, failure)
 
 
-def _prepare(order: dict[str, Any], control: int) -> str:
+def _prepare(order: dict[str, Any], control: int) -> Failure | None:
     """Import everything that processes of submissions will need, and make forking cheap.
 
     Returns:
-        Why that failed; empty where it did not.
+        Why that failed; None where it did not.
 
     Raises:
         wire.Closed: the judge is gone.
     """
     environment = Environment.from_json(order["environment"])
+    name = ""
     gc.disable()  # nearly all that imports make stays: to look through it again and again took a fifth of the time
     try:
         about = devices.load(environment.devices)
@@ -82,6 +84,7 @@ def _prepare(order: dict[str, Any], control: int) -> str:
             except ImportError:
                 if name not in order["optional"]:
                     raise
+        name = ""
         ours.remember(environment.course, about.SIMULATOR)
         about.require_forkable()
         ready.require_one_thread()
@@ -89,14 +92,32 @@ def _prepare(order: dict[str, Any], control: int) -> str:
         if isinstance(error, wire.Closed):
             raise
         gc.enable()
-        return f"{type(error).__name__}: {error}"
+        return failed(error, name, environment)
     # Objects that live as long as this process need not be visited, and so copied, by any child's collector.
     gc.collect()
     gc.freeze()
     gc.enable()
     if linux.AVAILABLE:
         linux.collapse_memory()
-    return ""
+    return None
+
+
+def failed(error: Exception, name: str, environment: Environment) -> Failure:
+    """What `error` means, which the import of the module `name` raised; of something else where that is empty."""
+    text = f"{type(error).__name__}: {error}"
+    folder = os.path.join(environment.course_parent, environment.course) if environment.course else ""
+    if isinstance(error, SyntaxError):
+        place, text = (error.filename or "", error.lineno), f"SyntaxError: {error.msg}"
+    else:
+        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        place = next((one for one in reversed(frames) if folder and one[0].startswith(f"{folder}/")), ("", None))
+    if folder and place[0].startswith(f"{folder}/"):
+        return Failure(f"{place[0]}:{place[1]}: {text}", of_course=True)
+    package = name.removesuffix(".*").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and folder and name and error.name in (package, name.removesuffix(".*")):
+        file = os.path.join(folder, "course.toml")
+        return Failure(f"{file}: preload names {name!r}, which cannot be imported here: {text}", of_course=True)
+    return Failure(text, of_course=False)
 
 
 def _hung_up(control: int) -> bool:

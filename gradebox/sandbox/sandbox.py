@@ -20,7 +20,7 @@ from typing import IO, Literal, Self
 
 from gradebox.sandbox import codec, copying, replies, starting, wire
 from gradebox.sandbox.root import SUBMISSION
-from gradebox.sandbox.types import Environment, Isolation, Limits, Note, Reply, Request, SandboxError
+from gradebox.sandbox.types import CourseFault, Environment, Isolation, Limits, Note, Reply, Request, SandboxError
 
 _TEXT_BYTES = 2**20
 """Of a report or a file of results: ten times what any of them has."""
@@ -138,6 +138,11 @@ class Sandbox:
             return None if file.stat().st_size > _TEXT_BYTES else file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
+
+    @property
+    def files(self) -> Sequence[str]:
+        """What the copy holds, by path in our layout, in order."""
+        return [entry.target for entry in self._entries]
 
     def python_files(self) -> dict[str, bytes]:
         """The Python files of the copy, by their path in our layout; read, never run."""
@@ -297,6 +302,8 @@ class Sandbox:
         greeting = codec.load_json(frame)
         if "error" in greeting:
             self._stop()
+            if greeting.get("of_course"):
+                raise CourseFault(greeting["error"])
             raise SandboxError(f"the sandbox server could not start: {greeting['error']}")
         if self._wanted == "namespaces" and greeting["mode"] != "namespaces":
             self._stop()

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from gradebox import devices
 from gradebox.sandbox import codec, linux, machine, processes, ready, templates, wire
+from gradebox.sandbox.types import Failure
 
 MAX_REQUEST_BYTES = 2**30
 _BACKSTOP_SECONDS = 15.0
@@ -30,14 +31,14 @@ _PIDS_BELOW = 600
 """Numbers that are left to ranks, and to what they start, between those of the processes above them."""
 
 
-def main(channel: int, lifeline: int, life: int, failure: str) -> NoReturn:
+def main(channel: int, lifeline: int, life: int, failure: Failure | None) -> NoReturn:
     """Be the guard.
 
     Args:
         channel: a stream socket to the judge: configuration in, greeting out, then requests and replies.
         lifeline: the reading end of a pipe that only the judge holds open.
         life: the writing end of a pipe that the judge reads: the guard's process id, and its end when it has ended.
-        failure: why imports failed, or empty.
+        failure: why imports failed, or None.
     """
     os.write(life, str(os.getpid()).encode())
     config = machine.Config(**codec.load_json(wire.receive(channel, max_bytes=MAX_REQUEST_BYTES)))
@@ -111,7 +112,7 @@ def _guard(below: int, lifeline: int) -> None:
 class _Server:
     """Serves one judge, one request at a time, until it is gone."""
 
-    def __init__(self, config: machine.Config, site: machine.Machine, channel: int, failure: str) -> None:
+    def __init__(self, config: machine.Config, site: machine.Machine, channel: int, failure: Failure | None) -> None:
         self._config = config
         self._site = site
         self._channel = channel
@@ -140,7 +141,7 @@ class _Server:
     def _greeting(self) -> dict[str, Any]:
         """For the judge, once everything is ready for requests."""
         if self._failure:
-            return {"error": self._failure}
+            return {"error": self._failure.text, "of_course": self._failure.of_course}
         if not self._site.namespaces:
             packages = f"{self._config.home}/packages"
             os.makedirs(packages, exist_ok=True)

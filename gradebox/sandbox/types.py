@@ -43,6 +43,10 @@ class SandboxError(RuntimeError):
     """The sandbox itself could not do its work; never the submission's fault."""
 
 
+class CourseFault(SandboxError):
+    """What the course wants in the sandbox cannot be had; the message names the file."""
+
+
 class SubmissionError(SandboxError):
     """The submission folder cannot be graded as it is (missing, too large, ambiguous); the message says what to do."""
 
@@ -104,6 +108,15 @@ class Environment:
             name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
         }
         return cls(**frozen)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a process that imports what a course needs could not."""
+
+    text: str
+    of_course: bool
+    """Whether the course is to blame, and not the machine."""
 
 
 @dataclass(frozen=True)

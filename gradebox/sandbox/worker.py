@@ -284,9 +284,24 @@ def _find_probe(task: Task) -> Any:
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
-            return getattr(module, function)
+            return _function(module, function)
     lab, _, name = module_name.partition(".")
-    return getattr(importlib.import_module(f"{task.course.course}.{lab}.probes.{name}"), function)
+    where = f"{task.course.course}.{lab}.probes.{name}"
+    try:
+        found = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise
+        raise LookupError(f"there is no file {lab}/probes/{name.replace('.', '/')}.py") from None
+    return _function(found, function)
+
+
+def _function(module: ModuleType, name: str) -> Any:
+    found = getattr(module, name, None)
+    if not callable(found):
+        here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        raise LookupError(f"{module.__name__} has no function {name}; it has {', '.join(here) or 'none'}")
+    return found
 
 
 def _allowed(task: Task) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from gradebox import course as courses
 from gradebox import devices, hints, rubric
 from gradebox.course import CourseError
 from gradebox.devices import Device, DeviceError
+from gradebox.reading import ReadingError
 from tests.gradebox.small_course import write, write_course
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -203,9 +204,11 @@ def test_folders_that_python_could_not_import_are_named(place: str, tmp_path: Pa
 
 
 def test_a_folder_whose_name_python_knows_already_is_refused(tmp_path: Path) -> None:
-    folder = write_course(tmp_path).rename(tmp_path / "json")
-    with pytest.raises(CourseError, match=r"/json: Python has another json in .*; rename the folder$"):
+    folder = write_course(tmp_path).rename(tmp_path / "numpy")
+    with pytest.raises(CourseError, match=r"/numpy: Python has another numpy in .*; rename the folder$"):
         courses.load(folder).prepare()
+    with pytest.raises(ReadingError, match=r"/json needs another name: Python itself has a module json$"):
+        courses.load(folder.rename(tmp_path / "json"))
 
 
 def test_a_lab_without_checks_is_refused(tmp_path: Path) -> None:
@@ -303,7 +306,9 @@ def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
     )
     course = courses.load(folder)
     course.prepare()
-    with pytest.raises(courses.CourseError, match=r"numbers do not load: ModuleNotFoundError: .*numbers\.py:2\)"):
+    with pytest.raises(
+        courses.CourseError, match=r"checks/numbers\.py:2: the checks in \S+ do not load: ModuleNotFoundE"
+    ):
         course.checks(course.labs[0])
 
 

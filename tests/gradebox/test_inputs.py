@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,9 @@ class Point:
 
 
 def test_numpy_numbers_become_pythons() -> None:
-    plain, arrays = apart({"n": np.int64(4), "x": np.float32(0.5), "yes": np.bool_(True), "at": Point(1.0, np.float32(2))})
+    plain, arrays = apart(
+        {"n": np.int64(4), "x": np.float32(0.5), "yes": np.bool_(True), "at": Point(1.0, np.float32(2))}
+    )
     assert (plain, arrays) == ({"n": 4, "x": 0.5, "yes": True, "at": {"x": 1.0, "y": 2.0}}, {})
     assert [type(one) for one in plain.values()] == [int, float, bool, dict]
 
@@ -102,7 +103,7 @@ def bare(student):
 def product(student, *, left, right):
     return {"result": left * right}
 """
-CHECKS = '''\
+CHECKS = """\
 import numpy as np
 from gradebox.assertions import require, require_equal
 from gradebox.criterion import criterion
@@ -135,7 +136,7 @@ class Numbers:
 class Notes:
     def test_noted(self, submission):
         submission.probe("basics.numbers.bare")
-'''
+"""
 
 
 @pytest.fixture(scope="module")

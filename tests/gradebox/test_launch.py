@@ -141,4 +141,4 @@ def test_the_search_path_holds_libraries_and_nothing_of_the_submission(tmp_path:
     elsewhere = "/usr/lib"
     course = tmp_path.parent / "courses"
     found = launch._search_path([*entries, elsewhere], tmp_path, submission, course)
-    assert found == [str(ROOT), str(course), str(library), elsewhere]
+    assert found == [str(ROOT), str(library), elsewhere, str(course)]

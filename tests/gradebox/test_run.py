@@ -33,6 +33,7 @@ from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submi
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
 SLOW = SUMS.replace("return", "import time; time.sleep(0.7); return")
+TWICE = "@criterion('basics.numbers')\nclass More:\n    test_power = Numbers.test_power\n\n"
 WRONG = NUMBERS.replace("left * right", "left + right")
 CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",
           "further.sums.noted_too"]  # fmt: skip
@@ -238,7 +239,7 @@ def test_a_check_that_is_at_fault_itself_is_a_persons_to_judge_and_the_others_go
     grade = run(order(course, write_submission(tmp_path), jobs=2))
     assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), "further.sums.total": "needs_review"}
     check = grade.labs[1].criteria[0].checks[0]
-    assert check.message.startswith("the check itself failed: TypeError: ")
+    assert check.message.startswith("the check itself failed at further/checks/sums.py:11: TypeError: ")
     assert check.hint == "report this to the course staff"
 
 
@@ -265,20 +266,52 @@ def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None
     [
         (
             ("basics/checks/numbers.py", "def test_power", "def test_root"),
-            "basics/rubric.toml pays for basics.numbers.power, but {}/basics/checks/ has no such check",
+            "basics/rubric.toml:10: basics.numbers.power has points, but {}/basics/checks/ has no such check",
         ),
         (
             ("basics/rubric.toml", "product = 2.5\npower = 1.5", "product = 4"),
-            "basics/checks/ has basics.numbers.power, but {}/basics/rubric.toml gives it no points",
+            "basics/checks/numbers.py:13: {}/basics/rubric.toml gives basics.numbers.power no points",
         ),
-        (("basics/checks/numbers.py", '"basics.notes"', '"further.files"'), "which belongs to another lab's folder"),
-        (("basics/checks/numbers.py", '@requires("product")', '@requires("root")'), "requires basics.numbers.root"),
+        (
+            ("basics/checks/numbers.py", '"basics.notes"', '"further.files"'),
+            "further.files.noted belongs to another lab's folder",
+        ),
+        (
+            ("basics/checks/numbers.py", '@requires("product")', '@requires("produce")'),
+            "requires basics.numbers.produce, which no rubric has; did you mean basics.numbers.product?",
+        ),
+        (
+            ("basics/checks/numbers.py", '@criterion("basics.notes")', '@criterion("basics.numbers")'),
+            "rubric.toml:16: basics.notes.noted has points, but {}/basics/checks/ has no such check; did you mean",
+        ),
+        (
+            ("basics/checks/numbers.py", '@criterion("basics.notes")', f"{TWICE}@criterion('basics.notes')"),
+            "basics.numbers.power is already written at ",
+        ),
+        (
+            ("basics/checks/numbers.py", "def test_noted(self, submission)", "def test_noted(self, rng)"),
+            "basics/checks/numbers.py:22: a check may take submission and fresh, not rng",
+        ),
+        (
+            ("basics/checks/numbers.py", "def test_noted(self, submission):", "def test_noted(self, submission):("),
+            "basics/checks/numbers.py:22: the checks do not load: ",
+        ),
         (
             ("basics/rubric.toml", "product = 2.5\npower = 1.5", "power = 1.5\nproduct = 2.5"),
             "basics.numbers.power requires basics.numbers.product, which does not come before it in the rubric",
         ),
     ],
-    ids=["not written", "not paid", "of another lab", "requires what is not there", "requires a later one"],
+    ids=[
+        "not written",
+        "not paid",
+        "of another lab",
+        "requires what is not there",
+        "wrong criterion",
+        "written twice",
+        "takes what is not given",
+        "no syntax",
+        "requires a later one",
+    ],
 )
 def test_checks_and_rubric_that_disagree_are_refused_in_one_line(
     change: tuple[str, str, str], said: str, tmp_path: Path

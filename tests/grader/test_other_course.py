@@ -90,7 +90,7 @@ def test_a_course_that_cannot_be_graded_says_why_in_one_line(tmp_path: Path) -> 
     done = _gradebox("grade", f"--course={_copy(tmp_path)}", "ada", folder=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "own_course/lab1/rubric.toml pays for lab1.one.right, but own_course/lab1/checks/ has no such" in line
+    assert "own_course/lab1/rubric.toml:8: lab1.one.right has points, but own_course/lab1/checks/ has no such" in line
 
 
 def test_folders_that_python_cannot_import_are_named(tmp_path: Path) -> None:
@@ -101,5 +101,17 @@ def test_folders_that_python_cannot_import_are_named(tmp_path: Path) -> None:
 
 
 def test_the_name_of_another_package_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match="Python has another json in"):
-        courses.load(_copy(tmp_path, "json")).prepare()
+    with pytest.raises(CourseError, match="Python has another numpy in"):
+        courses.load(_copy(tmp_path, "numpy")).prepare()
+    with pytest.raises(ReadingError, match="json needs another name: Python itself has a module json"):
+        courses.load(_copy(tmp_path, "json"))
+
+
+@pytest.mark.parametrize("name", ["json", "numpy"])
+def test_the_name_of_another_package_ends_no_grading_in_a_traceback(name: str, tmp_path: Path) -> None:
+    (tmp_path / "ada" / "lab1_own").mkdir(parents=True)
+    done = _gradebox("grade", f"--course={_copy(tmp_path, name)}", "ada", folder=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("could not grade: ")
+    assert "name" in line

@@ -1,0 +1,240 @@
+"""What somebody meets who writes a first course, and the students of it: each message says what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradebox import course as courses
+from gradebox import imports
+from gradebox.devices import CPU, Device
+from gradebox.grade import CheckResult, ExitCode
+from gradebox.guide import command
+from gradebox.hints import HintError, load
+from gradebox.options import Options
+from gradebox.order import GradingError, Order
+from gradebox.run import run
+from tests.gradebox.small_course import NUMBERS, SUMS, write, write_course, write_submission
+
+pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
+
+Change = tuple[str, str, str]
+Graded = Callable[..., dict[str, CheckResult]]
+CHECKS, PROBES = "basics/checks/numbers.py", "basics/probes/numbers.py"
+CRITERION = "from gradebox.criterion"
+ASSERT = "        assert not seen.result\n        require_equal(seen"
+LABS = 'labs = ["basics", "further"]'
+
+
+@pytest.fixture
+def graded(tmp_path: Path) -> Graded:
+    """The checks of the lab `basics` by their last name, of a course with changes and a submission."""
+
+    def of(*changes: Change, numbers: str = NUMBERS, files: dict[str, str] | None = None) -> dict[str, CheckResult]:
+        course = courses.load(write_course(tmp_path, *changes))
+        submission = write_submission(tmp_path, numbers=numbers)
+        if files is not None:
+            submission = tmp_path / "other"
+            submission.mkdir()
+            write(submission, files)
+        rubric, labs = course.select("basics")
+        grade = run(Order(course, submission, rubric, labs, Device(CPU, "CPU"), seed=1))
+        return {check.id.rpartition(".")[2]: check for check in grade.checks}
+
+    return of
+
+
+# --- who writes it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("course.toml", LABS, f'{LABS}\n[submission]\npreload = ["numpi"]'),
+            r"the course cannot be graded with: \S+/course\.toml: preload names 'numpi', which cannot be imported",
+        ),
+        (
+            (PROBES, "def product", "import numpi\n\n\ndef product"),
+            r"the course cannot be graded with: \S+/basics/probes/numbers\.py:1: ModuleNotFoundError: No mod",
+        ),
+        (
+            (PROBES, "def product(", "def product(:"),
+            r"the course cannot be graded with: \S+/basics/probes/numbers\.py:1: SyntaxError: ",
+        ),
+    ],
+    ids=["preload", "a probe's import", "a probe's syntax"],
+)  # fmt: skip
+def test_what_the_sandbox_cannot_import_is_the_courses_and_named(change: Change, said: str, graded: Graded) -> None:
+    with pytest.raises(GradingError) as refused:
+        graded(change)
+    assert re.match(said, str(refused.value))
+    assert "this machine" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            (CHECKS, "numbers.product", "numbers.produkt"),
+            r"the probe basics\.numbers\.produkt itself failed: LookupError: small\w+\.basics\.probes\.numbers has no "
+            r"function produkt; it has product, power, noted",
+        ),
+        (
+            (CHECKS, '"basics.numbers.product"', '"basics.numbres.product"'),
+            r"the probe basics\.numbres\.product itself failed: LookupError: there is no file basics/probes/num",
+        ),
+        (
+            (CHECKS, "        require_equal(seen", ASSERT),
+            r"the check itself failed at basics/checks/numbers\.py:11: `assert not seen\.result` does not hold; ",
+        ),
+        (
+            (CHECKS, "seen.result, left", "seen.rsult, left"),
+            r"the check itself failed at basics/checks/numbers\.py:11: AttributeError: the probe did not report 'rs",
+        ),
+    ],
+    ids=["no such probe", "no such file", "a plain assert", "what no probe reports"],
+)  # fmt: skip
+def test_a_mistake_in_a_check_has_its_place(change: Change, said: str, graded: Graded) -> None:
+    check = graded(change)["product"]
+    assert check.outcome == "needs_review"
+    assert re.match(said, check.message), check.message
+
+
+def test_a_hint_for_what_no_rubric_has_is_named_with_its_line(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    write(folder, {"basics/hints.toml": '\n[numbers.produce]\ntask = "1.1"\nwrite = ["a.py f"]\nsteps = ["Look."]\n'})
+    with pytest.raises(HintError) as refused:
+        load(courses.load(folder))
+    assert str(refused.value).endswith(
+        "basics/hints.toml:2: the rubric has no check numbers.produce; did you mean [numbers.product]?"
+    )
+
+
+# --- who is graded ----------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_no_function_is_the_students(graded: Graded) -> None:
+    check = graded(numbers="product = 3\n")["product"]
+    assert check.outcome == "failed"
+    assert check.message.startswith(
+        "your code raised TypeError: labs/basics_week1/numbers.py: product must be a function, but it is of type int"
+    )
+
+
+def test_complex_numbers_in_place_of_others_are_the_students(graded: Graded) -> None:
+    numbers = NUMBERS.replace("return left * right", "import numpy\n\n    return numpy.array([left * right + 0j])")
+    check = graded(numbers=numbers)["product"]
+    assert check.outcome == "failed"
+    assert check.message.startswith("product(): saw array([")
+
+
+def test_what_does_not_end_has_its_place(graded: Graded) -> None:
+    numbers = NUMBERS.replace("return left * right", "while True:\n        pass")
+    limit = (CHECKS, "left=left,", "left=left, limits=Limits(wall_seconds=1),")
+    known = (
+        CHECKS,
+        "from gradebox.criterion",
+        "from gradebox.sandbox import Limits\nfrom gradebox.criterion",
+    )
+    check = graded(limit, known, numbers=numbers)["product"]
+    assert re.match(r"no answer in time: .* at numbers\.py:\d in product", check.message), check.message
+
+
+def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
+    check = graded(numbers="import sys\n\n\ndef product(left, right):\n    sys.exit(left)\n")["product"]
+    assert check.message.startswith("your code raised SystemExit: ")
+    assert check.hint.startswith("a function returns; sys.exit() belongs below")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "the folder is empty: hand in, or name, the folder that holds basics_week1"),
+        ({"numbers.py": NUMBERS}, "numbers.py must lie in a folder basics_week1: hand in, or name, the folder that h"),
+        (
+            {"basics_week1/Numbers.py": NUMBERS},
+            "the submission has basics_week1/Numbers.py; its name must be basics_we",
+        ),
+        ({"notes/a.txt": "x"}, "hand in, or name, the folder that holds basics_week1; this one has notes/a.txt"),
+    ],
+    ids=["empty", "the lab itself", "another case", "something else"],
+)
+def test_a_file_that_is_not_there_is_looked_for(files: dict[str, str], said: str, graded: Graded) -> None:
+    check = graded(files=files)["product"]
+    assert check.message.startswith(
+        "the module does not import: labs/basics_week1/numbers.py does not exist in the sub"
+    )
+    assert check.hint.startswith(said)
+
+
+def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
+    files = {"basics_week1/numbers.py": f"from tools import K\n{NUMBERS}", "basics_week1/tools.py": "K = 1\n"}
+    assert graded(files=files)["product"].hint == (
+        "a file of yours that lies beside it is imported with a dot: from .tools import ..."
+    )
+    assert (
+        imports.hint("No module named 'tools'", ["tools.py"]) == "it lies beside the labs: from labs.tools import ..."
+    )
+    assert imports.hint("No module named 'torchx'", ["lab1_a/b.py"]) == ""
+
+
+# --- what comes next --------------------------------------------------------------------------------------------------
+
+STUB = """\
+def product(left, right):
+    raise NotImplementedError("Task 1.2 is open: write product in numbers.py (about 1 line)")
+
+
+def power(base, exponent):
+    raise NotImplementedError("Task 1.10 is open: write power in numbers.py (about 1 line)")
+
+
+def noted():
+    pass
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(
+        course=str(write_course(tmp_path)),
+        submission=str(write_submission(tmp_path, numbers=STUB)),
+        report=str(tmp_path / "report"),
+        seed=1,
+    )
+
+
+def _next(options: Options, capfd: pytest.CaptureFixture[str], *, first_grade: bool = False) -> str:
+    assert command.show_next(options, hints=0, check=None, first_grade=first_grade) == ExitCode.PASSED
+    return capfd.readouterr().out.rpartition("to do next:")[2]
+
+
+def test_without_readme_and_hints_the_open_stubs_are_next(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
+    for first_grade in (False, True):
+        said = _next(options, capfd, first_grade=first_grade)
+        assert "Next: Task 1.2, product\n" in said
+        assert re.search(r"where   \S+basics_week1/numbers\.py:2  product \(about 1 line\)\n", said)
+        assert "--lab 1\n" in said
+        assert "Well done" not in said
+
+
+def test_without_hints_a_check_that_fails_is_next(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
+    write(Path(options.submission), {"basics_week1/numbers.py": NUMBERS.replace("left * right", "left + right")})
+    said = _next(options, capfd, first_grade=True)
+    assert "Next: 'products are right' (basics.numbers.product), a check that fails.\n" in said
+    assert "product(): saw" in said
+    assert said.count("basics.numbers.product") == 1
+
+
+def test_nothing_is_next_where_a_person_has_to_look(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = Path(options.course)
+    checks = (folder / "further/checks/sums.py").read_text().replace("sum(values), what", "sum(None), what")
+    write(folder, {"further/checks/sums.py": checks})
+    write(Path(options.submission), {"basics_week1/numbers.py": NUMBERS, "further_week2/sums.py": SUMS})
+    said = _next(replace(options), capfd, first_grade=True)
+    assert "Nothing fails; of 1 check a person has to look at the result.\n" in said
