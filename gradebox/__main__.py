@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
-from gradebox import arguments, launch
+from gradebox import arguments, launch, proofread
+from gradebox import course as courses
 from gradebox.front import refuse
 from gradebox.guide import command
+from gradebox.hints import HintError
 from gradebox.options import Options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
@@ -76,6 +78,25 @@ def show_next(
         course=str(_own(course, submission)), submission=str(submission), lab=lab, device=device, report=str(report)
     )
     raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))
+
+
+@app.command("proofread")
+def proofread_course(
+    course: _Course,
+    solution: Annotated[Path | None, typer.Argument(help="A folder with the labs, solved or as handed out.")] = None,
+) -> None:
+    """Read a course for mistakes that no grading would notice: hints, tasks, probes and names that lead nowhere.
+
+    Exit codes: 0 nothing found, 1 something to mend, 2 the course cannot be read.
+    """
+    try:
+        found = list(proofread.problems(courses.load(course.resolve()), solution))
+    except (ValueError, HintError) as error:
+        raise typer.Exit(refuse(str(error), "could not read")) from None
+    for line in found:
+        typer.echo(line)
+    typer.echo(f"{len(found)} to mend" if found else "nothing to mend")
+    raise typer.Exit(1 if found else 0)
 
 
 def _own(course: Path, submission: Path) -> Path:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from gradebox import titles
@@ -71,9 +71,15 @@ class CheckFunction:
     """Which of `GIVEN` it wants."""
 
     @property
+    def function(self) -> FunctionType:
+        """What is called, as it is written."""
+        found: FunctionType = inspect.unwrap(vars(self.cls)[self.name])
+        return found
+
+    @property
     def place(self) -> str:
         """File and line where it is written."""
-        code = inspect.unwrap(vars(self.cls)[self.name]).__code__
+        code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     def run(self, **given: Any) -> None:

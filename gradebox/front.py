@@ -155,7 +155,7 @@ def _end_after(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
 
 
-def refuse(reason: str) -> ExitCode:
+def refuse(reason: str, what: str = "could not grade") -> ExitCode:
     """Say in one line why there is no grade; the exit code for that."""
-    print(printable(f"could not grade: {reason}"), file=sys.stderr)
+    print(printable(f"{what}: {reason}"), file=sys.stderr)
     return ExitCode.COULD_NOT_GRADE

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gradebox import course as courses
-from gradebox import run
+from gradebox import hints, run
 from gradebox.grade import Grade
 from gradebox.options import Options
+from gradebox.proofread import problems
 from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,16 @@ def test_solution_stubs_and_a_mistake_get_what_the_page_says(written: Path, monk
     assert (open_.score, len(_unmet(open_))) == (0, 3)
     assert (wrong.score, list(_unmet(wrong))) == (2, ["lab1.records.hottest"])
     assert re.sub(r"'\w+'", "'Wed'", _unmet(wrong)["lab1.records.hottest"]) in PAGE
+
+
+def test_proofreading_finds_what_the_page_says(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(written))
+    course = courses.load(written / COURSE)
+    found = [line.rpartition(": ")[2] for line in problems(course, written / "solution")]
+    assert found == ["lab1.conversion.empty has no hint", "lab1.records.hottest has no hint"]
+    (written / COURSE / "lab1" / "hints.toml").unlink()  # written after the page proofreads
+    hints.load.cache_clear()
+    assert list(problems(course, written / "solution")) == []
 
 
 def test_the_page_is_linked() -> None:

@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gradebox import course as courses
 from gradebox import imports
+from gradebox.__main__ import app
+from gradebox.configuration import ROOT
 from gradebox.devices import CPU, Device
 from gradebox.grade import CheckResult, ExitCode
 from gradebox.guide import command
 from gradebox.hints import HintError, load
 from gradebox.options import Options
 from gradebox.order import GradingError, Order
+from gradebox.proofread import problems
 from gradebox.run import run
 from tests.gradebox.small_course import NUMBERS, SUMS, write, write_course, write_submission
 
@@ -115,6 +119,57 @@ def test_a_hint_for_what_no_rubric_has_is_named_with_its_line(tmp_path: Path) ->
     )
 
 
+def _proofread(folder: Path, solution: Path | None = None) -> list[str]:
+    return [line.replace(f"{folder}/", "") for line in problems(courses.load(folder), solution)]
+
+
+def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
+    folder = write_course(
+        tmp_path,
+        ("basics/rubric.toml", "basics_week1", "basics_week2"),
+        (CHECKS, '"basics.numbers.product"', '"basics.numbers.produkt"'),
+        (CHECKS, '"basics.numbers.power"', '"basics.power"'),
+        ("further/checks/sums.py", '"further.sums.total"', '"further.sum.total"'),
+        ("course.toml", LABS, f'{LABS}\n[submission]\npackages = ["my_helpers"]'),
+    )
+    hint = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py totals", "sum.py total"]\nsteps = ["Look."]\n'
+    write(folder, {"further/hints.toml": hint})
+    solution = write_submission(tmp_path)
+    write(solution, {"further_week2/README.md": "## Task 2.2: Sums (`sums.py`)\n"})
+    assert _proofread(folder, solution) == [
+        "course.toml: packages names 'my_helpers', which Python does not find here",
+        "basics/checks/numbers.py:13: basics.numbers.power has no docstring, whose first line is its title in reports",
+        "basics/checks/numbers.py:10: there is no probe basics.numbers.produkt: basics/probes/numbers.py does not "
+        "define produkt; did you mean product?",
+        "basics/checks/numbers.py:16: there is no probe basics.power: its name is LAB.FILE.FUNCTION",
+        "further/checks/sums.py:9: further.sums.total has no docstring, whose first line is its title in reports",
+        "further/checks/sums.py:13: further.sums.noted_too has no docstring, whose first line is its title in reports",
+        "further/checks/sums.py:11: there is no probe further.sum.total: further/probes/sum.py does not exist",
+        "further/hints.toml: further.sums.noted_too has no hint",
+        f"basics/rubric.toml: package = 'basics_week2', but {solution} has no such folder",
+        f"further/hints.toml: [sums.total] task = '2.1', but {solution}/further_week2/README.md has no heading "
+        "`## Task 2.1: ...`",
+        f"further/hints.toml: [sums.total] write names totals, which {solution}/further_week2/sums.py does not define",
+        f"further/hints.toml: [sums.total] write names sum.py, but {solution}/further_week2 has no such file",
+    ]
+
+
+@pytest.mark.parametrize("solved", ["solutions", "labs"])
+def test_our_own_courses_have_nothing_to_mend(solved: str) -> None:
+    small = ROOT / "examples" / "courses" / "three_questions"
+    for course, folder in ((small, small / solved), (ROOT / "grader", ROOT / solved)):
+        assert _proofread(course, folder) == []
+
+
+def test_the_command_says_how_much_there_is_to_mend(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    done = CliRunner().invoke(app, ["proofread", "--course", str(folder)])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "3 to mend")
+    folder = write_course(tmp_path, ("course.toml", 'title = "Small"', "title = 3"))
+    done = CliRunner().invoke(app, ["proofread", "--course", str(folder)])
+    assert (done.exit_code, done.output) == (2, f"could not read: {folder}/course.toml:1: title = 3 is not a text\n")
+
+
 # --- who is graded ----------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +188,8 @@ def test_complex_numbers_in_place_of_others_are_the_students(graded: Graded) -> 
     assert check.message.startswith("product(): saw array([")
 
 
-def test_what_does_not_end_has_its_place(graded: Graded) -> None:
+def test_what_does_not_end_has_its_place(graded: Graded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: False)
     numbers = NUMBERS.replace("return left * right", "while True:\n        pass")
     limit = (CHECKS, "left=left,", "left=left, limits=Limits(wall_seconds=1),")
     known = (
