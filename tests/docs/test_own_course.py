@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,8 @@ def test_solution_stubs_and_a_mistake_get_what_the_page_says(written: Path, monk
 
 def test_proofreading_finds_what_the_page_says(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(written))
+    for name in [name for name in sys.modules if name.partition(".")[0] == COURSE]:
+        monkeypatch.delitem(sys.modules, name)
     course = courses.load(written / COURSE)
     found = [line.rpartition(": ")[2] for line in problems(course, written / "solution")]
     assert found == ["lab1.conversion.empty has no hint", "lab1.records.hottest has no hint"]
