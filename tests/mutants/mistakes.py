@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.survey import REPLIES, judge
+from tests.mutants.survey import REPLIES, costs, judge
 from tests.scenarios.reuse import REFERENCE
 
 
@@ -61,8 +61,11 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--lab", required=True)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--costs", action="store_true", help="ask every check, and say what each mistake costs")
     options = parser.parse_args()
     mistakes = list(load(options.file))
+    if options.costs:
+        return _show_costs(options.lab, mistakes, options.jobs)
     noticed = 0
     with ProcessPoolExecutor(options.jobs) as pool:
         verdicts = [pool.submit(judge, options.lab, one.files, REPLIES) for one in mistakes]
@@ -73,6 +76,17 @@ def main() -> int:
             if check:
                 print(f"        {message[:160]}")
     print(f"{noticed} of {len(mistakes)} noticed")
+    return 0
+
+
+def _show_costs(lab: str, mistakes: Sequence[Mistake], jobs: int) -> int:
+    with ProcessPoolExecutor(jobs) as pool:
+        verdicts = [pool.submit(costs, lab, one.files, REPLIES) for one in mistakes]
+        for one, verdict in zip(mistakes, verdicts, strict=True):
+            missed = verdict.result()
+            print(f"{sum(points for points, _ in missed.values()):5g}  {one.name}: {one.title}", flush=True)
+            for check, (points, message) in missed.items():
+                print(f"         {points:g} {check}: {message[:160]}")
     return 0
 
 

@@ -7,6 +7,7 @@ and nothing after the first that it fails.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import shutil
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 from unittest import mock
 
 import grader
@@ -64,6 +65,9 @@ def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIE
         Store(replies).tidy()
 
 
+_Grading = TypeVar("_Grading", bound=Grading)
+
+
 class _UntilNoticed(Grading):
     """A grading that ends with the first check that does not pass."""
 
@@ -95,6 +99,21 @@ def judge(lab: str, files: dict[str, str], replies: Path = REPLIES) -> tuple[str
     Returns:
         Its id and its message; two empty texts if all passed.
     """
+    with _begun(_UntilNoticed, lab, files, replies) as grading:
+        grading.carry_out()
+        return grading.noticed or ("", "")
+
+
+def costs(lab: str, files: dict[str, str], replies: Path = REPLIES) -> dict[str, tuple[float, str]]:
+    """What such a change costs: of each check that it does not pass the points and the message."""
+    with _begun(Grading, lab, files, replies) as grading:
+        grading.carry_out()
+        missed = [check for check in grading.result().checks if check.outcome is not Outcome.PASSED]
+        return {check.id: (float(check.max_points), check.message) for check in missed}
+
+
+@contextlib.contextmanager
+def _begun(kind: type[_Grading], lab: str, files: dict[str, str], replies: Path) -> Iterator[_Grading]:
     os.environ["OMP_NUM_THREADS"] = "1"
     bench = _bench(replies)
     shutil.rmtree(bench.folder)
@@ -104,7 +123,6 @@ def judge(lab: str, files: dict[str, str], replies: Path = REPLIES) -> tuple[str
     bench.asking.begin(Turn(Code.of(bench.folder), hangs=frozenset("*")))
     with (
         mock.patch("gradebox.submission._machine_is_busy", return_value=False),
-        _UntilNoticed(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
+        kind(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
     ):
-        grading.carry_out()
-        return grading.noticed or ("", "")
+        yield grading
