@@ -50,6 +50,7 @@ grade: $(READY) ## grade a folder (default: labs)
 $(TESTS_READY): $(READY)
 	@$(INSTALL) dev,deploy,docs,notebooks && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
+	@$(INSTALL) ray || echo "note: Ray cannot be installed: its test is skipped" >&2
 
 # The same in every run: one seed, the same planted bugs, correct styles and exploits. Replies of the sandbox are kept in
 # build/replies, so that what no change can have touched is not asked again.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,10 @@ ray = pytest.importorskip("ray", reason='needs Ray: pip install "gpu-computing-l
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
+import grader  # noqa: E402
 from gradebook import standing  # noqa: E402
-from gradebook.run.ray_engine import RayEngine  # noqa: E402
+from gradebook.run.pool import Pool, Worker  # noqa: E402
+from gradebook.run.ray_engine import RayCrew  # noqa: E402
 from gradebook.tasks import Grading, Task  # noqa: E402
 from tests.gradebook.conftest import SmallClass  # noqa: E402
 from tests.gradebook.fakes import FakeJudge  # noqa: E402
@@ -25,7 +26,9 @@ from tests.gradebook.fakes import FakeJudge  # noqa: E402
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU; a test may add a third and lose it."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    soon = {"health_check_initial_delay_ms": 100, "health_check_period_ms": 300, "health_check_timeout_ms": 1000}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
@@ -51,6 +54,7 @@ class NodeJudge(FakeJudge):
         return super().grade(task)
 
 
+@pytest.mark.night
 def test_a_node_that_is_lost_in_the_middle_changes_nothing(
     cluster: Cluster, small_class: SmallClass, tmp_path: Path
 ) -> None:
@@ -61,15 +65,16 @@ def test_a_node_that_is_lost_in_the_middle_changes_nothing(
     doomed, sign, lost = cluster.add_node(num_cpus=1), tmp_path / "sign", []
     cluster.wait_for_nodes()
 
-    class Watched(RayEngine):
-        def _answering(self) -> list[Any]:
+    class Watched(RayCrew):
+        def events(self, workers: Sequence[Worker]) -> Sequence[Worker]:
             if sign.exists() and not lost:
                 cluster.remove_node(doomed)
                 lost.append(doomed)
-            return super()._answering()
+            return super().events(workers)
 
-    def engine(jobs: int, room: Path, device: str) -> RayEngine:
-        return Watched(jobs, device, functools.partial(NodeJudge, doomed=doomed.node_id, sign=sign))
+    def engine(jobs: int, room: Path, device: str) -> Pool:
+        judge = functools.partial(NodeJudge, doomed=doomed.node_id, sign=sign)
+        return Pool(jobs, Watched(device, grader.FOLDER, judge))
 
     small_class.grade(engine, out=tmp_path / "ray", jobs=3)
     assert lost
