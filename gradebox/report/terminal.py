@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradebox.configuration import as_seen_from
-from gradebox.grade import CheckReport, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from gradebox.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from gradebox.report.console import Console
 from gradebox.report.document import points
 
@@ -148,9 +148,24 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
     console.print(_indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
         console.print(_indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
-    more = sum(check.outcome is not Outcome.PASSED for check in criterion.checks) - 1
-    if more:
-        console.print(f"{' ' * 12}[dim]and {more} more, all in grade.html[/]")
+    others = [check for check in criterion.checks if check.outcome is not Outcome.PASSED and check is not problem]
+    waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
+    for check in others:
+        if check.outcome is not Outcome.BLOCKED:
+            _show_in_a_line(console, check, problem)
+    if waiting:
+        blocked, style = _MARK[Outcome.BLOCKED]
+        text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check, all in grade.html"
+        console.print(Text.assemble((f"{' ' * 10}{blocked} ", style), (text, "dim")), soft_wrap=True)
+
+
+def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:
+    """Another check that did not pass, and what was seen, as far as a line goes; all of it is in grade.html."""
+    mark, style = _MARK[check.outcome]
+    text = "" if check.message == first.message else f": {' '.join(check.message.split())}"
+    row = Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (text, "dim"))
+    row.truncate(console.width, overflow="ellipsis")
+    console.print(row, soft_wrap=True)
 
 
 def _indented(text: str, width: int, indent: int) -> Text:

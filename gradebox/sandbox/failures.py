@@ -20,6 +20,8 @@ from gradebox.devices import Simulator
 
 MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
+_MAX_CALL, _MAX_ARGUMENT = 240, 60
+"""Characters of a call in a message, and of one of its arguments."""
 _SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
 _UNCALLED = re.compile(r"'(\w+)' object is not callable")
 _INTERNAL = frozenset({"AttributeError", "KeyError", "AssertionError", "NameError", "UnboundLocalError"})
@@ -57,6 +59,8 @@ def describe(
             kind, message = "wrong_return", lacking
         else:
             kind = "error" if ours else "probe_error"
+    if kind == "error" and ours and not importing and (call := _call(ours[0][0])):
+        where = f"{where}, in the call {call}"
     if kind == "import_error" and isinstance(error, ModuleNotFoundError) and where is None and importing:
         message = f"labs/{importing[0].replace('.', '/')}.py does not exist in the submission ({message})"
     return {
@@ -200,6 +204,38 @@ def place(path: str, line: int, function: str) -> str:
     """`benchmark.py:41 in benchmark_matmul`, the form in which places are shown everywhere."""
     inside = "" if function == "<module>" else f" in {function}"
     return f"{os.path.basename(path)}:{line}{inside}"
+
+
+def _call(frame: FrameType) -> str:
+    """The call that a probe made, with its arguments as they were when it failed; empty where it has none."""
+    code = frame.f_code
+    if code.co_name.startswith("<"):
+        return ""
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = [name for name in code.co_varnames[:count] if name not in ("self", "cls")]
+    given = [f"{name}={_shown(frame.f_locals[name])}" for name in names if name in frame.f_locals]
+    if not given:
+        return ""
+    text = f"{code.co_name}({', '.join(given)})"
+    return text if len(text) <= _MAX_CALL else f"{text[: _MAX_CALL - 4]}...)"
+
+
+def _shown(value: object) -> str:
+    """An argument in a few characters; of arrays and tensors what tells them apart."""
+    try:
+        if type(value) in (bool, int, float, str, type(None)):
+            text = repr(value)
+        elif hasattr(value, "shape") and hasattr(value, "dtype"):
+            text = f"<{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}>"
+        elif type(value) in (list, tuple, dict) and len(repr(value)) <= _MAX_ARGUMENT:
+            text = repr(value)
+        elif isinstance(value, (list, tuple, dict)):
+            text = f"<{type(value).__name__} of {len(value)}>"
+        else:
+            text = f"<{type(value).__name__}>"
+    except BaseException:  # its class may be the submission's
+        return "..."
+    return text if len(text) <= _MAX_ARGUMENT else f"{text[: _MAX_ARGUMENT - 3]}..."
 
 
 def _message(error: BaseException) -> str:

@@ -81,6 +81,26 @@ def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reas
     assert "to do next" not in apart
 
 
+def test_every_check_that_fails_has_a_line_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    course = grader.course()
+    reports = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()}
+    names = [check.id for check in course.rubric.labs[0].criteria[0].checks]
+    reports[names[0]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", "look")
+    reports[names[1]] = CheckReport(Outcome.FAILED, f"saw this\nand that {'x' * 200}")
+    reports[names[2]] = CheckReport(Outcome.FAILED, "saw 3, expected 4")
+    reports[names[3]] = CheckReport(Outcome.BLOCKED, "blocked by", blocked_by=names[0])
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    titles = course.titles(course.labs)
+    report.show(grade(course.rubric, course.rubric.select((1,)), reports, here, titles), [], [])
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if titles[names[0]] in line)
+    assert lines[start + 1 : start + 3] == ["            saw 3, expected 4", "            → look"]
+    assert lines[start + 3].startswith(f"          ✗ {titles[names[1]]}: saw this and that xxx")
+    assert (len(lines[start + 3]), lines[start + 3][-1]) == (100, "…")
+    assert lines[start + 4] == f"          ✗ {titles[names[2]]}"
+    assert lines[start + 5] == "          · 1 more waits for another check, all in grade.html"
+
+
 def test_a_check_is_called_by_its_title_and_without_one_by_its_id(
     result: Grade, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,37 @@ def test_an_error_has_type_message_place_and_line(sandbox: Sandbox) -> None:
     assert (first.where, first.line) == (place("honest", "1 / 0", "divides_by_zero"), "return 1 / 0")
 
 
+def test_an_error_has_the_call_that_led_to_it(importing: Callable[..., Reply]) -> None:
+    source = """
+import numpy
+
+
+class Rude:
+    def __repr__(self):
+        raise KeyError
+
+
+def function(a, b=3, *rest, data=None, rude=Rude(), text="x" * 99, **more):
+    left = 1
+    data = [numpy.zeros((2, 3), dtype="f4")] * 99 if data is None else data
+    return inner(data[0])
+
+
+def inner(value):
+    raise ValueError("no")
+"""
+    first = importing(source.replace("function(a, b=3", "function(a=(1, 2), b=3")).first
+    assert first.where == (
+        "module.py:17 in inner, in the call function(a=(1, 2), b=3, data=<list of 99>, rude=<Rude>, "
+        f"text='{'x' * 56}...)"
+    )
+    source = "def function(image=__import__('numpy').zeros((2, 3), dtype='f4')):\n    return image[9]\n"
+    assert (
+        importing(source).first.where
+        == "module.py:2 in function, in the call function(image=<float32 of shape (2, 3)>)"
+    )
+
+
 def test_a_syntax_error_names_file_line_and_source(importing: Callable[[str], Reply]) -> None:
     first = importing("x = 1\ndef broken(:\n    pass\n").first
     assert (first.kind, first.error, first.where) == ("import_error", "SyntaxError", "module.py:2")
