@@ -93,7 +93,7 @@ class TrainerConfig:
         Raises:
             ConfigError: the file is not TOML, a key is unknown (the message names every unknown key), or a value has
                 the wrong type or makes no sense. The message names the file.
-            OSError: there is no such file.
+            OSError: there is no such file, or the system cannot read it (it is a folder, for example).
         """
         # TODO(task 5.1):
         # 1. Read the file (tomllib).

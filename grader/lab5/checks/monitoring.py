@@ -11,9 +11,11 @@ from typing import Any
 from gradebox.assertions import number, require, require_between, require_close, require_equal
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.submission import Submission
 from grader.lab5.checks import alerts
+from grader.lab5.checks import monitoring_absence as absence
 from grader.lab5.checks import monitoring_care as care
+from grader.lab5.checks.monitoring_absence import exported, logs_of
 from grader.lab5.truth import overhead as lab5_overhead
 from grader.lab5.truth.monitor import (
     COUNTERS,
@@ -33,58 +35,13 @@ EXACT = 1e-9
 """Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
-_SINGLE_QUERIES: list[dict[str, str]] = [
-    {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
-    {"temperature_celsius": "celsius"},
-    {"power_watts": "power_milliwatts"},
-    {"power_limit_watts": "limit_milliwatts"},
-    {"sm_clock_hertz": "sm_megahertz"},
-    {"memory_clock_hertz": "memory_megahertz"},
-]
-"""What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
-_ERRORS = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "UNKNOWN")
-Logs = list[tuple[int, dict[str, Any]]]
-"""Steps, and what was logged of each."""
-
-
-def _logs(fresh: Fresh) -> Logs:
-    """What a training logs at two steps; the same for all checks of a grading."""
-    draw = fresh.shared("lab5.logs")
-
-    def some(low: float, high: float) -> float:
-        return round(draw.uniform(low, high), 4)
-
-    step = draw.integer(5, 50)
-    return [
-        (
-            step,
-            {"loss": some(2, 3), "accuracy": some(0.1, 0.4), "learning_rate": some(1e-3, 1e-2), "val/loss": some(2, 3)},
-        ),
-        (
-            step + draw.integer(5, 50),
-            {
-                "loss": some(1, 2),
-                "accuracy": some(0.5, 0.9),
-                "throughput": some(1e3, 9e3),
-                "gradient_norm": some(0.1, 0.9),
-            },
-        ),
-    ]
-
-
-def _seen(submission: Submission, fresh: Fresh, **changes: Any) -> tuple[list[dict[str, Any]], Seen]:
-    """Two GPUs that nobody has seen, and what was exported of them; the same for all checks of a grading."""
-    draw = fresh.shared("lab5.monitoring")
-    gpus = [gpu(draw, index) for index in range(2)]
-    inputs: dict[str, Any] = {"gpus": gpus, "logs": _logs(fresh), **changes}
-    return gpus, submission.probe("lab5.monitoring.exported", device="cpu", **inputs)
 
 
 @criterion("lab5.monitoring")
 class TestMonitoring:
     def test_base_units(self, submission: Submission, fresh: Fresh) -> None:
         """Exports every reading in its base unit."""
-        gpus, seen = _seen(submission, fresh)
+        gpus, seen = exported(submission, fresh)
         found = series(seen.text)
         for index, raw in enumerate(gpus):
             for field, value in readings(raw).items():
@@ -99,7 +56,7 @@ class TestMonitoring:
                     hint="NVML's unit stands beside its query; the base unit is in the name",
                 )
         scalars = {(tag, step): value for tag, step, value in seen.scalars}
-        last, _ = _logs(fresh)[-1]
+        last, _ = logs_of(fresh)[-1]
         for field in readings(gpus[1]):
             told = scalars.get((f"gpu1/{field}", last))
             require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step {last}", "write_tensorboard")
@@ -113,7 +70,7 @@ class TestMonitoring:
 
     def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
         """Names and types its metrics by convention."""
-        gpus, seen = _seen(submission, fresh)
+        gpus, seen = exported(submission, fresh)
         told_kinds = kinds(seen.text)
         for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
             for name in names.values():
@@ -144,7 +101,7 @@ class TestMonitoring:
             require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
         samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
         require_close(samples, 2, relative=0, what="monitor_samples_total")
-        _, by_dcgm = _seen(submission, fresh, dcgm_names=True)
+        _, by_dcgm = exported(submission, fresh, dcgm_names=True)
         found = series(by_dcgm.text)
         for field, name in DCGM.items():
             told = found.get((name, "1"))
@@ -156,99 +113,11 @@ class TestMonitoring:
 
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves out what a GPU does not tell."""
-        known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
-        full, lost, poor = fresh.shuffled(range(3))
-        gpus = [gpu(fresh, index) for index in range(3)]
-        nameless = fresh.integer(0, 1)
-        kept = (*(() if nameless else ("uuid", "name")), *known.values())
-        errors = {key: fresh.shuffled(_ERRORS)[0] for key in gpus[poor]} | {"energy_millijoules": "NO_PERMISSION"}
-        gpus[poor] = {key: value for key, value in gpus[poor].items() if key in kept}
-        labels = {"gpu": str(poor), **{name: gpus[poor].get(name, "") for name in ("uuid", "name")}}
-        gpus[poor]["errors"] = errors
-        _, seen = _seen(submission, fresh, gpus=gpus, lost=[lost])
-        found = series(seen.text)
-        told = {name for name, index in found if index == str(poor)}
-        wanted = {"gpu_up", *(GAUGES[field] for field in known)}
-        where = f"of GPU {poor}, which tells only {', '.join(known)}"
-        require_equal(
-            sorted(told),
-            sorted(wanted),
-            what=f"metrics in /metrics {where}",
-            hint="not supported, not permitted and not known are absent, never zero",
-        )
-        require_equal([key for key in reasons(seen.text) if key[0] == str(poor)], [], what=f"gpu_throttled {where}")
-        care.require_labels(seen.text, "gpu_up", labels)
-        lines = records(seen.jsonl)
-        last = lines[-1]["gpus"] if lines else []
-        entry = {reading["index"]: reading for reading in last if isinstance(reading, dict) and "index" in reading}
-        require(
-            poor in entry, f"the last line of metrics.jsonl has no GPU {poor}", "every GPU of the snapshot, by index"
-        )
-        absent = {"throttle_reasons", *GAUGES, *COUNTERS} - known.keys()
-        require(
-            known.keys() <= entry[poor].keys() and not absent & entry[poor].keys(),
-            f"metrics.jsonl has {sorted(entry[poor])} {where}",
-            "labkit.monitoring.plain leaves out what is None",
-        )
-        scalars = {tag for tag, _, _ in seen.scalars if tag.startswith(f"gpu{poor}/")}
-        require(
-            scalars == {f"gpu{poor}/{field}" for field in known},
-            f"TensorBoard has {sorted(scalars)} {where}",
-            "only what is a number and is there",
-        )
-        require(("gpu_power_watts", str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
-        left = sorted(name for name, index in found if index == str(lost))
-        require_equal(
-            left,
-            ["gpu_up"],
-            what="metrics of a GPU that the driver has lost",
-            hint="its last values are not its values",
-        )
-        hint = "the monitor goes on telling whether a GPU is there: 1 while the driver has it, 0 from then on"
-        up = {
-            index: number(found.get(("gpu_up", str(index))), f"gpu_up of GPU {index}", hint) for index in (lost, full)
-        }
-        require_between(up[lost], 0, 0, what="gpu_up of a lost GPU", expected="0", hint=hint)
-        require_close(up[full], 1, relative=0, what="gpu_up of the GPU beside it")
-        care.require_handles(submission, fresh)
-        care.require_record(submission, fresh)
+        absence.judge_absent(submission, fresh)
 
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
         """Goes on without NVML, and says so once."""
-        logs = _logs(fresh)
-        loss = logs[-1][1]["loss"]
-        other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
-        uncounted = ("UNKNOWN", "where NVML starts and cannot count the GPUs")
-        for error, reason in (
-            ("LIBRARY_NOT_FOUND", "without NVML's library"),
-            other,
-            (None, "without any GPU"),
-            uncounted,
-        ):
-            options: dict[str, Any] = {"at_start": False} if reason == uncounted[1] else {}
-            seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs, **options)
-            require(bool(seen.said.strip()), f"{reason} the monitor says nothing", "one line on standard error")
-            require(bool(seen.message), f"{reason} GPUMonitor.message is {seen.message!r}", "why no GPU is monitored")
-            require(
-                not seen.later.strip(),
-                f"{reason} the monitor goes on talking after its start: {seen.later[:120]!r}",
-                "once: a line per sample fills somebody's disk",
-            )
-            require_equal(
-                seen.said.strip().count("\n") + 1, 1, what=f"lines that the monitor says {reason}", hint="one line"
-            )
-            require(
-                series(seen.text).get(("training_loss", "")) == loss,
-                f"{reason} /metrics has no training_loss of {loss}",
-                "training metrics go on without a GPU",
-            )
-            require(
-                not any(name.startswith("gpu_") for name, _ in series(seen.text)),
-                f"{reason} /metrics has GPU metrics",
-                "absent, never zero",
-            )
-            require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
-            require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
+        absence.judge_without_nvml(submission, fresh)
 
     def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
         """Ends no training, whatever goes wrong beside it."""
@@ -256,11 +125,11 @@ class TestMonitoring:
 
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
         """Logs the metrics of the training."""
-        given = _logs(fresh)
+        given = logs_of(fresh)
         (first, before), (second, after) = given
         third = fresh.integer(first + 1, second - 1)  # a step may fall: a training that was resumed
-        logs: Logs = [*given, (third, {"loss": "nan", "gradient_norm": "inf"})]
-        _, seen = _seen(submission, fresh, logs=logs)
+        logs: absence.Logs = [*given, (third, {"loss": "nan", "gradient_norm": "inf"})]
+        _, seen = exported(submission, fresh, logs=logs)
         found = series(seen.text)
         names = {
             "training_accuracy_ratio": after["accuracy"],
@@ -293,7 +162,7 @@ class TestMonitoring:
                 require_equal(value, expected, what=f"scalar {tag} at step {step}")
             else:
                 require_close(value, expected, relative=SINGLE, what=f"scalar {tag} at step {step}")
-        _, other = _seen(submission, fresh, rank=1)
+        _, other = exported(submission, fresh, rank=1)
         require(
             not other.files and other.url is None and other.started == 0 and other.threads == 0,
             f"on rank 1 the monitor writes {other.files or 'nothing'}, serves {other.url}, starts NVML {other.started} "

@@ -28,14 +28,15 @@ def unharmed(submission: Submission, fresh: Fresh) -> tuple[int, list[float], Se
     return hot, losses, seen
 
 
-def refused(submission: Submission, fresh: Fresh) -> tuple[int, Seen]:
-    """Monitors that cannot begin, beside GPUs of which one has no handle: its index, and what was seen."""
+def refused(submission: Submission, fresh: Fresh) -> tuple[int, int, Seen]:
+    """Monitors that cannot begin; and GPUs of which one has no handle, and one is lost: both indices, what was seen."""
     draw = fresh.shared("lab5.refused")
     gpus = [gpu(draw, index) for index in range(3)]
-    index = draw.integer(0, 2)
+    index, losing = draw.shuffled(range(3))[:2]
     gpus[index]["no_handle"] = True
     interval = -round(draw.uniform(0.1, 2.0), 2)
-    return index, submission.probe("lab5.monitoring_care.refused", device="cpu", gpus=gpus, interval=interval)
+    options: dict[str, Any] = {"gpus": gpus, "interval": interval, "losing": losing}
+    return index, losing, submission.probe("lab5.monitoring_care.refused", device="cpu", **options)
 
 
 def require_no_training_ended(submission: Submission, fresh: Fresh) -> None:
@@ -82,7 +83,7 @@ def require_counted(submission: Submission, fresh: Fresh) -> None:
         )
     before, after = seen.moments["history"]
     require_equal([before, after], [1, 2], what="snapshots in history after three calls of log_metrics, then a sample")
-    _, other = refused(submission, fresh)
+    _, _, other = refused(submission, fresh)
     for name, case in other.cases.items():
         wanted = "ValueError" if name.startswith("interval") else "OSError"
         require_equal(case["error"], wanted, what=f"error of GPUMonitor() with {name}")
@@ -111,7 +112,7 @@ def require_step_times(submission: Submission, fresh: Fresh) -> None:
     loss = number(found.get(("training_loss", "")), "training_loss")
     require_close(loss, losses[-1], relative=1e-6, what="training_loss, logged as a tensor of one number")
     require_equal(seen.lines, '{"earlier": true}', what="first line of a metrics.jsonl that was there before")
-    _, other = refused(submission, fresh)
+    _, _, other = refused(submission, fresh)
     require_equal(
         other.ranks["silent"], [0, False, None],
         what="where RANK is 1 in the environment: starts of NVML, whether its folder is there, url",
@@ -123,17 +124,6 @@ def require_step_times(submission: Submission, fresh: Fresh) -> None:
     require_equal(
         other.ranks["told"], 2, what="starts of NVML by two monitors with rank=0, RANK is 1", hint="the argument counts"
     )
-
-
-def require_handles(submission: Submission, fresh: Fresh) -> None:
-    """Fail unless a GPU without a handle is one that is not up."""
-    without, seen = refused(submission, fresh)
-    up: list[Any] = [[index, index != without] for index in range(3)]
-    what = f"index and up of GpuReader.read(), where NVML gives no handle of GPU {without}"
-    require_equal(seen.up, up, what=what, hint="it is there, as one that is not up; the others are read")
-    require_equal(seen.unit, "KeyError", what="error of base_value('furlongs', 1.0)")
-    require_equal(seen.after, 0, what="readings of GpuReader.read() after close()")
-    require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after GpuReader.close()")
 
 
 def require_record(submission: Submission, fresh: Fresh) -> None:

@@ -32,36 +32,47 @@ def judge_configuration(submission: Submission, fresh: Fresh) -> None:
     }
     highest = fresh.integer(1, 9)
     unknown = [f"{name}_{fresh.integer(100, 999)}" for name in ("lerning_rate", "warm_up")]
+    place = f"Läufe {fresh.integer(1, 99)}"
     given = fresh.shuffled(
         [
-            (f"epochs = 4\n{unknown[0]} = 0.1\n{unknown[1]} = 3\n", "two unknown keys"),
-            ('epochs = "four"\n', "a string for epochs"),
-            ("epochs = \n", "text that is no TOML"),
-            ("epochs = 0\n", "epochs = 0"),
-            (f"epochs = {-fresh.integer(1, 9)}\n", "epochs below 0"),
-            ("epochs = 2.5\n", "epochs = 2.5"),
-            ("deterministic = 1\n", "a number for deterministic"),
-            (f"learning_rate = {highest}\n", ""),
+            (f"epochs = 4\n{unknown[0]} = 0.1\n{unknown[1]} = 3\n", "utf-8", "two unknown keys"),
+            ('epochs = "four"\n', "utf-8", "a string for epochs"),
+            ("epochs = \n", "utf-8", "text that is no TOML"),
+            ("epochs = 0\n", "utf-8", "epochs = 0"),
+            (f"epochs = {-fresh.integer(1, 9)}\n", "utf-8", "epochs below 0"),
+            ("epochs = 2.5\n", "utf-8", "epochs = 2.5"),
+            ("deterministic = 1\n", "utf-8", "a number for deterministic"),
+            (f"learning_rate = {highest}\n", "utf-8", ""),
+            (f'learning_rate = {highest}\noutput_dir = "{place}"\n', "utf-8", ""),
+            # TOML is UTF-8, in its comments, too; editors and shells of Windows write other encodings.
+            (f'output_dir = "{place}"\n', "latin-1", "text in Latin-1"),
+            ("epochs = 4  # zwölf sind zu viel\n", "latin-1", "a comment in Latin-1"),
+            ("epochs = 4\n", "utf-16", "text in UTF-16"),
         ]
     )
-    texts = [text for text, _ in given]
+    texts = [[text, encoding] for text, encoding, _ in given]
     seen = submission.probe("lab5.pipeline.configuration", device="cpu", texts=texts, settings=values)
     for name, value in values.items():
         require_equal(seen.loaded[name], value, what=f"TrainerConfig.{name} after save() and load()")
     for name in ("patience", "save_every_steps"):
         require_equal(seen.loaded[name], None, what=f"TrainerConfig.{name}, None when saved, after load()")
-    for (text, why), outcome in zip(given, seen.outcomes, strict=True):
+    for (text, encoding, why), outcome in zip(given, seen.outcomes, strict=True):
         about = f" with {why}" if why else ""
-        wanted = "ConfigError" if why else ""
-        require_equal(outcome["error"], wanted, what=f"TrainerConfig.load() of a file{about} ({text!r}) raised")
+        require_equal(
+            outcome["error"],
+            "ConfigError" if why else "",
+            what=f"TrainerConfig.load() of a file{about} ({text!r}) raised",
+            hint="" if encoding == "utf-8" else "what is not UTF-8 is not TOML: who reads it gets an error of its own",
+        )
         if why:
             require(
                 bool(outcome["named"]), f"the error of a file{about} does not name the file: {outcome['message']!r}"
             )
         else:
-            found = [outcome["given"][name] for name in ("learning_rate", "epochs", "momentum", "patience")]
-            wanted_values = [float(highest), 5, 0.9, None]
-            about = f"learning_rate, epochs, momentum and patience of a file with {text!r}"
+            names = ("learning_rate", "epochs", "momentum", "patience", "output_dir")
+            found = [outcome["given"][name] for name in names]
+            wanted_values = [float(highest), 5, 0.9, None, place if place in text else "run"]
+            about = f"{', '.join(names[:-1])} and {names[-1]} of a file with {text!r}"
             require_equal(found, wanted_values, what=about, hint="a key that is not there has its default")
         if why == "two unknown keys":
             message = outcome["message"]
@@ -70,7 +81,8 @@ def judge_configuration(submission: Submission, fresh: Fresh) -> None:
                 f"the error of a file with the unknown keys {' and '.join(unknown)} says: {message[:200]!r}",
                 "name every unknown key in one message: who misspelled two wants to correct both",
             )
-    require_equal(seen.missing, "OSError", what="kind of TrainerConfig.load()'s error where there is no file")
+    for where, error in seen.unreadable.items():
+        require_equal(error, "OSError", what=f"kind of TrainerConfig.load()'s error where {where}")
     require_equal(
         seen.full,
         [True, True],

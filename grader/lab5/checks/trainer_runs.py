@@ -6,7 +6,6 @@ from typing import Any
 
 from gradebox.assertions import (
     CheckFailed,
-    require,
     require_arrays_close,
     require_between,
     require_close,
@@ -14,7 +13,8 @@ from gradebox.assertions import (
 )
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
-from grader.lab5.truth.training import Case, case, rate
+from grader.lab5.truth import tokens
+from grader.lab5.truth.training import case, rate
 
 _STATES = "model, optimizer, scheduler, scaler, steps, random numbers of each rank, the loader's position"
 
@@ -48,17 +48,31 @@ def require_same(seen: Seen, what: str, name_of_found: str = "seen") -> None:
 
 
 def judge_signals(submission: Submission, fresh: Fresh) -> None:
-    """Fail unless a run that SIGTERM stopped goes on where it was."""
+    """Fail unless a run that SIGTERM stopped, wherever it came, goes on where it was."""
     for ranks in (1, 2):
         shared = fresh.shared(f"lab5.sigterm{ranks}")
         given = case(shared, ranks=ranks, epochs=3, accumulation=2)
         arguments = given.given(save_every_steps=2, keep_checkpoints=99)
-        validating = shared.integer(1, len(given.inputs)) if ranks == 1 else None
-        # In the first epoch of the last rank, but not in its last window: there the epoch would be complete.
-        at = shared.integer(2, 3 * given.batch_size)
+        own, size = len(given.inputs) // ranks, given.batch_size
+
+        # Of five batches; the last of them, a smaller one, is a window of its own.
+        def in_last_window(epoch: int, shared: Fresh = shared, own: int = own, size: int = size) -> int:
+            return epoch * own + shared.integer(4 * size + 1, own)
+
+        middle = shared.integer(2, 3 * size)
+        places = {
+            "window": {"at": [middle]},
+            "last": {"at": [in_last_window(0)]},
+            "validation": {"validating": [shared.integer(1, own)]},
+        }
+        sequences = tokens.draw(shared)
+        counts = tokens.counting_windows(sequences, ranks)
+        before = counts.index(False)
+        window = tokens.ACCUMULATION * sequences.batch_size
         seen = submission.rank_probe(
-            "lab5.resume.terminated", ranks, device="cpu", **arguments, at=at, signalled=ranks - 1,
-            validating=validating,
+            "lab5.stopping.terminated", ranks, device="cpu", **arguments, places=places, signalled=ranks - 1,
+            again=[shared.integer(2, 3 * size), in_last_window(1), in_last_window(2)],
+            sequences=sequences.given(), between=before * window + shared.integer(1, window),
         )  # fmt: skip
         total, last = given.total_steps(ranks), -(-given.batches(ranks) // 2)
         saved = [step for step in range(1, total + 1) if step % last == 0 or step % 2 == 0]
@@ -75,44 +89,114 @@ def judge_signals(submission: Submission, fresh: Fresh) -> None:
             "step before it validates, by epoch",
             hint="not at the end of the epoch: validation comes first there",
         )
+        batches = given.batches(ranks)
+        stops = {
+            "window": (2 * ((middle - 1) // size // 2 + 1),) * 2,
+            "last": (batches, batches),
+            "validation": (batches, batches + given.config["accumulation_steps"]),
+        }
+        on = f"fit() on {ranks} rank{'s' if ranks > 1 else ''}"
         for rank, each in enumerate(seen):
-            what = f"fit() on {ranks} rank{'s' if ranks > 1 else ''}, SIGTERM to rank {ranks - 1}: rank {rank}"
-            require_equal(each.received, 0, what=f"{what}: times that SIGTERM went past fit()")
-            require_equal(each.stopped["ended"], "signal", what=f"{what}: TrainerRun.ended")
-            batches = given.batches(ranks)
-            require(
-                each.before < batches,
-                f"{what}: {each.before} batches before it stopped, though the signal came in the first {batches}",
-                "look after each window whether any rank was told to stop; every rank must come to the same answer",
-            )
-            require_same(each, f"{what}, then fit() by a new trainer")
-            for name in ("epochs", "validations", "ended", "optimizer_steps", "best_epoch"):
-                require_equal(
-                    each.again[name],
-                    each.uninterrupted[name],
-                    what=f"{what}, then fit() by a new trainer: TrainerRun.{name} against an uninterrupted run",
-                    hint="what an epoch had summed up belongs to the checkpoint, and what fit() has made, too",
-                )
-            if validating is not None:
-                _judge_signal_in_validation(each, given)
+            told = f"{on}, SIGTERM to rank {ranks - 1}"
+            for place, between in stops.items():
+                what = f"{told} {_PLACES[place]}: rank {rank}"
+                _judge_stop(each, place, between, batches * given.config["epochs"], what)
+            _judge_later_fits(each, f"{on}, time after time by the same trainer: rank {rank}")
+            what = f"{told} in a window in which no target counts: rank {rank}"
+            _judge_stop_between(each, sum(counts[:before]), what)
 
 
-def _judge_signal_in_validation(seen: Seen, given: Case) -> None:
-    """SIGTERM came while the first epoch was validated."""
-    what = "fit() where SIGTERM comes during the first validation"
-    require_equal(seen.validation_received, 0, what=f"{what}: times that SIGTERM went past fit()")
-    require_equal(seen.validation_stopped["ended"], "signal", what=f"{what}: TrainerRun.ended")
+_PLACES = {
+    "window": "in the middle of the first epoch",
+    "last": "in the last window of the first epoch",
+    "validation": "during the first validation",
+}
+_RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
+
+
+def _require_run(told: Any, uninterrupted: Any, what: str) -> None:
+    for name in _RUN:
+        require_equal(
+            told[name],
+            uninterrupted[name],
+            what=f"{what}: TrainerRun.{name} against an uninterrupted run",
+            hint="what an epoch had summed up belongs to the checkpoint, and what fit() has made, too",
+        )
+
+
+def _judge_stop(seen: Seen, place: str, between: tuple[int, int], batches: int, what: str) -> None:
+    """SIGTERM came in the first epoch; the run should stop `between` so many batches; a new trainer went on."""
+    found = seen[place]
+    stopped = found["stopped"]
+    require_equal(found["received"], 0, what=f"{what}: times that SIGTERM went past fit()")
+    require_equal(stopped["ended"], "signal", what=f"{what}: TrainerRun.ended")
+    least, most = between
     require_between(
-        seen.validation_before - given.batches(1),
-        0,
-        given.config["accumulation_steps"],
-        what=f"{what}: batches of the second epoch before it stopped",
-        hint="at most one window follows",
+        found["before"],
+        least,
+        most,
+        what=f"{what}: batches before it stopped",
+        expected=str(most) if least == most else f"{least} to {most}",
+        hint="at most one window follows: look after each window whether any rank was told to stop; every rank must "
+        "come to the same answer",
     )
-    require_same(seen, f"{what}, then fit() by a new trainer", "validation_seen")
-    for name in ("epochs", "validations", "ended", "optimizer_steps"):
-        told, wanted = seen.validation_again[name], seen.uninterrupted[name]
-        require_equal(told, wanted, what=f"{what}, then fit() by a new trainer: TrainerRun.{name}")
+    complete = int(place != "window")
+    require_equal(
+        [len(stopped["epochs"]), len(stopped["validations"])],
+        [complete, complete],
+        what=f"{what}: complete epochs, and validations, in the TrainerRun of the run that stopped",
+        hint="an epoch whose last window is finished is complete, and is validated, be somebody told to stop or not",
+    )
+    require_equal(
+        len(seen[f"{place}_seen"]["seen"]),
+        batches - found["before"],
+        what=f"{what}, then fit() by a new trainer: batches that were left for it",
+        hint="a checkpoint is saved before the run ends",
+    )
+    require_same(seen, f"{what}, then fit() by a new trainer", f"{place}_seen")
+    _require_run(found["again"], seen.uninterrupted, f"{what}, then fit() by a new trainer")
+
+
+def _judge_later_fits(seen: Seen, what: str) -> None:
+    """SIGTERM came twice to every rank: in the first epoch, in the last window of the second, and in the very last."""
+    runs = seen.again["runs"]
+    require_equal(seen.again["received"], 0, what=f"{what}: times that SIGTERM went past fit()")
+    wanted = (
+        ("SIGTERM (twice, to every rank) in the middle of the first epoch", 0, "signal"),
+        ("SIGTERM (twice, to every rank) in the last window of the second epoch", 2, "signal"),
+        ("SIGTERM (twice, to every rank) in the very last window", 3, "finished"),
+        ("nobody told to stop, and nothing left to train", 3, "finished"),
+    )
+    for number, (run, (when, complete, ended)) in enumerate(zip(runs, wanted, strict=True), 1):
+        require_equal(
+            [run["ended"], len(run["epochs"]), len(run["validations"])],
+            [ended, complete, complete],
+            what=f"{what}; call number {number}, {when}: TrainerRun.ended, complete epochs, validations",
+            hint="a stop ends the fit() that it came to, and not the next one, which goes on from there",
+        )
+    require_same(seen, what, "again_seen")
+    _require_run(runs[-1], seen.uninterrupted, what)
+
+
+def _judge_stop_between(seen: Seen, steps: int, what: str) -> None:
+    """SIGTERM came in a window that moves nothing, after so many `steps`."""
+    found = seen.between
+    stopped = found["stopped"]
+    require_equal(found["received"], 0, what=f"{what}: times that SIGTERM went past fit()")
+    require_equal(
+        [stopped["ended"], stopped["optimizer_steps"], len(stopped["epochs"])],
+        ["signal", steps, 0],
+        what=f"{what}: TrainerRun.ended, optimizer_steps, complete epochs",
+        hint="a window that is left out is a window, too: the run ends after it",
+    )
+    require_equal(found["files"], [f"step-{steps:08d}.pt"], what=f"{what}: checkpoints when it has stopped")
+    _require_run(found["again"], found["uninterrupted"], f"{what}, then fit() by a new trainer")
+    require_arrays_close(
+        seen["between/weights/1"],
+        seen["between/weights/0"],
+        rtol=0,
+        what=f"{what}, then fit() by a new trainer: weights against those of an uninterrupted run",
+    )
 
 
 def judge_schedule(submission: Submission, fresh: Fresh) -> None:

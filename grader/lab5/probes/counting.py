@@ -22,7 +22,7 @@ from labkit.loader import ResumableLoader
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 
 
-class _Tagger(nn.Module):
+class Tagger(nn.Module):
     """Logits [N, classes, length] of inputs [N, length, features]."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -44,7 +44,7 @@ def tokens(
         settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "tokens"), **config)
         dataset = Indexed(inputs.double(), targets)
         train = ResumableLoader(dataset, batch_size, shuffle=False)
-        trainer = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, [], settings)
+        trainer = student.module(TRAINER).ProductionTrainer(Tagger(weight), train, [], settings)
         KEPT.append(trainer)
         result = fields(trainer.train_epoch(0), EpochResult, "train_epoch()")
         steps = plain(trainer.steps, "ProductionTrainer.steps")
@@ -112,7 +112,7 @@ def validate(
             seen[name] = {"result": result, "before": before, "modes": modes}
         dataset = Indexed(inputs.double(), words)
         own_part = ResumableLoader(dataset, batch_size, shuffle=False, padded=False)
-        tagger = student.module(TRAINER).ProductionTrainer(_Tagger(weight), train, own_part, settings)
+        tagger = student.module(TRAINER).ProductionTrainer(Tagger(weight), train, own_part, settings)
         KEPT.append(tagger)
         seen["sequences"] = fields(tagger.validate(), ValidationResult, "validate()")
         refused = student.ranks > 1

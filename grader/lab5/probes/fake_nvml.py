@@ -32,6 +32,8 @@ class FakeNvml:
     def __init__(self, gpus: Sequence[Mapping[str, Any]], *, error: str | None = None, at_start: bool = True) -> None:
         self.gpus = [dict(gpu) for gpu in gpus]
         self.lost: set[int] = set()
+        self.answers_left: dict[int, int] = {}
+        """GPUs that are lost after so many more answers, those about XID errors not counted."""
         self.users = 0
         self.started = 0
         self.calls: list[int] = []
@@ -85,6 +87,10 @@ class FakeNvml:
 
     def know(self, index: int, key: str) -> Any:
         """What one GPU knows."""
+        if key != "xids" and index in self.answers_left:
+            self.answers_left[index] -= 1
+            if self.answers_left[index] < 0:
+                self.lost.add(index)
         if index in self.lost:
             raise problem("GPU_IS_LOST")
         if key not in self.gpus[index]:

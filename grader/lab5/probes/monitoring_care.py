@@ -26,7 +26,7 @@ from grader.lab5.probes.fake_nvml import FakeNvml
 from grader.lab5.probes.monitoring import MONITOR
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import disk_full_after
-from grader.shared.probes.support import instance, plain, sequence
+from grader.shared.probes.support import fields, instance, plain, sequence
 from labkit.monitoring import RULES, GpuReading, Snapshot
 
 READINGS, EXPORTING = "lab5_production.gpu_readings", "lab5_production.exporting"
@@ -53,10 +53,11 @@ def _settled(before: set[threading.Thread]) -> int:
     return more
 
 
-def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float) -> dict[str, Any]:
+def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float, losing: int) -> dict[str, Any]:
     """What is left where a monitor cannot begin: a port that is taken, a folder that is a file, an `interval`.
 
-    And what a reader says of GPUs of which some have no handle, before and after its end; and monitors of two ranks.
+    And what a reader says of GPUs of which some have no handle and one (`losing`) is lost in the middle of a reading,
+    before and after its end; and monitors of two ranks.
     """
     nvml = FakeNvml(gpus)
     module = student.module(MONITOR)
@@ -80,16 +81,43 @@ def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float)
                 cases[name] = {"error": error, "threads": _settled(before), "left_open": nvml.users - users}
         nvml.users = 0
         reader = student.module(READINGS).GpuReader()
-        up = [
-            [instance(each, GpuReading, "GpuReader.read()").index, bool(each.up)]
-            for each in sequence(reader.read(), "GpuReader.read()")
-        ]
+        readings = _readings(reader)
+        lost = _lost_while_read(reader, nvml, losing)
         reader.close()
         reader.close()
         after = len(sequence(reader.read(), "GpuReader.read() after close()"))
         ranks = _by_rank(module, nvml, Path(folder))
     unit = _failure(lambda: student.module(READINGS).base_value("furlongs", 1.0))
-    return {"unit": unit, "cases": cases, "up": up, "after": after, "left_open": nvml.users, "ranks": ranks}
+    return {
+        "unit": unit,
+        "cases": cases,
+        "readings": readings,
+        "lost": lost,
+        "after": after,
+        "left_open": nvml.users,
+        "ranks": ranks,
+    }
+
+
+def _readings(reader: Any) -> list[dict[str, Any]]:
+    return [fields(each, GpuReading, "GpuReader.read()") for each in sequence(reader.read(), "GpuReader.read()")]
+
+
+def _lost_while_read(reader: Any, nvml: FakeNvml, index: int) -> list[dict[str, Any] | None]:
+    """The readings of a GPU that is lost at once, after one of its answers, after two... and that comes back each time.
+
+    As many as there are answers in a whole reading; None where a reading has left it out.
+    """
+    many = 1000
+    nvml.answers_left[index] = many
+    reader.read()
+    found: list[dict[str, Any] | None] = []
+    for answers in range(many - nvml.answers_left[index]):
+        nvml.answers_left[index] = answers
+        found.append(next((each for each in _readings(reader) if each["index"] == index), None))
+        nvml.lost.discard(index)
+    del nvml.answers_left[index]
+    return found
 
 
 def _by_rank(module: Any, nvml: FakeNvml, folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +81,19 @@ class Model(nn.Module):
 
 
 class Signalling(Dataset[tuple[Tensor, Tensor]]):
-    """Samples by number; when the `at`-th one is asked for, SIGTERM is sent to this process."""
+    """Samples by number; when the `at`-th ones are asked for, SIGTERM is sent to this process so many `times`."""
 
-    def __init__(self, inner: Indexed, *, at: int | None) -> None:
-        self.inner, self.at, self.asked = inner, at, 0
+    def __init__(self, inner: Indexed, *, at: Collection[int], times: int = 1) -> None:
+        self.inner, self.at, self.times, self.asked = inner, at, times, 0
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.asked += 1
-        if self.asked == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self.asked in self.at:
+            for _ in range(self.times):
+                os.kill(os.getpid(), signal.SIGTERM)
         return self.inner[index]
 
 
@@ -116,13 +117,15 @@ class Case:
         *,
         device: str = "cpu",
         start: float = 1.0,
-        at: int | None = None,
-        validating: int | None = None,
+        at: Collection[int] = (),
+        times: int = 1,
+        validating: Collection[int] = (),
         monitor: Any = None,
     ) -> Any:
         """A trainer that writes below `folder`; its model begins with `start` times the weight.
 
-        SIGTERM comes with the `at`-th sample that is trained, or with the `validating`-th that is validated.
+        SIGTERM comes, so many `times`, with the `at`-th samples that are trained, or once with the `validating`-th that
+        are validated.
         """
         config = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **self.config)
         dtype = torch.float32 if self.low else torch.float64
@@ -130,7 +133,7 @@ class Case:
         dataset = Indexed(numbered(self.inputs), self.targets.to(dtype))
         if self.low:
             dataset.inputs = dataset.inputs.float()
-        train = ResumableLoader(Signalling(dataset, at=at), self.batch_size, seed=5)
+        train = ResumableLoader(Signalling(dataset, at=at, times=times), self.batch_size, seed=5)
         val = ResumableLoader(Signalling(dataset, at=validating), self.batch_size, shuffle=False, padded=False)
         trainer = student.module(TRAINER).ProductionTrainer(
             model, train, val, config, criterion=model.criterion(), device=device, monitor=monitor
@@ -165,17 +168,20 @@ def base_of(student: Any) -> Path:
     return Path(student.rendezvous.removeprefix("file://")).parent if student.ranks > 1 else Path.cwd()
 
 
-def configuration(student: Any, *, texts: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Save and load a configuration with these values; then load files with these texts, which must be refused."""
+def configuration(student: Any, *, texts: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Save and load a configuration with these values; then load files with these texts, each in an encoding.
+
+    And a file that is not there, a folder, and a file below one that is none.
+    """
     module = student.module(CONFIG)
     config = module.TrainerConfig(**settings)
     path = Path("configured", "run.toml")
     config.save(path)
     loaded = module.TrainerConfig.load(path)
     outcomes = []
-    for index, text in enumerate(texts):
+    for index, (text, encoding) in enumerate(texts):
         file = Path(f"given-{index}.toml")
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(text.encode(encoding))
         try:
             given = module.TrainerConfig.load(file)
         except module.ConfigError as error:
@@ -193,20 +199,27 @@ def configuration(student: Any, *, texts: Sequence[str], settings: Mapping[str, 
             failed = False
         except OSError:
             failed = True
-    try:
-        module.TrainerConfig.load("missing.toml")
-        missing = "no error"
-    except NotImplementedError:
-        raise
-    except OSError:
-        missing = "OSError"
-    except Exception as error:
-        missing = type(error).__name__
+    Path("folder.toml").mkdir()
+    unreadable = {}
+    for what, name in (
+        ("there is no file", "missing.toml"),
+        ("there is a folder", "folder.toml"),
+        ("its folder is a file", "given-0.toml/run.toml"),
+    ):
+        try:
+            module.TrainerConfig.load(name)
+            unreadable[what] = "no error"
+        except NotImplementedError:
+            raise
+        except OSError:
+            unreadable[what] = "OSError"
+        except Exception as error:
+            unreadable[what] = type(error).__name__
     return {
         "loaded": plain(loaded, "TrainerConfig.load()"),
         "outcomes": outcomes,
         "full": [failed, path.read_bytes() == before],
-        "missing": missing,
+        "unreadable": unreadable,
     }
 
 

@@ -151,11 +151,15 @@ def replicated(student: Any, job: dict[str, Any]) -> TrainingJob:
     return made
 
 
-def communication(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
-    """`step_breakdown` of this rank, with a DistributedDataParallel."""
+def communication(student: Any, *, jobs: Sequence[dict[str, Any]], steps: int, warmup: int) -> dict[str, Any]:
+    """`step_breakdown` of each job on this rank, with a DistributedDataParallel, and the optimizer steps it made."""
+    parts, updates = [], []
     with group(student, "breakdown", backend="nccl"):
-        made = replicated(student, job)
-        told = student.module(PROFILING).step_breakdown(made, steps=steps, warmup=warmup)
-        parts = fields(told, StepBreakdown, "step_breakdown()")
-        made.model = nn.Identity()  # while its process group is still there
-    return {"parts": parts}
+        for job in jobs:
+            made, (update, updated) = replicated(student, job), notes()
+            made.optimizer.register_step_post_hook(lambda *_, update=update: update(1))
+            told = student.module(PROFILING).step_breakdown(made, steps=steps, warmup=warmup)
+            parts.append(fields(told, StepBreakdown, "step_breakdown()"))
+            updates.append(len(updated()))
+            made.model = nn.Identity()  # while its process group is still there
+    return {"parts": parts, "updates": updates}

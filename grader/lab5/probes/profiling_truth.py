@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -87,13 +88,17 @@ def _parts(job: TrainingJob, steps: int, warmup: int) -> dict[str, float]:
     return {f"{name}_seconds": statistics.median(column) for name, column in zip(REGIONS, columns, strict=True)}
 
 
-def communication_truth(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
-    """The same, measured by ourselves."""
+def communication_truth(student: Any, *, jobs: Sequence[dict[str, Any]], steps: int, warmup: int) -> dict[str, Any]:
+    """The same, measured by ourselves; and the parts of the steps with exchange."""
+    seen: dict[str, Any] = {"parts": [], "exchanged": []}
     with group(student, "truth", backend="nccl"):
-        made = replicated(student, job)
-        whole = _parts(made, steps, warmup)
-        with made.model.no_sync():  # type: ignore[operator]
-            parts = _parts(made, steps, warmup)
-        made.model = nn.Identity()
-    parts["communication_seconds"] = max(0.0, whole["backward_seconds"] - parts["backward_seconds"])
-    return {"parts": parts}
+        for job in jobs:
+            made = replicated(student, job)
+            whole = _parts(made, steps, warmup)
+            with made.model.no_sync():  # type: ignore[operator]
+                parts = _parts(made, steps, warmup)
+            made.model = nn.Identity()
+            parts["communication_seconds"] = max(0.0, whole["backward_seconds"] - parts["backward_seconds"])
+            seen["parts"].append(parts)
+            seen["exchanged"].append(whole)
+    return seen

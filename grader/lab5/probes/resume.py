@@ -10,7 +10,6 @@ import hashlib
 import math
 import os
 import random
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -53,7 +52,7 @@ def _fingerprint(value: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _ended(trainer: Any) -> dict[str, Any]:
+def ended(trainer: Any) -> dict[str, Any]:
     """Everything that two equal runs have in common in the end, and what the process would draw next."""
     return {
         "weight": trainer.model.whole().double(),
@@ -83,7 +82,7 @@ def _of_numpy() -> Any:
     return np.random.get_state(legacy=True)
 
 
-def _seed(number: int) -> None:
+def seed(number: int) -> None:
     """Generators that lie somewhere, two of them with half of a pair of normal numbers still to give."""
     random.seed(number)
     random.gauss(0, 1)
@@ -91,10 +90,10 @@ def _seed(number: int) -> None:
     np.random.standard_normal()
 
 
-def _disturb() -> None:
+def disturb() -> None:
     """What another process would begin with: other random numbers."""
     torch.manual_seed(99)
-    _seed(99)
+    seed(99)
     random.random()
     torch.rand(7)
 
@@ -153,11 +152,11 @@ def resume(
     folder = base_of(student) / "resumed"
     with ranks_of(student):
         whole = case.make(student, base_of(student) / "whole", device=device)
-        _seed(1)
+        seed(1)
         results = [fields(whole.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in range(config["epochs"])]
-        expected = _ended(whole)
+        expected = ended(whole)
         first = case.make(student, folder, device=device)
-        _seed(1)
+        seed(1)
         for epoch in range(stop):
             first.train_epoch(epoch)
         drawn = [_generators(device)]
@@ -165,14 +164,14 @@ def resume(
             path = first.save_checkpoint(stop - 1)
             complete = Path(path).is_file()
         drawn.append(_generators(device))
-        _disturb()
+        disturb()
         second = case.make(student, folder, device=device, start=0.5)
-        _disturb()
+        disturb()
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
         drawn.append(_generators(device))
         rest = range(stop, config["epochs"])
         resumed = [fields(second.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in rest]
-        seen = _ended(second)
+        seen = ended(second)
         refused: dict[str, str] = {}
         if student.ranks == 1:
             others = {
@@ -192,70 +191,6 @@ def resume(
         "resumed": resumed,
         "drawn": drawn,
         "refused": refused,
-    }
-
-
-def terminated(
-    student: Any,
-    *,
-    weight: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    batch_size: int,
-    config: Mapping[str, Any],
-    at: int,
-    signalled: int = 0,
-    validating: int | None = None,
-) -> dict[str, Any]:
-    """`fit` to the end; and `fit` that SIGTERM stops (it comes to rank `signalled`), then a new trainer's `fit`.
-
-    With `validating` the same again where SIGTERM comes in the first validation.
-    """
-    torch.set_num_threads(1)
-    case = Case(weight, inputs, targets, batch_size, config, dropout=0.5)
-    base = base_of(student)
-    with ranks_of(student):
-        whole = case.make(student, base / "whole")
-        validate, saved_before = whole.validate, []
-
-        def noting() -> Any:
-            own = f"step-{plain(whole.steps, 'ProductionTrainer.steps'):08d}.pt"
-            saved_before.append(own in names(base / "whole" / "checkpoints"))
-            return validate()
-
-        whole.validate = noting
-        _seed(1)
-        uninterrupted = fields(whole.fit(), TrainerRun, "fit()")
-        expected = _ended(whole)
-        own = {"at": at if student.rank == signalled else None}
-        seen = {"expected": expected, **_killed(student, case, base / "killed", own)}
-        if validating is not None:
-            later = _killed(student, case, base / "later", {"validating": validating})
-            seen |= {f"validation_{name}": value for name, value in later.items()}
-    files = names(base / "whole" / "checkpoints")
-    return {"uninterrupted": uninterrupted, "files": files, "saved_before": saved_before, **seen}
-
-
-def _killed(student: Any, case: Case, folder: Path, when: Mapping[str, Any]) -> dict[str, Any]:
-    """A `fit` that SIGTERM stops, then a new trainer's."""
-    received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    try:
-        first = case.make(student, folder, **when)
-        _seed(1)
-        stopped = fields(first.fit(), TrainerRun, "fit()")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    _disturb()
-    second = case.make(student, folder, start=0.5)
-    _disturb()
-    again = fields(second.fit(), TrainerRun, "fit()")
-    return {
-        "stopped": stopped,
-        "again": again,
-        "seen": _ended(second),
-        "before": len(first.model.seen),
-        "received": len(received),
     }
 
 

@@ -94,6 +94,9 @@ def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> di
     ):
         bad.write_bytes(left)
         older[how] = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
+    bad.unlink()
+    bad.mkdir()
+    older["is a folder"] = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     return {
         "none": none,
         "everything": everything,

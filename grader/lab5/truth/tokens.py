@@ -30,9 +30,9 @@ class Tokens:
         """The probe's arguments."""
         return {**vars(self)}
 
-    def window(self, sample: int) -> int:
+    def window(self, sample: int, ranks: int = RANKS) -> int:
         """In which window a sample is: they are dealt out to the ranks in turn, by number."""
-        return sample // RANKS // (ACCUMULATION * self.batch_size)
+        return sample // ranks // (ACCUMULATION * self.batch_size)
 
 
 def draw(fresh: Fresh) -> Tokens:
@@ -58,6 +58,13 @@ def draw(fresh: Fresh) -> Tokens:
         "log_every_steps": 1,
     }
     return Tokens(fresh.normal(classes, features), fresh.normal(samples, length, features), targets, batch_size, config)
+
+
+def counting_windows(given: Tokens, ranks: int) -> list[bool]:
+    """Of each window on so many ranks, whether any target in it counts."""
+    counts = (np.asarray(given.targets) != IGNORED).any(axis=1)
+    numbers = np.array([given.window(sample, ranks) for sample in range(len(counts))])
+    return [bool(counts[numbers == window].any()) for window in range(int(numbers[-1]) + 1)]
 
 
 @dataclass(frozen=True)
