@@ -115,8 +115,8 @@ def evaluate(
 
     Args:
         model: maps inputs [N, ...] to logits [N, classes]; moved to the device. It is evaluated in evaluation mode
-            (dropout off, batch norm by its averages); afterwards each of its modules is in the mode it was in before,
-            and they need not all have been in the same one.
+            (dropout off, batch norm by its averages); afterwards, also where the loader had no samples, each of its
+            modules is in the mode it was in before, and they need not all have been in the same one.
         loader: batches (inputs [N, ...], targets [N] int64); N may differ between batches.
         device: where to compute; None: where the model's parameters are.
         dtype: precision of the products, as in training; torch.float32: no autocast.

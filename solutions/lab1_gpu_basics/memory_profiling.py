@@ -62,11 +62,12 @@ def profile_training_memory(
     Args:
         create_model: returns the model on the CPU in float32; it maps the inputs to logits [N, classes].
         create_batch: returns inputs [N, ...] float32 and targets [N] int64, on the CPU.
-        device: the GPU, "cuda".
+        device: the GPU, "cuda", perhaps with its index ("cuda:0").
         dtype: of parameters and inputs, and so of gradients, averages and activations.
 
     Returns:
-        A `MemoryProfile` with one `StageMemory` per name in `labkit.results.STAGES`, in that order, in bytes:
+        A `MemoryProfile`, whose `device` is the type alone ("cuda"), with one `StageMemory` per name in
+        `labkit.results.STAGES`, in that order, in bytes:
         - allocated_bytes: `torch.cuda.memory_allocated` at the end of the stage;
         - reserved_bytes: `torch.cuda.memory_reserved` at the end of the stage (what the caching allocator holds);
         - peak_bytes: `torch.cuda.max_memory_allocated` of this stage alone, because the peak is reset as it begins.

@@ -11,6 +11,7 @@ from gradebox.submission import Submission
 from grader.lab1.checks import report as lab1_report
 from grader.lab1.truth.operations import (
     made_up_operations,
+    one_and_many,
     require_profiled,
     require_profiled_on_cpu,
     require_slowest,
@@ -154,22 +155,35 @@ class TestAnalysis:
             ("exp", fresh.integer(88, 104), {"exp": fresh.integer(30, 60), "mm": 1}),
         ]
         several = fresh.shuffled([1, fresh.integer(3, 7)])
-        for (slowest, size, repeats), steps in zip(fresh.shuffled(cases), several, strict=True):
+        names = fresh.shuffled([False, True])
+        for (slowest, size, repeats), steps, indexed in zip(fresh.shuffled(cases), several, names, strict=True):
             # A pace for each kind of kernel, which no data sheet tells; the longest stays the longest.
             longer = round(fresh.uniform(1.6, 4.0), 3)
             shorter = round(fresh.uniform(1.2, longer), 3)
             paces = [[f"aten::{name}", longer if name == slowest else shorter] for name in repeats]
+            beside, beside_paces = one_and_many(fresh)
+            paces += beside_paces
             warmup = fresh.integer(0, 4)
             seen = submission.probe(
                 "lab1.operations.operations",
                 values=not submission.device.simulated,
                 size=size,
                 repeats=repeats,
+                beside=beside,
                 steps=steps,
                 warmup=warmup,
+                indexed=indexed,
                 paces=paces if submission.device.simulated else [],
             )
-            require_profiled(seen, f"aten::{slowest}", repeats, steps, warmup, timed=submission.device.simulated)
+            require_profiled(
+                seen,
+                f"aten::{slowest}",
+                {**repeats, **beside},
+                steps,
+                warmup,
+                indexed=indexed,
+                timed=submission.device.simulated,
+            )
         nonsense = fresh.shuffled([{"steps": 0}, {"steps": -1}, {"warmup": -1}])
         steps, warmup = fresh.integer(3, 5), fresh.integer(0, 3)
         seen = submission.probe(

@@ -100,6 +100,11 @@ class TestMemory:
             # Whichever runs first finds no workspaces of cuBLAS.
             truth.compare(profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
         require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], seen.endings)
+        require(
+            not seen.indexed,
+            f'profile_training_memory(device="cuda:0") raised {seen.indexed}',
+            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+        )
 
     @requires("every_stage_present")
     def test_memory_timeline_saved(self, submission: Submission, fresh: Fresh) -> None:

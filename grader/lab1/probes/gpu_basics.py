@@ -221,7 +221,7 @@ def compare(
         for call in calls:
             arguments = dict(call)
             _typed(arguments)
-            rows = sequence(run(device=student.device, **arguments), "compare_cpu_gpu()")
+            rows = sequence(run(**{"device": student.device, **arguments}), "compare_cpu_gpu()")
             compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
         seen = products()
     endings = [ending(lambda: run(**{"device": student.device, **case})) for case in refused]  # noqa: B023

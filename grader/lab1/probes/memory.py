@@ -46,18 +46,21 @@ def _others(device: str, kept: int, freed: int) -> torch.Tensor:
 
 
 def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]], kept: int, freed: int) -> dict[str, Any]:
-    """`compare_precisions` of the same kind of network, for each one (`widths`, `batch` and `room`); then on a CPU."""
+    """`compare_precisions` of the same kind of network, for each one (`widths`, `batch` and `room`).
+
+    The GPU is named without its index and with it in turn. Then how both functions end on a CPU, and
+    `profile_training_memory` on a GPU that is named with its index.
+    """
     module = student.module(MEMORY)
     others = _others(student.device, kept, freed)
     compared = []
-    for given in networks:
+    indexed = f"{student.device}:0"
+    for number, given in enumerate(networks):
         create_model, create_batch = network(**given)
-        profiles = sequence(
-            module.compare_precisions(create_model, create_batch, device=student.device), "compare_precisions()"
-        )
-        compared.append(
-            [fields(profile, MemoryProfile, f"compare_precisions()[{i}]") for i, profile in enumerate(profiles)]
-        )
+        device = indexed if number % 2 else student.device
+        what = f"compare_precisions(device={device!r})"
+        profiles = sequence(module.compare_precisions(create_model, create_batch, device=device), what)
+        compared.append([fields(profile, MemoryProfile, f"{what}[{i}]") for i, profile in enumerate(profiles)])
         gc.collect()
     del others
     small = network([5, 4, 3], 2)
@@ -67,6 +70,7 @@ def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]], kept:
             ending(lambda: module.profile_training_memory(*small, device="cpu")),
             ending(lambda: module.compare_precisions(*small, device="cpu")),
         ],
+        "indexed": ending(lambda: module.profile_training_memory(*small, device=indexed)),
     }
 
 

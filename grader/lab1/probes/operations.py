@@ -14,6 +14,7 @@ from labkit.results import OperationTime
 
 PROFILER = "lab1_gpu_basics.profiler"
 _ALL_KERNELS = 10**9
+_TINY_SIZE = 8
 _BUSY_SIZE = 4000
 """Kernels on so many rows and columns take longer than some steps' launches."""
 
@@ -23,25 +24,32 @@ def operations(
     *,
     size: int,
     repeats: dict[str, int],
+    beside: dict[str, int],
     steps: int,
     warmup: int,
+    indexed: bool,
     paces: Sequence[Sequence[Any]] = (),
 ) -> dict[str, Any]:
     """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often.
 
-    Work that nobody has waited for is queued before. Of `exp` every second call is of a smaller tensor; one operation
-    launches nothing.
+    Work that nobody has waited for is queued before. Of `exp` every second call is of a smaller tensor; `sin` and
+    `tanh` are of a tiny one; one operation launches nothing.
 
     Args:
+        beside: operations that run after them, and how often.
+        indexed: the GPU is named with its index.
         paces: pairs (name, factor): kernels of that operation take `factor` times as long (virtual GPU only).
     """
+    repeats = {**repeats, **beside}
     for name, factor in paces:
         student.gpu.inject_slowdown(factor, name=name, count=_ALL_KERNELS)
     del paces
-    left, small = (torch.rand(length, length, device=student.device) for length in (size, size // 2))
+    left, small, tiny = (torch.rand(side, side, device=student.device) for side in (size, size // 2, _TINY_SIZE))
     run: dict[str, Callable[[int], object]] = {
         "mm": lambda _: torch.mm(left, left),
         "exp": lambda index: torch.exp(small if index % 2 else left),
+        "sin": lambda _: torch.sin(tiny),
+        "tanh": lambda _: torch.tanh(tiny),
     }
     calls = 0
 
@@ -54,11 +62,14 @@ def operations(
                 run[name](index)
 
     profile = student.module(PROFILER).profile_operations
+    for name in repeats:  # to load a library takes the host so long that the work queued below would be done
+        run[name](0)
     elsewhere = torch.rand(_BUSY_SIZE, _BUSY_SIZE, device=student.device)
     for _ in range(20):
         torch.cos(elsewhere)
     before = len(student.gpu.timeline) if student.gpu is not None else 0
-    told = sequence(profile(step, device=student.device, steps=steps, warmup=warmup), "profile_operations()")
+    device = f"{student.device}:0" if indexed else student.device
+    told = sequence(profile(step, device=device, steps=steps, warmup=warmup), "profile_operations()")
     rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
     return {"operations": rows, "steps_run": calls, **_recorded(student.gpu, before, repeats, steps)}
 

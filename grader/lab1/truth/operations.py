@@ -15,6 +15,7 @@ _CLOCK_SHARE = 1.05
 _LEAST_SHARE = 0.02
 _SAME = 0.02
 _INNER_SHARE = 0.5
+_ONE, _MANY = "sin", "tanh"
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -55,20 +56,50 @@ def _require_calls(rows: Rows, wanted: Mapping[str, int], steps: int) -> None:
 
 def _require_sorted(seen: Any, field: str) -> list[float]:
     took = [number(row[field], field) for row in seen.operations]
-    require(took == sorted(took, reverse=True), f"the operations are not sorted by {field}: {took[:5]}")
+    shown = ", ".join(f"{row['name']} {seconds(spent)}" for row, spent in zip(seen.operations, took, strict=True))
+    require(
+        took == sorted(took, reverse=True),
+        f"the operations are not sorted by {field}, the slowest first: {shown[:200]}",
+        "the time on the device alone decides on a GPU, and the host's on a CPU",
+    )
     return took
 
 
+def one_and_many(fresh: Fresh) -> tuple[dict[str, int], list[list[Any]]]:
+    """Two operations alike, how often they are called and how slow they are.
+
+    One long kernel takes the device longer than many short ones; their launches take the host so much longer that both
+    times together tell the other order.
+    """
+    calls, pace = fresh.integer(8, 14), fresh.uniform(2.0, 4.0)
+    shorter = fresh.uniform(0.4, 0.8) * pace / calls
+    return {_ONE: 1, _MANY: calls}, [[_PREFIX + _ONE, round(pace, 3)], [_PREFIX + _MANY, round(shorter, 4)]]
+
+
 def require_profiled(
-    seen: Any, slowest: str, repeats: Mapping[str, int], steps: int, warmup: int, *, timed: bool
+    seen: Any,
+    slowest: str,
+    repeats: Mapping[str, int],
+    steps: int,
+    warmup: int,
+    *,
+    indexed: bool,
+    timed: bool,
 ) -> None:
     """Judge `lab1.operations.operations`; `timed` where the seconds of each kernel are known."""
     wanted = {f"{_PREFIX}{name}": count for name, count in repeats.items()}
-    rows = _rows(seen, [*wanted, "aten::view"], steps, warmup, "profile_operations()")
+    what = f"profile_operations(device={'cuda:0' if indexed else 'cuda'!r})"
+    rows = _rows(seen, [*wanted, "aten::view"], steps, warmup, what)
+    if indexed:
+        require(
+            any(row["device_seconds"] != 0 for row in seen.operations),
+            f"{what}: device_seconds of all operations are 0.0",
+            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+        )
     first = seen.operations[0]
     require(
         first["name"] == slowest,
-        f"the slowest operation of a step with {repeats}: saw {first['name']!r}, expected {slowest!r}",
+        f"{what}: the slowest operation of a step with {repeats}: saw {first['name']!r}, expected {slowest!r}",
         "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
     )
     _require_calls(rows, {**wanted, "aten::view": 1}, steps)
@@ -76,7 +107,7 @@ def require_profiled(
     if not timed:
         return
     for name in wanted:
-        require(name in seen.seconds, f"profile_operations(): {name} did not run", "call step() in the profiled steps")
+        require(name in seen.seconds, f"{what}: {name} did not run", "call step() in the profiled steps")
         for field, real in zip(("cpu_seconds", "device_seconds"), seen.seconds[name], strict=True):
             told = number(rows[name][field], field)
             hint = "the profiler's times are in microseconds"
@@ -96,7 +127,7 @@ def require_profiled(
     )
     require(
         bool(seen.idle_at_start),
-        "profile_operations(): work from before was not finished when the recording started",
+        f"{what}: work from before was not finished when the recording started",
         "wait for the device after the warm-up: what is recorded shares the GPU with what was queued before",
     )
 

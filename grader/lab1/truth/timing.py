@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import vgpu
-from gradebox.assertions import require, require_between, seconds
+from gradebox.assertions import number, require, require_between, seconds
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -23,6 +23,14 @@ Call = dict[str, Any]
 
 KERNEL_LAUNCHES = 500
 """A product is "long" when its kernel lasts this many launches: then 2 % is far above what any method adds."""
+
+NAMES: tuple[Call, ...] = (
+    {},
+    {"as_object": True},
+    {"device": "cuda:0"},
+    {"device": "cuda:0", "as_object": True},
+)
+"""How one and the same GPU may be named in a call."""
 
 _PACES = (1.4, 4.0)
 """A virtual GPU takes so many times as long as its data sheet lets expect: far more than any tolerance, and more than
@@ -147,6 +155,30 @@ def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
     kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
     overhead = 2 * vgpu.cost.launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def named(call: Call) -> str:
+    """The device of a call as it would be written."""
+    device = repr(call.get("device", "cuda"))
+    return f"torch.device({device})" if call.get("as_object") else device
+
+
+def require_waited_for_by_any_name(device: str, calls: Sequence[Call], observed: Sequence[dict[str, Any]]) -> None:
+    """Fail unless the GPU is waited for by each of NAMES, if it is by the first.
+
+    Each call times one product, so that also a warm-up that nobody has waited for shows. Where the first name goes
+    wrong, too, that is no question of names: the checks of measurements tell it.
+    """
+    took = [number(seen["result"]["seconds"], "MatmulResult.seconds") for seen in observed]
+    honest = [expected(device, call, seen) for call, seen in zip(calls, observed, strict=True)]
+    right = [0.5 * one.low <= told <= 3 * one.high for told, one in zip(took, honest, strict=True)]
+    for call, told, good in zip(calls, took, right, strict=True):
+        require(
+            good or not right[0],
+            f"benchmark_matmul({named(call)}, {call['size']}, iterations=1): saw {seconds(told)}, but "
+            f"{seconds(took[0])} with 'cuda' as a text, which is the same GPU",
+            "a torch.device is not equal to a text, nor 'cuda:0' to 'cuda': torch.device(device).type tells what it is",
+        )
 
 
 def least_read(device: str, call: Call, observed: dict[str, Any]) -> float:

@@ -186,7 +186,15 @@ class TestAmp:
             )
             require(call["unchanged"], f"{what} changed the model's parameters")
             require_equal(call["products"], [dtype], what=f"{what}: dtypes of products", hint="autocast here too")
-        require(seen.empty_refused, "evaluate() of a loader without samples raised no ValueError")
+        for call in seen.empty:
+            what = "evaluate() of a loader without samples"
+            require(call["refused"], f"{what} raised no ValueError")
+            require_equal(
+                call["after"],
+                call["before"],
+                what=f"{what}: `training` of each of the model's modules afterwards",
+                hint="put the modes back before you raise: whoever catches the error goes on with the model",
+            )
 
     @requires("returns_result")
     def test_bfloat16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:

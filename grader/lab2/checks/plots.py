@@ -31,16 +31,26 @@ def require_plots(submission: Submission, fresh: Fresh) -> None:
 
     # Not in the middle, so that an epoch that is left out moves those after it; more runs than there are colours.
     trained = {"bfloat16": losses(), "float16": losses(1), "float32": losses(0, epochs - 1)}
-    unstable = [losses(), losses(1), losses(), [None] * epochs, losses(0), losses(2), losses(epochs - 1)]
+    unstable: list[list[float | None]] = [
+        losses(),
+        losses(1),
+        losses(),
+        [None] * epochs,
+        losses(0),
+        losses(2),
+        losses(epochs - 1),
+    ]
     rows: dict[str, list[dict[str, Any]]] = {
         "plot_losses": [
-            _training(name) | {"losses": trained[name], "final_scale": None, "seconds": 1.0, "peak_bytes": None}
+            _training(name, trained[name])
+            | {"final_scale": 2.0**16 if name == "float16" else None, "seconds": 1.0, "peak_bytes": 10**6}
             for name in fresh.shuffled(list(trained))
         ],
         "plot_runs": [
-            _training("float16")
-            | {"losses": value, "gain": 2.0**-index, "scales": [1.0] * epochs}
-            | {"nonfinite_parameters": [], "nonfinite_layer": None}
+            _training("float16", value)
+            | {"gain": 2.0**-index, "scales": [1.0] * epochs}
+            | {"nonfinite_parameters": ["encoder.1.weight"] * (None in value)}
+            | {"nonfinite_layer": None if any(value) else "shrink"}
             for index, value in enumerate(fresh.shuffled(unstable))
         ],
         "plot_precisions": [
@@ -103,8 +113,11 @@ def require_written(submission: Submission, name: str, stem: str, arguments: Seq
     return rows
 
 
-def _training(dtype: str) -> dict[str, Any]:
-    return {"device": "cuda", "dtype": dtype, "optimizer_steps": 3, "skipped_steps": 0}
+def _training(dtype: str, losses: Sequence[float | None]) -> dict[str, Any]:
+    """What both kinds of training tell, of one batch per epoch: where it was skipped there is no loss."""
+    skipped = losses.count(None)
+    told = {"device": "cuda", "dtype": dtype, "losses": losses}
+    return told | {"optimizer_steps": len(losses) - skipped, "skipped_steps": skipped}
 
 
 def _require_losses(figure: Figure, rows: Sequence[Mapping[str, Any]], what: str) -> None:

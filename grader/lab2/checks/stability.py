@@ -181,13 +181,12 @@ class TestStability:
                 what=f"{what}: what of the model it changed",
                 hint="a batch norm in training mode counts and averages: put its buffers back",
             )
-        require(seen.raised, "trace_nonfinite() of a model that raises RuntimeError did not raise it")
-        require_equal(
-            seen.hooks_after_failure,
-            0,
-            what="hooks that trace_nonfinite() left behind when forward failed",
-            hint="remove the handles in a finally block",
-        )
+        for told in seen.failures:
+            require(told["raised"], "trace_nonfinite() of a model that raises RuntimeError did not raise it")
+            what = "trace_nonfinite() of a model whose last layer fails"
+            hint = "take the hooks away and put all else back in a finally block"
+            require_equal(told["hooks"], 0, what=f"{what}: hooks left behind, less those that were there", hint=hint)
+            require_equal(told["changed"], [], what=f"{what}: what of the model it changed", hint=hint)
 
     def test_overflow_told_from_underflow(self, submission: Submission, fresh: Fresh) -> None:
         """Tells overflow from underflow."""

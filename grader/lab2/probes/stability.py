@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -168,37 +168,47 @@ def nonfinite(
 def trace(
     student: Any, *, blocks: dict[str, Sequence[str]], width: int, inputs: Tensor, cases: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """`trace_nonfinite` of networks in which some layers or blocks multiply by a factor; also of one that fails.
+    """`trace_nonfinite` of networks in which some layers or blocks multiply by a factor; also of some that fail.
 
     Their modules are in mixed modes, there are gradients already, and one of them has a hook of its own.
     """
     module = student.module(NUMERICS)
     answers = []
     for case in cases:
-        model = _network(blocks, width, case).to(student.device)
-        model.train(case["training"])
-        model.get_submodule(next(iter(blocks))).train(not case["training"])
-        model.averages.register_forward_hook(lambda *_: None)
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 0.5)
+        model = _used(_network(blocks, width, case).to(student.device), blocks, training=case["training"])
         before, hooks = _state(model), _hooks(model)
         options = {"dtype": getattr(torch, case["dtype"])} if "dtype" in case else {}
         told = module.trace_nonfinite(model, inputs.to(student.device), **options)
-        after = _state(model)
         answers.append(
             {
                 "name": plain(told, "trace_nonfinite()"),
                 "hooks": _hooks(model) - hooks,
-                "changed": [kind for kind in before if before[kind] != after[kind]],
+                "changed": _changed(before, model),
             }
         )
-    failing = nn.Sequential(nn.Identity(), Failing())
-    raised = False
-    try:
-        module.trace_nonfinite(failing, torch.ones(3, width, device=student.device))
-    except RuntimeError:
-        raised = True
-    return {"answers": answers, "hooks_after_failure": _hooks(failing), "raised": raised}
+    failures = []
+    for training in (True, False):
+        model = _network(blocks, width, {})
+        model.get_submodule(list(blocks)[-1]).add_module("failing", Failing())
+        _used(model.to(student.device), blocks, training=training)
+        before, hooks = _state(model), _hooks(model)
+        raised = False
+        try:
+            module.trace_nonfinite(model, inputs.to(student.device))
+        except RuntimeError:
+            raised = True
+        failures.append({"raised": raised, "hooks": _hooks(model) - hooks, "changed": _changed(before, model)})
+    return {"answers": answers, "failures": failures}
+
+
+def _used(model: Network, blocks: Iterable[str], *, training: bool) -> Network:
+    """The model in mixed modes, with gradients, and a hook at its batch norm."""
+    model.train(training)
+    model.get_submodule(next(iter(blocks))).train(not training)
+    model.averages.register_forward_hook(lambda *_: None)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    return model
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
@@ -209,6 +219,12 @@ def _state(model: nn.Module) -> dict[str, Any]:
         "gradients": [None if one.grad is None else one.grad.tolist() for one in model.parameters()],
         "buffers": [one.tolist() for one in model.buffers()],
     }
+
+
+def _changed(before: dict[str, Any], model: nn.Module) -> list[str]:
+    """What of a model's state is no longer as it was."""
+    after = _state(model)
+    return [kind for kind in before if before[kind] != after[kind]]
 
 
 def _hooks(model: nn.Module) -> int:

@@ -279,7 +279,7 @@ def evaluate(
     """`evaluate` of a model whose outputs are its inputs, unless dropout is on; called with its modules in mixed modes.
 
     A precision that is None is not passed; the device neither, the second time, when the model is there already. In
-    the end there are no samples.
+    the end there are no samples, and the modes of a model are told from before and after.
     """
     module = student.module(AMP)
     loader = batches(logits, targets, sizes)
@@ -307,7 +307,14 @@ def evaluate(
                     "unchanged": flat(model) == weights,
                 }
             )
-    return {"calls": seen, "empty_refused": refused(lambda: module.evaluate(model, [], device=student.device))}
+    empty = []
+    for training in (True, False):
+        model.train(training)
+        model.first.train(not training)
+        before = modes(model)
+        told = refused(lambda: module.evaluate(model, [], device=student.device))
+        empty.append({"refused": told, "before": before, "after": modes(model)})
+    return {"calls": seen, "empty": empty}
 
 
 def digits(student: Any, *, first: Tensor, second: Tensor, order: Tensor, dtype: str, epochs: int) -> dict[str, Any]:
