@@ -162,6 +162,8 @@ def plot_scaling(points: Sequence[ScalingPoint], path: Path | str) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure strong and weak scaling; print a table; write OUT/scaling.json and OUT/scaling.png.
 
+    Both files say that virtual GPUs were used, where they were: the picture with the word "simulated".
+
     Returns:
         0.
     """

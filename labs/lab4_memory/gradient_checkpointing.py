@@ -176,6 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
 
+    Both files say that a virtual GPU was used, where it was: the picture with the word "simulated".
+
     Returns:
         0.
     """

@@ -187,9 +187,10 @@ def train(
     hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
     twice, so that all ranks make the same number of steps.
 
-    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. They depend on
-    seed, epoch and rank only, so that a training that goes on from a checkpoint draws what it would have drawn without
-    a break.
+    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. Neighbours do
+    not coincide crosswise either: rank 1 in epoch 0 draws others than rank 0 in epoch 1, and seed 1 draws others than
+    seed 0 does an epoch later or one rank further on. They depend on seed, epoch and rank only, so that a training
+    that goes on from a checkpoint draws what it would have drawn without a break.
 
     Args:
         rank: this process's number. First, because torch.multiprocessing passes it first.
@@ -298,6 +299,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Started by torchrun, this process is one of the ranks, torchrun alone says how many there are (`--world-size` counts
     for nothing), and rank 0 alone prints and writes. Started by itself, it starts the ranks.
+
+    Both files say that virtual GPUs were used, where they were: the picture with the word "simulated".
 
     Returns:
         0.

@@ -239,6 +239,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Predict and measure all setups; print a table; write OUT/memory.json and OUT/memory.png, and print both
     paths.
 
+    Both files say that a virtual GPU was used, where it was: the picture with the word "simulated".
+
     Returns:
         0.
 

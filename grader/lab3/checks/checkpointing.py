@@ -98,6 +98,12 @@ class TestCheckpointing:
             "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
             "os.replace() takes the place of the old file by itself: there is no moment without one",
         )
+        require(
+            not seen.left,
+            f"save_checkpoint() left {', '.join(seen.left)} when the disk was full in the middle of writing: "
+            "expected no file that was not there before",
+            "what was begun is removed when an error passes (try, finally): a full disk needs the room",
+        )
 
     @requires("rank_zero_alone_writes")
     def test_loads_with_and_without_ddp(self, submission: Submission, fresh: Fresh) -> None:

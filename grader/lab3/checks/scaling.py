@@ -21,6 +21,7 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab3.checks import report as lab3_report
+from grader.lab3.truth.reported import require_said
 from grader.lab3.truth.steps import point, profile, split, tied_profiles, uneven_profile
 from grader.shared.programs import picture_and_json
 
@@ -276,6 +277,7 @@ class TestScaling:
         arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]
         seen = submission.probe("lab3.launch.program", device="cpu", module=PROGRAM, arguments=arguments)
         rows = picture_and_json(seen, f"python -m labs.{PROGRAM}")
+        require_said(seen, simulated=True, what=f"python -m labs.{PROGRAM} {' '.join(arguments)}")
         found = sorted((str(row.get("kind")), row.get("world_size")) for row in rows if isinstance(row, dict))
         wanted = [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)]
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from grader.shared.probes.support import plain
 FILE = "checkpoint.pt"
 _SLOW_SECONDS = 0.2
 """Rank 0's lead for those who do not wait for it, which they need 0.01 s of; once or twice."""
-_kept: list[object] = []
+_kept: list[Exception] = []
 
 
 class Network(nn.Module):
@@ -167,6 +168,8 @@ def _raises(kind: type[Exception], function: Any, *arguments: Any) -> bool:
 def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:
     """Save once; save again where writing fails half-way; load; and watch whether a save opens its file for writing.
 
+    Of the failed save also which files are there afterwards that were not there before.
+
     One process alone, without a process group.
     """
     torch.set_num_threads(1)
@@ -191,6 +194,7 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
     taken_away = os.path.abspath(path) in gone
     saved, size = flat(model), path.stat().st_size
+    before = _files()
     for parameter in model.parameters():
         parameter.data.add_(1.0)
     failed = False
@@ -201,12 +205,20 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
             _kept.append(error)
             failed = True
     seen = {"failed": failed, "overwritten": overwritten, "taken_away": taken_away, "loaded": ""}
+    for kept in _kept:  # a temporary folder that tidies up after itself does so once no frame holds it
+        traceback.clear_frames(kept.__traceback__)
+    seen["left"] = sorted(str(file) for file in _files() - before)
     other = Network(second.T.clone(), first.T.clone())
     try:
         epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
     except Exception as error:
         return {**seen, "loaded": f"{type(error).__name__}: {str(error)[:100]}"}
     return {**seen, "epoch": epoch, "saved": saved, "parameters": flat(other)}
+
+
+def _files() -> set[Path]:
+    """What lies in the working directory and below it."""
+    return {file for file in Path().rglob("*") if file.is_file()}
 
 
 def _writes(event: str, given: tuple[Any, ...]) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from grader.shared.probes.figures import watch_png
 from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -33,7 +34,8 @@ _ERROR = re.compile(r"(\[rank\d+\]:\s*)?([\w.]+(Error|Exception)\b|terminate cal
 
 
 def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run a program that starts ranks by itself; describe what it wrote, and what its processes took of processors."""
+    """Run a program that starts ranks by itself; describe what it wrote, the words in its figures, and what its
+    processes took of processors."""
     torch.set_num_threads(1)
     _forget_ranks()
     # A spawned child begins by importing its parent's main module, which here is ours.
@@ -50,10 +52,18 @@ def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         before = _children_seconds()
         try:
-            seen = run_program(student, module, arguments, Path(folder, "results"))
-            return {**seen, "children_seconds": _children_seconds() - before}
+            with watch_png(_words) as words:
+                seen = run_program(student, module, arguments, Path(folder, "results"))
+            return {**seen, "words": words, "children_seconds": _children_seconds() - before}
         finally:
             _end_resource_tracker()
+
+
+def _words(figure: Any) -> list[str]:
+    """All that is written in a figure."""
+    from matplotlib.text import Text
+
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 
 def _children_seconds() -> float:

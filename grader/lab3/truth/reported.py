@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,3 +87,32 @@ def require_patience(seen: Sequence[Seen], *, what: str) -> None:
             "rank that does not come",
             "pass timeout_seconds on to setup()",
         )
+
+
+def require_said(seen: Seen, *, simulated: bool, what: str) -> None:
+    """Fail unless the results that a program wrote say whether its GPUs were virtual, and a picture does if they were.
+
+    GPUs that the program opens itself are gone when its block ends, and with them the word in the picture. Of a picture
+    that another process draws, such as a rank, no words are known.
+    """
+    said = {name: _is_simulated(text) for name, text in seen.json.items()}
+    require(
+        simulated in said.values() and (not simulated) not in said.values(),
+        f"{what}: provenance.simulated is {said}, expected {simulated}",
+        "labkit.results.save_json writes the device's provenance beside the results",
+    )
+    require(
+        not simulated
+        or not seen.words
+        or any("simulated" in text.casefold() for texts in seen.words for text in texts),
+        f"{what}: {', '.join(sorted(seen.pictures))} shows work of virtual GPUs, and does not say that it is simulated",
+        "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
+    )
+
+
+def _is_simulated(text: str) -> Any:
+    """What the provenance of saved results says; None where there is none."""
+    try:
+        return json.loads(text)["provenance"]["simulated"]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -30,11 +30,12 @@ _PLOTS: dict[str, tuple[str, str, type[Any]]] = {
 
 
 def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run `module` with these arguments: what it wrote, and `printed`, all of its output."""
+    """Run `module` with these arguments: what it wrote, `printed`, all of its output, and each figure's `words`."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(_words) as words:
         told = run_program(student, module, arguments, Path(folder, "results"))
-    return {**told, "printed": printed.getvalue()}
+    return {**told, "printed": printed.getvalue(), "words": words}
 
 
 def plots(student: Any, *, kind: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -64,6 +65,12 @@ def _comparison(setup: dict[str, Any], predicted: dict[str, int], measured: dict
     return MemoryComparison(
         setup=TrainingSetup(**setup), predicted=MemoryPrediction(**predicted), measured=MemoryPrediction(**measured)
     )
+
+
+def _words(figure: Any) -> list[str]:
+    from matplotlib.text import Text
+
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 
 def _shown(figure: Any) -> dict[str, Any]:
