@@ -271,7 +271,6 @@ class TestScaling:
                         hint="data and compute in steps without exchange; communication is the rest of a whole step",
                     )
 
-    @requires("speedup_and_efficiency_strong", "step_seconds_equal_truth")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]

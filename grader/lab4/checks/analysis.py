@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradebox.assertions import mebibytes, require, require_between
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks import report as lab4_report
@@ -103,7 +103,6 @@ class TestAnalysis:
         """Refuses arguments that make no sense."""
         judge_refusals(submission, "analysis")
 
-    @requires("parameters_and_gradients_predicted")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         rows = judge_program(submission, "memory_analysis", [])
