@@ -295,13 +295,14 @@ def _require_described(
     """Fail unless each description is what the probe found, for the device that it is of."""
     bare = seen.without_pynvml
     require(bare["driver"] in (None, seen.driver), f"Environment.driver without pynvml: saw {bare['driver']!r}", ABSENT)
-    for told, device in zip([*seen.told, bare], [*devices, devices[0] if where else "cuda"], strict=True):
+    default = devices[0] if where else "cuda"
+    for told, device in zip([*seen.told, bare, seen.without_driver], [*devices, default, default], strict=True):
         gpu = device == "cuda"
         wanted = {
             "python": seen.python,
             "torch": seen.torch,
             "cuda": seen.cuda,
-            "driver": bare["driver"] if told is bare else seen.driver,
+            "driver": bare["driver"] if told is bare else None if told is seen.without_driver else seen.driver,
             "device": device,
             "device_name": seen.device_name if gpu else seen.processor,
             "memory_bytes": seen.memory_bytes if gpu else None,
@@ -311,7 +312,8 @@ def _require_described(
         }
         for name, value in wanted.items():
             hint = _ENVIRONMENT_HINTS.get(name, ABSENT if value is None else "")
-            require_equal(told[name], value, what=f"Environment.{name} of {device!r}{where}", hint=hint)
+            unloaded = ", while NVML says that the driver is not loaded" if told is seen.without_driver else ""
+            require_equal(told[name], value, what=f"Environment.{name} of {device!r}{where}{unloaded}", hint=hint)
 
 
 _ENVIRONMENT_HINTS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,18 +34,16 @@ def environment(student: Any, *, devices: Sequence[str | None], refused: Sequenc
     ]
     endings = [ending(lambda: check(device)) for device in refused]  # noqa: B023 - called at once
     driver = _driver()
-    without, sys.modules["pynvml"] = sys.modules.get("pynvml"), None  # type: ignore[assignment]
-    try:
-        bare = fields(check(), Environment, "check_environment()")
-    finally:
-        sys.modules.pop("pynvml")
-        if without is not None:
-            sys.modules["pynvml"] = without
+    bare, driverless = (
+        _with_pynvml(module, lambda: fields(check(), Environment, "check_environment()"))
+        for module in (None, _driverless())
+    )
     del busy
     return {
         "told": told,
         "endings": endings,
         "without_pynvml": bare,
+        "without_driver": driverless,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
@@ -55,6 +54,32 @@ def environment(student: Any, *, devices: Sequence[str | None], refused: Sequenc
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if on_gpu else None,
         "capability": list(torch.cuda.get_device_capability(0)) if on_gpu else None,
     }
+
+
+def _with_pynvml(module: ModuleType | None, call: Callable[[], Any]) -> Any:
+    """What `call` returns while `import pynvml` finds `module`; None: while there is no such package."""
+    before = sys.modules.get("pynvml")
+    sys.modules["pynvml"] = module  # type: ignore[assignment]
+    try:
+        return call()
+    finally:
+        sys.modules.pop("pynvml")
+        if before is not None:
+            sys.modules["pynvml"] = before
+
+
+def _driverless() -> ModuleType:
+    """pynvml as it is on a machine with NVIDIA's library, whose driver is not loaded: every function says so."""
+    import pynvml
+
+    def unloaded(*_: Any, **__: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    found = ModuleType("pynvml")
+    for name, value in vars(pynvml).items():
+        asks = name.startswith("nvml") and callable(value) and name not in ("nvmlErrorString", "nvmlExceptionClass")
+        setattr(found, name, unloaded if asks else value)
+    return found
 
 
 def _driver() -> str | None:

@@ -59,7 +59,7 @@ def _program(
         plots, paths = [], []
         for number, given in enumerate(made):
             figures.clear()
-            path = Path(folder, f"{function}-{number}.png")
+            path = Path(folder, f"{function}-{number}.{'PNG' if number % 2 else 'png'}")  # written as it was given
             returned = draw(tuple(given), str(path) if number % 2 else path)
             plots.append(figures[-1] if figures else [])
             if not isinstance(returned, str | Path):

@@ -42,6 +42,7 @@ def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, floa
         sizes = (fresh.integer(2, 3), fresh.integer(4, 6), fresh.integer(8, 12))
         ratios[kind] = {1: 1.0} | {size: size * fresh.uniform(0.4, 0.95) for size in sizes}
         ratios[kind][sizes[0]] = fresh.uniform(0.5, 0.9)  # two processes can be slower than one
+        ratios[kind][sizes[1]] = sizes[1] * fresh.uniform(1.03, 1.2)  # and some more than so many times as fast
         for size, ratio in ratios[kind].items():
             work = batch if kind == "strong" else batch * size
             took = alone / ratio * work / batch
