@@ -1,17 +1,21 @@
 """Plots with one readable look, written as PNG.
 
 Not for interactive windows: `matplotlib.pyplot` is never imported, so no global figure list, backend or style is
-touched, and any program or notebook that uses labkit keeps its own settings.
+touched, and any program or notebook that uses labkit keeps its own settings. Matplotlib itself is imported by the first
+figure: the processes of a distributed training import the same modules, and draw nothing.
 """
 
-from pathlib import Path
+from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.device import is_simulated
 from labkit.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#2266aa", "#dd7711", "#338855", "#aa3366")
 """Told apart by colour-blind readers and in grey print; use them in this order."""
@@ -27,6 +31,9 @@ def new_figure(
     Returns:
         The figure and its axes from left to right; draw with the methods of the axes.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2 if columns == 1 else 5.2 * columns, 4.4), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13, color=INK)

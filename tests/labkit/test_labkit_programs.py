@@ -31,8 +31,10 @@ def test_importing_labkit_and_its_result_types_stays_light() -> None:
     assert not loaded & {"torch", "numpy", "sklearn", "matplotlib", "torchvision", "rich", "vgpu"}
 
 
-def test_importing_the_plots_does_not_import_pyplot_or_torch() -> None:
+def test_matplotlib_is_imported_by_the_first_figure_and_pyplot_and_torch_by_none() -> None:
     loaded = modules_after("import labkit.plotting")
+    assert not loaded & {"matplotlib", "torch"}
+    loaded = modules_after("import labkit.plotting; labkit.plotting.new_figure('a')")
     assert "matplotlib.figure" in loaded
     assert not loaded & {"matplotlib.pyplot", "torch"}
 
