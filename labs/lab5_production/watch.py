@@ -58,8 +58,9 @@ class _Training:
 def measure_overhead(steps: int = 200, *, device: str = "cpu", interval: float = 1.0) -> MonitorOverhead:
     """Time training steps without and with a monitor that logs each of them to files and is ready to be scraped.
 
-    Steps with and without take turns, so that whatever else the machine does meets both alike. The monitor runs
-    throughout: what its thread takes from the steps between two calls, it takes from both; `sample_seconds` says it.
+    Steps with and without take turns, and neither always comes first, so that whatever else the machine does meets both
+    alike. The monitor runs throughout: what its thread takes from the steps between two calls, it takes from both;
+    `sample_seconds` says it.
 
     Args:
         steps: steps to time, each way.

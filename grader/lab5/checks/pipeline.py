@@ -294,9 +294,9 @@ class TestPipeline:
 
     def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
         """Logs from rank 0 alone."""
-        every, kept = 2, 2
-        for ranks in (2, 1):
-            given = case(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, accumulation=1)
+        kept = 2
+        for ranks, accumulation, every in ((2, 2, 1), (1, 1, 2)):  # a window of several batches, an entry of several
+            given = case(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, accumulation=accumulation)
             total = given.total_steps(ranks)
             settings = {"log_every_steps": every, "keep_checkpoints": kept}
             seen = submission.rank_probe(

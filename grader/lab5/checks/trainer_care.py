@@ -119,7 +119,9 @@ def require_entries(given: Case, seen: Sequence[Seen], every: int) -> None:
     for tag, values in wanted.items():
         for step, row, value in zip(logged, first.entries[tag], values, strict=True):
             require_close(row[1], value, relative=SINGLE, what=f"{tag} of step {step}", hint=hints[tag])
-    _require_rates(first.entries["train/samples_per_second"], steps, per_epoch, size, every)
+    rates = first.entries["train/samples_per_second"]
+    _require_rates(rates, steps, per_epoch, size, every)
+    _require_rates_begin_anew(rates, steps, -(-per_epoch // size), first.moments)
     told = {step: sorted(values) for step, *values in _by_step(first.entries)}
     require_equal(sorted({int(step) for step, _ in first.told}), sorted(told), what="steps that `monitor` was told of")
     for step in logged:
@@ -150,6 +152,37 @@ def _require_rates(
         what="train/samples_per_second, by the samples of all ranks between two entries and their times (median)",
         hint="all samples since the entry before, on all ranks",
     )
+
+
+def _require_rates_begin_anew(
+    rows: Sequence[Sequence[float]],
+    steps: Sequence[Sequence[int]],
+    windows_per_epoch: int,
+    moments: Sequence[tuple[str, float]],
+) -> None:
+    """Fail unless the first rate of each later epoch is of this epoch: its samples, and its time.
+
+    The epoch began between the end of the last validation or saving and its first batch; the entry was made between its
+    optimizer step and the moment that TensorBoard has of it. That gives limits which hold on every machine.
+    """
+    for (before, _, _), (step, told, written) in pairwise(rows):
+        first = (int(step) - 1) // windows_per_epoch * windows_per_epoch
+        past = [(what, at) for what, at in moments if at <= written]
+        outside = max((index for index, (what, _) in enumerate(past) if what == "outside"), default=None)
+        if before > first or outside is None:
+            continue
+        own = {what: [at for each, at in past[outside + 1 :] if each == what] for what in ("batch", "step")}
+        if not own["batch"] or not own["step"]:
+            continue  # it was validated or saved elsewhere than between the epochs: others ask for that
+        samples = sum(len(numbers) for numbers in steps[first : int(step)])
+        require_between(
+            told,
+            0.98 * samples / (written - past[outside][1]),
+            1.02 * samples / (own["step"][-1] - own["batch"][0]),
+            what=f"train/samples_per_second of step {int(step)}, the first entry of its epoch, by the samples of all "
+            f"ranks since the epoch began ({samples}) and the time since then",
+            hint="samples and clock begin anew with the epoch: validation and saving are before it",
+        )
 
 
 def _by_step(entries: dict[str, list[list[float]]]) -> list[list[Any]]:

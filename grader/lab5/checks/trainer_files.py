@@ -96,8 +96,11 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
     steps = [fresh.integer(1, 9), fresh.integer(10, 99), fresh.integer(100, 900)]
     killed = steps[-1] + fresh.integer(1, 9)
     later = killed + fresh.integer(1, 9)
-    seen = submission.probe("lab5.saving.saving", device="cpu", steps=steps, killed=killed, later=later)
     name = "step-{:08d}.pt".format
+    # What was killed, and what is written next: checkpoints, best.pt, and what else somebody may keep.
+    best, other = "best.pt", f"weights-{fresh.integer(10, 99)}.pt"
+    pairs = [(best, name(killed)), (name(later), other), (other, best)]
+    seen = submission.probe("lab5.saving.saving", device="cpu", steps=steps, killed=killed, later=later, pairs=pairs)
     _, second, third = steps
     others = ["step-notes.pt"]
     require_equal(seen.everything, [name(step) for step in steps], what=f"files after checkpoints of steps {steps}")
@@ -120,6 +123,15 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
         what=f"files after checkpoint {later}, written after that",
         hint="what a killed process left behind goes with the next write; what is no checkpoint stays",
     )
+    complete: set[str] = set()
+    for (left, written), found in zip(pairs, seen.swept, strict=True):
+        complete.add(written)
+        require_equal(
+            found,
+            sorted(complete),
+            what=f"files of a folder in which a process was killed writing {left}, and another then wrote {written}",
+            hint="the next write removes what a killed one left behind, whatever the two files are called",
+        )
     order = [event for event in seen.synced if event in ("file", "name")]
     require(
         "file" in order and order.index("file") < (order.index("name") if "name" in order else len(order)),

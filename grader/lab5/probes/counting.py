@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from grader.lab5.probes.pipeline import CONFIG, KEPT, TRAINER, Case, base_of, ranks_of
+from grader.lab5.probes.resume import slow_names
+from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.support import fields, plain
 from labkit.loader import ResumableLoader
@@ -151,8 +153,12 @@ def logged(
 ) -> dict[str, Any]:
     """`fit` on ranks that each have a folder of their own; the entries of each rank, by TensorBoard's own reader.
 
-    Every optimizer step is made `step_seconds` longer. Then, on one rank, another trainer goes back to the checkpoint
-    of step `back_to` and goes on from there, as after a kill: `again` are the entries that then count.
+    Every optimizer step is made `step_seconds` longer, and so is every batch that is validated, and every file's
+    rename. `moments` are when a "batch" was begun in training, when a "step" was about to be made, and when something
+    "outside" of epochs was over: a batch validated, a file renamed.
+
+    Then, on one rank, another trainer goes back to the checkpoint of step `back_to` and goes on from there, as after a
+    kill: `again` are the entries that then count.
     """
     torch.set_num_threads(1)
     case = Case(weight, inputs, targets, batch_size, config)
@@ -160,13 +166,25 @@ def logged(
     folder.mkdir()
     os.chdir(folder)
     sink = _Sink()
-    handle = optimizers.register_optimizer_step_pre_hook(lambda *_: time.sleep(step_seconds))
+    (note, noted), wait = notes(), nap(step_seconds)
+
+    def outside() -> None:
+        note(["outside", time.time()])
+
+    def step(*_: Any) -> None:
+        wait()
+        note(["step", time.time()])
+
+    handle = optimizers.register_optimizer_step_pre_hook(step)
     try:
         with ranks_of(student):
             trainer = case.make(student, Path("run"), monitor=sink)
-            begin = time.perf_counter()
-            run = fields(trainer.fit(), TrainerRun, "fit()")
-            elapsed = time.perf_counter() - begin
+            _note_batches(trainer.model, note, wait, outside)
+            with slow_names(step_seconds, outside):
+                begin = time.perf_counter()
+                run = fields(trainer.fit(), TrainerRun, "fit()")
+                elapsed = time.perf_counter() - begin
+            moments = noted()
             files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
             entries = _entries(folder, files)
             again: dict[str, Any] = {}
@@ -186,7 +204,27 @@ def logged(
         "entries": entries,
         "again": again,
         "told": sink.told,
+        "moments": moments,
     }
+
+
+def _note_batches(
+    model: Any, note: Callable[[Any], None], wait: Callable[[], None], validated: Callable[[], None]
+) -> None:
+    """Let a model note when it begins a batch in training; in evaluation it takes longer, and tells its end."""
+    forward = model.forward
+
+    def noting(x: Tensor) -> Tensor:
+        if model.training:
+            note(["batch", time.time()])
+        else:
+            wait()
+        output: Tensor = forward(x)
+        if not model.training:
+            validated()
+        return output
+
+    model.forward = noting
 
 
 def _entries(folder: Path, files: Sequence[str]) -> dict[str, list[list[float]]]:

@@ -20,17 +20,15 @@ from typing import Any
 
 import torch
 from prometheus_client import generate_latest
-from torch.optim import optimizer as optimizers
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
 from grader.shared.probes.endings import refused as is_refused
-from grader.shared.probes.kept import nap, notes
-from grader.shared.probes.support import fields, finite_or_text, instance, plain, run_program, sequence
+from grader.shared.probes.kept import notes
+from grader.shared.probes.support import fields, finite_or_text, instance, plain, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
-PROGRAM = "lab5_production.watch"
 _NEVER = 3600.0
 """An interval in which the background thread does not get to a second sample."""
 _SLOW_ANSWER_SECONDS = 2.2
@@ -317,36 +315,3 @@ def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
     if not gpus:
         raise WrongReturn("GPUMonitor.snapshot() has no GPU on a machine with one, after sample()")
     return {"reading": fields(gpus[0], GpuReading, "Snapshot.gpus[0]"), "total_bytes": torch.cuda.mem_get_info()[1]}
-
-
-def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float) -> dict[str, Any]:
-    """The program, with few steps, where every optimizer step and every `log_metrics` takes so much longer.
-
-    `steps` are the moments of the optimizer steps, `logs` those at which `log_metrics` began and ended, by the clock
-    that the program reads.
-    """
-    torch.set_num_threads(1)
-    monitor = student.module(MONITOR).GPUMonitor
-    log_metrics, (step, stepped), (log, logged) = monitor.log_metrics, notes(), notes()
-    wait_for_step, wait_for_log = nap(step_seconds), nap(log_seconds)
-
-    def slow_step(*_: Any) -> None:
-        step(time.perf_counter())
-        wait_for_step()
-
-    def slow_log(*given: Any, **named: Any) -> Any:
-        begin = time.perf_counter()
-        wait_for_log()
-        try:
-            return log_metrics(*given, **named)
-        finally:
-            log([begin, time.perf_counter()])
-
-    monitor.log_metrics = slow_log
-    handle = optimizers.register_optimizer_step_pre_hook(slow_step)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            seen = run_program(student, PROGRAM, ["--steps", str(steps)], Path(folder, "results"))
-    finally:
-        handle.remove()
-    return {**seen, "steps": stepped(), "logs": logged()}

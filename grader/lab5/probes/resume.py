@@ -99,15 +99,16 @@ def disturb() -> None:
 
 
 @contextlib.contextmanager
-def _slow_names() -> Iterator[None]:
-    """Files get their names late."""
+def slow_names(seconds: float, then: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Files get their names late; `then` is called when one has got its name."""
     real = os.replace, os.rename
-    wait = nap(0.4)
+    wait = nap(seconds)
 
     def late(rename: Callable[..., None]) -> Callable[..., None]:
         def call(*given: Any, **named: Any) -> None:
             wait()
             rename(*given, **named)
+            then()
 
         return call
 
@@ -160,7 +161,7 @@ def resume(
         for epoch in range(stop):
             first.train_epoch(epoch)
         drawn = [_generators(device)]
-        with _slow_names():
+        with slow_names(0.4):
             path = first.save_checkpoint(stop - 1)
             complete = Path(path).is_file()
         drawn.append(_generators(device))

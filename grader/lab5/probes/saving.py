@@ -23,9 +23,12 @@ FORM = re.compile(r"step-\d{8,}\.pt")
 """What a checkpoint is called."""
 
 
-def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> dict[str, Any]:
+def saving(
+    student: Any, *, steps: Sequence[int], killed: int, later: int, pairs: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     """Save at `steps`; be killed while saving; save `later`, also where the disk is full; look for the newest.
 
+    In another folder, for each of the `pairs` of names, be killed writing the one, then write the other: `swept`.
     Files are looked at by loading them; the rest of a folder by name.
     """
     torch.set_num_threads(1)
@@ -77,6 +80,11 @@ def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> di
     after_failure = names(folder)
     newest = module.latest_checkpoint(folder)
     read = plain(module.read_checkpoint(newest)["steps"], "read_checkpoint()") if newest else None
+    swept = []
+    for first, second in pairs:
+        _killed_while_writing(module, folder.with_name("swept") / first, payload)
+        module.write_checkpoint(folder.with_name("swept") / second, payload)
+        swept.append(names(folder.with_name("swept")))
     # A disk that lied: the newest is damaged. Times of files say the opposite of their numbers.
     bad = module.checkpoint_path(folder, 2 * later)
     torch.save({**payload, "steps": 2 * later}, bad)
@@ -104,6 +112,7 @@ def saving(student: Any, *, steps: Sequence[int], killed: int, later: int) -> di
         "killed": was_killed,
         "after_kill": after_kill,
         "cleaned": cleaned,
+        "swept": swept,
         "synced": synced,
         "failed": failed,
         "after_failure": after_failure,

@@ -1,4 +1,4 @@
-"""Probe of Lab 5's `watch.py`: how it makes its monitor, and what its plot shows of snapshots that are made up."""
+"""Probes of Lab 5's `watch.py`: how it makes its monitor, what its plot shows of made-up snapshots, its program."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import functools
 import inspect
 import io
 import itertools
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.optim import optimizer as optimizers
 
-from grader.lab5.probes.monitoring import MONITOR, PROGRAM
+from grader.lab5.probes.monitoring import MONITOR
 from grader.shared.probes.figures import watch_png
-from grader.shared.probes.kept import notes
-from grader.shared.probes.support import fields, plain
+from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.support import fields, plain, run_program
 from labkit.monitoring import GpuReading, Snapshot
 from labkit.results import MonitorOverhead
+
+PROGRAM = "lab5_production.watch"
 
 
 def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -71,3 +76,36 @@ def _series(figure: Any) -> list[list[list[float]]]:
             numbers: Any = np.ma.filled(np.ma.asarray(points, dtype=float), np.nan).reshape(-1, 2)
             drawn.append(numbers[np.isfinite(numbers).all(axis=1)].tolist())
     return drawn
+
+
+def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float) -> dict[str, Any]:
+    """The program, with few steps, where every optimizer step and every `log_metrics` takes so much longer.
+
+    `steps` are the moments of the optimizer steps, `logs` those at which `log_metrics` began and ended, by the clock
+    that the program reads.
+    """
+    torch.set_num_threads(1)
+    monitor = student.module(MONITOR).GPUMonitor
+    log_metrics, (step, stepped), (log, logged) = monitor.log_metrics, notes(), notes()
+    wait_for_step, wait_for_log = nap(step_seconds), nap(log_seconds)
+
+    def slow_step(*_: Any) -> None:
+        step(time.perf_counter())
+        wait_for_step()
+
+    def slow_log(*given: Any, **named: Any) -> Any:
+        begin = time.perf_counter()
+        wait_for_log()
+        try:
+            return log_metrics(*given, **named)
+        finally:
+            log([begin, time.perf_counter()])
+
+    monitor.log_metrics = slow_log
+    handle = optimizers.register_optimizer_step_pre_hook(slow_step)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run_program(student, PROGRAM, ["--steps", str(steps)], Path(folder, "results"))
+    finally:
+        handle.remove()
+    return {**seen, "steps": stepped(), "logs": logged()}

@@ -15,7 +15,8 @@ from gradebox.submission import Seen, Submission
 from grader.shared.programs import picture_and_json
 
 _TIMES = ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds")
-_STEPS = 12
+_STEPS = 16
+"""Who throws a coin for which comes first in a pair gets so many equal ones once in 30 000 times."""
 _FLOOR = 0.99
 """Of a sleep: clocks of several kinds agree to less."""
 
@@ -23,7 +24,7 @@ _FLOOR = 0.99
 def judge(submission: Submission, fresh: Fresh) -> None:
     """Fail unless the program's `MonitorOverhead` says how long its own steps took."""
     step, log = fresh.uniform(6e-3, 25e-3), fresh.uniform(6e-3, 25e-3)
-    seen = submission.probe("lab5.monitoring.program", steps=_STEPS, step_seconds=step, log_seconds=log)
+    seen = submission.probe("lab5.watching.program", steps=_STEPS, step_seconds=step, log_seconds=log)
     rows = picture_and_json(seen, "python -m labs.lab5_production.watch")
     row: dict[str, Any] = rows[0] if rows and isinstance(rows[0], dict) else {}
     require(
@@ -51,6 +52,7 @@ def judge(submission: Submission, fresh: Fresh) -> None:
             show=seconds,
             hint="the median of steps that were made and timed, with and without the monitor",
         )
+    _require_turns(seen, _STEPS)
 
 
 def judge_watching(submission: Submission, fresh: Fresh) -> None:
@@ -135,21 +137,44 @@ def limits(seen: Seen, steps: int, step_seconds: float, log_seconds: float) -> d
     """
     bare: list[float] = []
     monitored: list[float] = []
-    begins = sorted(begin for begin, _ in seen.logs)
-    for start, end in pairwise(seen.steps):
-        (monitored if any(start < begin < end for begin in begins) else bare).append(end - start)
+    for (start, end), logs in zip(pairwise(seen.steps), _logged(seen), strict=True):
+        (monitored if logs else bare).append(end - start)
     for name, periods in (("without", bare), ("with", monitored)):
         require(
             len(periods) >= steps - 2,  # the last has none after it
             f"program with --steps {steps}: {len(periods)} training steps {name} a log_metrics after them were seen",
             "measure_overhead makes and times that many steps, each way",
         )
-    logs = [end - begin for begin, end in seen.logs]
+    calls = [end - begin for begin, end in seen.logs]
     return {
         "bare_step_seconds": (_FLOOR * step_seconds, _longest(bare, steps)),
         "monitored_step_seconds": (_FLOOR * (step_seconds + log_seconds), _longest(monitored, steps)),
-        "log_seconds": (_FLOOR * log_seconds, _longest(logs, steps)),
+        "log_seconds": (_FLOOR * log_seconds, _longest(calls, steps)),
     }
+
+
+def _require_turns(seen: Seen, steps: int) -> None:
+    """Fail unless each way has its turn more than once, and not always the same one comes first.
+
+    The program measures first, and then makes `steps` steps of its own. The last step that it timed is left out: what
+    follows it may go by another clock.
+    """
+    turns = _logged(seen)[:-steps][1 - 2 * steps :]
+    changes = sum(one != other for one, other in pairwise(turns))
+    shown = ", ".join("with" if logs else "without" for logs in turns)
+    what = f"measure_overhead({steps}) made its steps with and without a log_metrics after them in this order: {shown}"
+    require(changes >= 3, what, "let them take turns: a machine that gets busier on the way slows both alike")
+    require(
+        changes < len(turns) - 1,
+        f"{what}: in each pair the same one comes first",
+        "neither always comes first: without, with, with, without, for example, or as a coin falls",
+    )
+
+
+def _logged(seen: Seen) -> list[bool]:
+    """Of each optimizer step that another one follows, whether there was a `log_metrics` between the two."""
+    begins = sorted(begin for begin, _ in seen.logs)
+    return [any(start < begin < end for begin in begins) for start, end in pairwise(seen.steps)]
 
 
 def _longest(times: Sequence[float], steps: int) -> float:
