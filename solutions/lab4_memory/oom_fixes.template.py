@@ -62,7 +62,8 @@ def train_large_model(
 
     The results are those of whole batches, to rounding, whatever `micro_batch` is: each step uses the gradient of the
     mean loss over all samples of its batch, also where the last micro-batch or the last batch is shorter. What is
-    allocated does not grow from step to step: no loss that is kept holds on to a graph.
+    allocated does not grow from step to step: no loss that is kept holds on to a graph. (A detached loss, one number,
+    may wait on the device until it is read.)
 
     Validation is in evaluation mode and records no graph; afterwards the model is in training mode again.
 

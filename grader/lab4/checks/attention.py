@@ -19,9 +19,9 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
+from grader.lab4.checks.operands import calls_of, case_of
 from grader.lab4.truth.reference import as_bfloat16, attention, runs
 
-FUNCTIONS = ("standard_attention", "flash_attention", "tiled_attention")
 # Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
 # the scores are rounded to the low dtype, a third of that where they are not. A wrong scale or mask: 0.1 and more.
 TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2}
@@ -35,27 +35,6 @@ keys are added up in 16 bits. Not of gradients, which autograd may add up by its
 MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
-
-
-def case_of(fresh: Fresh) -> dict[str, Any]:
-    """Operands that every format holds exactly, shared by all checks of one grading."""
-    fresh = fresh.shared("lab4.attention")
-    heads, width, longest = fresh.integer(2, 3), fresh.odd(9, 21), 45
-    shape = (2, heads, longest, width)
-    return {name: as_bfloat16(fresh.normal(*shape)) for name in ("q", "k", "v", "gradient")}
-
-
-def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[str, Any]]:
-    """Causal and not; as many keys as queries, more and fewer; all lengths odd."""
-    fresh = fresh.shared("lab4.lengths")
-    short, middle, long = fresh.odd(9, 15), fresh.odd(23, 31), fresh.odd(37, 45)
-    pairs = ((middle, middle), (short, long), (long, short), (1, middle))
-    return [
-        {"dtype": dtype, "queries": queries, "keys": keys, "causal": causal, **others}
-        for dtype in dtypes
-        for queries, keys in pairs
-        for causal in (False, True)
-    ]
 
 
 def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]], *, backward: bool) -> None:
@@ -324,6 +303,14 @@ class TestAttention:
             f"each method, expected {total}",
             "as many timed iterations, after as many untimed ones, as the arguments say",
         )
+        for method, gradients in seen.gradients.items():
+            most = max(gradients[-iterations:], default=0)
+            require(
+                most == 0,
+                f"benchmark_attention(), {method}: when a timed iteration's forward pass begins, {most} of Q, K, V "
+                "have the gradient of the one before, expected None",
+                "gradients to None, then forward, then backward: else they lie beside the scores",
+            )
         (row,) = seen.on_cpu
         require_equal(
             [row["device"], row["backend"], row["peak_bytes"]],

@@ -201,6 +201,7 @@ class TestCheckpointing:
             f"measure_checkpointing(): {seen.most_blocks} blocks are there at once, of models of {sizes['num_layers']}",
             "a loop's variables hold the model of one interval until the next one is made: let go of it before",
         )
+        _require_steps(seen.forwards, steps)
         for row, truth in zip(seen.rows, seen.truths, strict=True):
             what = f"measure_checkpointing(), interval {row['checkpoint_every']}"
             require_equal(row["device"], seen.device, what=f"{what}: device")
@@ -267,6 +268,28 @@ class TestCheckpointing:
             found = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
             require({None, 1} <= set(found), f"intervals in the results: {found}, expected none, 1 and others")
         judge_plot(submission, "checkpointing", fresh)
+
+
+def _require_steps(forwards: list[list[dict[str, Any]]], steps: int) -> None:
+    """Fail unless the forward passes of each model begin as a step does.
+
+    Neither shows in the peak for sure: a variable that holds the output weighs as much as the input's gradient, and
+    where activations are many those of a block outweigh what is cleared between forward and backward.
+    """
+    for passes in forwards:
+        # A forward pass may itself ask its input for a gradient, so the first one counts as well.
+        require(
+            not all(begun["input_requires_gradient"] for begun in passes),
+            "measure_checkpointing(): the model's input requires a gradient, which every step then computes and keeps",
+            "an input is data: torch.randn(..., device=device), without requires_grad",
+        )
+        most = max(begun["gradients"] for begun in passes[-steps:])
+        require(
+            most == 0,
+            f"measure_checkpointing(): when the forward pass of a timed step begins, {most} parameters have the "
+            "gradients of the step before, expected None",
+            "they lie beside the activations: model.zero_grad(set_to_none=True) before the forward pass",
+        )
 
 
 Way = tuple[int | None, bool, int]

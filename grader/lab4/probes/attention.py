@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import statistics
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -238,7 +240,7 @@ def benchmark(
                 truths.append({"seconds": None, "peak_bytes": None})
             torch.cuda.empty_cache()
     dtype_counted = getattr(torch, counted["dtype"])
-    with watch_products(student.gpu) as products:
+    with watch_products(student.gpu) as products, _gradients(module, counted["methods"]) as gradients:
         small = sequence(
             module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
             "benchmark_attention()",
@@ -257,6 +259,7 @@ def benchmark(
     )
     return {
         "iterations": flops / one_each,
+        "gradients": gradients,
         "device": student.device,
         "small": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(small)],
         "on_cpu": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(cpu)],
@@ -264,6 +267,30 @@ def benchmark(
         "truths": truths,
         "backend": plain(module.attention_backend(student.device, dtype), "attention_backend()"),
     }
+
+
+@contextmanager
+def _gradients(module: Any, methods: Sequence[str]) -> Iterator[dict[str, list[int]]]:
+    """Yield for each method a list that gets, at each of its calls, how many operands have a gradient then."""
+    found: dict[str, list[int]] = {method: [] for method in methods}
+    own = {method: getattr(module, f"{method}_attention") for method in methods}
+
+    def watched(method: str) -> Callable[..., Any]:
+        @functools.wraps(own[method])
+        def call(*operands: Any, **named: Any) -> Any:
+            tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
+            found[method].append(sum(tensor.grad is not None for tensor in tensors))
+            return own[method](*operands, **named)
+
+        return call
+
+    for method in methods:
+        setattr(module, f"{method}_attention", watched(method))
+    try:
+        yield found
+    finally:
+        for method in methods:
+            setattr(module, f"{method}_attention", own[method])
 
 
 def _measure(

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.support import fields, sequence, watch_products
@@ -163,7 +163,8 @@ def measured(
         student.gpu.inject_slowdown(
             factor=200, after_kernels=12 * sizes["num_layers"] * (warmup + 2) + 5, min_flops=2 * sizes["width"] ** 2
         )
-    with watch_products(student.gpu) as products, _blocks() as counts:
+    kind = module.CheckpointedTransformer
+    with watch_products(student.gpu) as products, _blocks() as counts, _forwards(kind) as forwards:
         rows = sequence(
             module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=warmup, **sizes),
             "measure_checkpointing()",
@@ -190,6 +191,7 @@ def measured(
     return {
         "flops": flops,
         "most_blocks": max(counts, default=0),
+        "forwards": forwards,
         "on_cpu": [fields(row, CheckpointingResult, "measure_checkpointing()[0], on the CPU") for row in on_cpu],
         "rows": [fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
         "truths": truths,
@@ -212,6 +214,27 @@ def _blocks() -> Iterator[list[int]]:
     handle = register_module_module_registration_hook(made)
     try:
         yield counts
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def _forwards(kind: type[nn.Module]) -> Iterator[list[list[dict[str, Any]]]]:
+    """Yield a list that gets, for each model of `kind`, what there is when each of its forward passes begins."""
+    forwards: list[list[dict[str, Any]]] = []
+    rows: weakref.WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = weakref.WeakKeyDictionary()
+
+    def begins(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(model, kind):
+            if model not in rows:
+                forwards.append(rows.setdefault(model, []))
+            needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+            gradients = sum(parameter.grad is not None for parameter in model.parameters())
+            rows[model].append({"input_requires_gradient": needed, "gradients": gradients})
+
+    handle = register_module_forward_pre_hook(begins)
+    try:
+        yield forwards
     finally:
         handle.remove()
 

@@ -151,20 +151,31 @@ class _Ballast(torch.autograd.Function):
 
 
 class _Loader:
-    """Batches on the CPU; for each pass, notes what the device holds whenever one is fetched, and after the last."""
+    """Batches on the CPU; for each pass, notes what the device holds whenever one is fetched, and after the last.
+
+    `passes` has what is allocated, `requested` what live tensors asked for: without the allocator's rounding.
+    """
 
     def __init__(self, sizes: Sequence[int], width: int, phases: list[str], phase: str) -> None:
         self.sizes, self.width, self.phases, self.phase = sizes, width, phases, phase
         self.passes: list[list[int]] = []
+        self.requested: list[list[int]] = []
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self.phases.append(self.phase)
         notes: list[int] = []
+        requested: list[int] = []
         self.passes.append(notes)
-        for size in self.sizes:
+        self.requested.append(requested)
+
+        def note() -> None:
             notes.append(torch.cuda.memory_allocated())
+            requested.append(int(torch.cuda.memory_stats()["requested_bytes.all.current"]))
+
+        for size in self.sizes:
+            note()
             yield torch.randn(size, self.width), torch.randn(size, self.width)
-        notes.append(torch.cuda.memory_allocated())
+        note()
 
 
 class _Watched(nn.Module):
@@ -214,6 +225,8 @@ def steady(student: Any, *, width: int, batches: Sequence[int], validation: Sequ
     return {
         "result": fields(result, LargeTraining, "train_large_model()"),
         "training_bytes": train_loader.passes,
+        "requested_bytes": train_loader.requested,
+        "sample_bytes": width * 4,
         "validation_bytes": val_loader.passes,
         "forwards": model.forwards,
         "training_afterwards": model.training,
