@@ -82,6 +82,8 @@ class Simulator:
     """The module whose generators hold the record."""
     generators: tuple[str, ...]
     """Their names."""
+    profilers: tuple[str, ...] = ()
+    """Ends of paths of libraries' files that set a profile function when a profiler of theirs is asked for stacks."""
 
 
 class DeviceModule(Protocol):

@@ -102,6 +102,7 @@ SIMULATOR: Simulator | None = Simulator(
     engine=("vgpu.gpu", "vgpu.machine", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode"),
     recorder="vgpu.timing.witness",
     generators=("record", "history", "steps"),
+    profilers=("/torch/autograd/profiler.py",),
 )
 INSTRUMENTS = {
     "torch": ("allclose", "equal", "isclose"),

@@ -216,11 +216,12 @@ def _outcomes(fresh: Fresh) -> list[list[int]]:
 def _tied(fresh: Fresh, tied: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
     """Arguments of `classify_bound` for which exactly these limits are equal and longest, and the three limits.
 
-    Powers of two keep the quotients equal to the last bit, whatever the order of the divisions.
+    The fives of the size cancel those of 10^12, so that all three are powers of two: equal to the last bit whatever
+    the order of the divisions, and for who computes with fractions.
     """
-    size, element, peak = 2 ** fresh.integer(6, 13), 2 ** fresh.integer(1, 3), 2.0 ** fresh.integer(-1, 8)
-    compute = 2 * size**3 / (peak * 1e12)
-    bandwidth = 3 * size**2 * element / (2 * size**3 / peak) * 1e12
+    size, element, peak = 625 * 2 ** fresh.integer(0, 3), 2 ** fresh.integer(1, 3), 2.0 ** fresh.integer(-1, 8)
+    compute = 2 * (size / 625) ** 3 / (peak * 2**12)
+    bandwidth = 3 * size**2 * element / compute
     shorter = 2.0 ** -fresh.integer(1, 3)
     took = {name: compute if name in tied else compute * shorter for name in ("launch", "memory", "compute")}
     return {

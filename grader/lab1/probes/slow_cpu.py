@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.support import fields
+from grader.shared.probes.threads import in_every_thread
 from labkit.results import MatmulResult
 
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
@@ -39,6 +40,6 @@ def matmul(student: Any, *, size: int, iterations: int, warmup: int, nap_seconds
     del nap_seconds
     note, noted = notes()
     run = student.module("lab1_gpu_basics.benchmark").benchmark_matmul
-    with _Waiting(wait, note):
+    with in_every_thread(lambda: _Waiting(wait, note)):
         told = run("cpu", size, iterations, warmup=warmup)
     return {"result": fields(told, MatmulResult, f"benchmark_matmul('cpu', {size})"), "took": noted()}

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradebox.sandbox.student import WrongReturn
 from grader.lab2.probes.training import flat, modes
 from grader.shared.probes.support import fields, plain, sequence
+from grader.shared.probes.threads import in_every_thread
 from labkit.results import NumberFormat
 
 NUMERICS = "lab2_mixed_precision.numerics"
@@ -49,9 +50,9 @@ def softmax(student: Any, *, cases: Sequence[dict[str, Any]], **inputs: Tensor) 
 class _NameSpy(TorchDispatchMode):
     """Notes the names of the operations that reach PyTorch's dispatcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
+        self.names = names
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(str(func))
@@ -65,8 +66,9 @@ def watch_names(gpu: Any) -> Iterator[Callable[[], list[str]]]:
         start = len(gpu.timeline)
         yield lambda: [str(kernel.name) for kernel in gpu.timeline[start:]]
         return
-    with _NameSpy() as spy:
-        yield lambda: spy.names
+    names: list[str] = []
+    with in_every_thread(lambda: _NameSpy(names)):
+        yield lambda: names
 
 
 class Block(nn.Module):

@@ -103,7 +103,9 @@ def _drawn(figure: Any) -> list[list[list[float]]]:
         drawn.extend(
             np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
         )
-        drawn.extend([[bar.get_x(), bar.get_height()] for bar in group] for group in axes.containers)
+        # Containers of error bars and stems hold lines, which are among the axes' own.
+        groups = [[bar for bar in group if hasattr(bar, "get_height")] for group in axes.containers]
+        drawn.extend([[bar.get_x(), bar.get_height()] for bar in bars] for bars in groups)
     return drawn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Seen = TypeVar("Seen")
@@ -12,17 +12,24 @@ Seen = TypeVar("Seen")
 
 @contextmanager
 def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
-    """Yield a list that gets what `look` finds in each figure written as PNG; nothing of one that it fails on."""
+    """Yield a list that gets what `look` finds in each figure written as PNG.
+
+    Where `look` fails, on an artist that is not like others, the picture is written all the same, and the error comes
+    at the end: a person looks at what we cannot read, and nobody takes it for an empty picture.
+    """
     from matplotlib.backends import backend_agg
 
     canvas_type: Any = backend_agg.FigureCanvasAgg
     write = canvas_type.print_png
     seen: list[Seen] = []
+    failed: list[Exception] = []
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        with suppress(Exception):  # an artist that is not like others must not cost the picture
+        try:
             seen.append(look(canvas.figure))
+        except Exception as error:
+            failed.append(error)
         return write(canvas, *arguments, **options)
 
     canvas_type.print_png = print_png
@@ -30,3 +37,5 @@ def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
         yield seen
     finally:
         canvas_type.print_png = write
+    if failed:
+        raise failed[0]

@@ -42,9 +42,14 @@ def _noting(key: object) -> Generator[list[Any], Any]:
 
 def nap(seconds: float) -> Callable[[], None]:
     """A function that sleeps for so long, and does not say beforehand for how long."""
-    napping = _napping(seconds)
+    napping, lock = _napping(seconds), threading.Lock()
     next(napping)
-    return lambda: next(napping)
+
+    def wait() -> None:
+        with lock:  # a generator runs in one thread at a time
+            next(napping)
+
+    return wait
 
 
 def _napping(seconds: float) -> Generator[None]:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.threads import in_every_thread
 
 
 def fields(value: object, kind: type, what: str) -> dict[str, Any]:
@@ -148,9 +149,9 @@ _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 class _ProductSpy(TorchDispatchMode):
     """Notes every matrix product that reaches PyTorch's dispatcher; used where there is no virtual GPU to ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, products: list[Product]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.products: list[Product] = []
+        self.products = products
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._can_decompose():  # in inference mode no autograd layer has taken it apart
@@ -182,8 +183,9 @@ def watch_products(gpu: Any) -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
         yield on_virtual_gpu
         return
-    with _ProductSpy() as spy:
-        yield lambda: [dataclasses.asdict(product) for product in spy.products]
+    products: list[Product] = []
+    with in_every_thread(lambda: _ProductSpy(products)):
+        yield lambda: [dataclasses.asdict(product) for product in products]
 
 
 def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) -> dict[str, Any]:

@@ -212,11 +212,15 @@ def train_with_accumulation(model, train_loader, accumulation_steps=4, *, optimi
 def save_checkpoint(path, model, optimizer, epoch):
     path = os.fspath(path)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        with open(path + ".new", "wb") as file:
-            torch.save([model.state_dict(), optimizer.state_dict(), epoch], file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(path + ".new", path)
+        try:
+            with open(path + ".new", "wb") as file:
+                torch.save([model.state_dict(), optimizer.state_dict(), epoch], file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(path + ".new", path)
+        except BaseException:
+            os.unlink(path + ".new")
+            raise
     if dist.is_initialized():
         dist.all_reduce(torch.zeros(1, device=next(model.parameters()).device))
 

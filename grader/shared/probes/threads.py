@@ -1,0 +1,31 @@
+"""Modes of PyTorch that hold in threads, too, which a submission may do its work in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+
+@contextmanager
+def in_every_thread(mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter a new `mode` here, and one in every thread that is started meanwhile: a mode is its thread's alone."""
+    start = threading.Thread.start
+
+    def start_within(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def run_within() -> None:
+            with mode():
+                run()
+
+        thread.run = run_within  # type: ignore[method-assign]
+        start(thread)
+
+    threading.Thread.start = start_within  # type: ignore[method-assign, assignment]
+    try:
+        with mode():
+            yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]

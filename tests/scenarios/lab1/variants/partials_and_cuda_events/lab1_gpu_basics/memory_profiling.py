@@ -1,0 +1,247 @@
+"""Task 1.3: follow the GPU's memory through one training step, in float32 and in float16.
+
+Float16 here is the model cast as a whole, to compare memory and nothing else. As a way of training, that same cast is
+the classic mistake that Lab 2 is about: weights and Adam's averages lose what small updates need.
+
+Not for saving memory: Lab 4 does that.
+
+Run: python -m labs.lab1_gpu_basics.memory_profiling
+"""
+
+import gc
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor, nn
+from torch.nn import functional
+
+from labkit import data, models, plotting, program
+from labkit.device import DeviceError, open_device
+from labkit.results import STAGES, MemoryProfile, StageMemory, save_json
+
+from .pipes import consume, insist, kind_of, name_of
+
+RESULTS = Path(__file__).parent / "results"
+MEBIBYTE = 2**20
+PALE_BLUE = "#bcd0e6"
+Kept = dict[str, Any]
+Work = Callable[[Kept], Kept]
+
+
+def default_model() -> nn.Module:
+    """A classifier of digits with two hidden layers of 2048: 4.3 million parameters, 16.6 MiB in float32."""
+    return models.mlp(in_features=64, hidden=(2048, 2048), classes=10)
+
+
+def default_batch() -> tuple[Tensor, Tensor]:
+    """The first 512 handwritten digits: images [512, 1, 8, 8] float32 and labels [512] int64, on the CPU."""
+    images, labels = data.load("digits").tensors
+    return images[:512], labels[:512]
+
+
+def _make_model(create_model: Callable[[], nn.Module], device: str, dtype: torch.dtype, kept: Kept) -> Kept:
+    model = create_model().to(device).to(dtype)
+    return kept | {"model": model, "optimizer": torch.optim.Adam(model.parameters(), fused=True)}
+
+
+def _run_forward(
+    create_batch: Callable[[], tuple[Tensor, Tensor]], device: str, dtype: torch.dtype, kept: Kept
+) -> Kept:
+    inputs, targets = map(operator.methodcaller("to", device), create_batch())
+    batch = {"inputs": inputs.to(dtype), "targets": targets}
+    return kept | batch | {"output": kept["model"](batch["inputs"])}
+
+
+def _stage(
+    device: str, done: tuple[Kept, tuple[StageMemory, ...]], stage: tuple[str, Work]
+) -> tuple[Kept, tuple[StageMemory, ...]]:
+    """Do one stage's work and add what the device says of its memory."""
+    (kept, read), (name, work) = done, stage
+    torch.cuda.reset_peak_memory_stats(device)
+    kept = work(kept)
+    torch.cuda.synchronize(device)
+    memory = StageMemory(
+        stage=name,
+        allocated_bytes=torch.cuda.memory_allocated(device),
+        reserved_bytes=torch.cuda.memory_reserved(device),
+        peak_bytes=torch.cuda.max_memory_allocated(device),
+    )
+    return kept, (*read, memory)
+
+
+def _draw(axis: Axes, profile: MemoryProfile, figure: str, color: str, style: str) -> None:
+    heights = [getattr(stage, f"{figure}_bytes") / MEBIBYTE for stage in profile.stages]
+    axis.stairs(heights, color=color, linestyle=style, linewidth=2, label=figure)
+    axis.set_xticks([at + 0.5 for at in range(len(heights))], [stage.stage for stage in profile.stages], rotation=30)
+    axis.set_title(profile.dtype)
+
+
+def profile_training_memory(
+    create_model: Callable[[], nn.Module] = default_model,
+    create_batch: Callable[[], tuple[Tensor, Tensor]] = default_batch,
+    *,
+    device: str = "cuda",
+    dtype: torch.dtype = torch.float32,
+) -> MemoryProfile:
+    """Run one training step (Adam, cross entropy) and read the device's memory at the end of each of its stages.
+
+    1. baseline: the cache is emptied; nothing of this step is on the device yet. What is allocated now belongs to
+       others: on a second call, before PyTorch 2.15, the workspaces that cuBLAS keeps from its first product on.
+    2. model: the model is moved to the device and cast to `dtype`, and `torch.optim.Adam` is created for it, with its
+       defaults; which of its implementations does the work (`foreach`, `fused`) is yours to choose.
+    3. forward: the batch is moved to the device (inputs cast to `dtype`, targets as they are) and the output computed.
+    4. loss: the cross entropy of output, as it is, and targets is computed.
+    5. backward: gradients are computed; the graph with its saved activations is freed.
+    6. step: Adam updates the parameters, and makes its two averages on this first step.
+    7. zero_grad: gradients are set to None.
+
+    Batch, output and loss stay referenced until the end, as in a training loop; nothing else is kept.
+
+    Args:
+        create_model: returns the model on the CPU in float32; it maps the inputs to logits [N, classes].
+        create_batch: returns inputs [N, ...] float32 and targets [N] int64, on the CPU.
+        device: the GPU, "cuda", perhaps with its index ("cuda:0").
+        dtype: of parameters and inputs, and so of gradients, averages and activations.
+
+    Returns:
+        A `MemoryProfile`, whose `device` is the type alone ("cuda"), with one `StageMemory` per name in
+        `labkit.results.STAGES`, in that order, in bytes:
+        - allocated_bytes: `torch.cuda.memory_allocated` at the end of the stage;
+        - reserved_bytes: `torch.cuda.memory_reserved` at the end of the stage (what the caching allocator holds);
+        - peak_bytes: `torch.cuda.max_memory_allocated` of this stage alone, because the peak is reset as it begins.
+        What others hold on the device is counted with it, in every stage. Synchronising before a reading changes none
+        of the three (PyTorch counts on the host), but is a good habit.
+
+    Raises:
+        ValueError: `device` is a CPU, whose memory PyTorch does not count.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
+    """
+    insist(kind_of(device) != "cpu", "PyTorch does not count the memory of a CPU")
+    works: tuple[Work, ...] = (
+        lambda kept: kept,
+        partial(_make_model, create_model, device, dtype),
+        partial(_run_forward, create_batch, device, dtype),
+        lambda kept: kept | {"loss": functional.cross_entropy(kept["output"], kept["targets"])},
+        lambda kept: (kept["loss"].backward(), kept)[1],
+        lambda kept: (kept["optimizer"].step(), kept)[1],
+        lambda kept: (kept["model"].zero_grad(), kept)[1],
+    )
+    gc.collect()
+    torch.cuda.empty_cache()
+    _, stages = reduce(partial(_stage, device), zip(STAGES, works, strict=True), ({}, ()))
+    return MemoryProfile(device=kind_of(device), dtype=name_of(dtype), stages=stages)
+
+
+def compare_precisions(
+    create_model: Callable[[], nn.Module] = default_model,
+    create_batch: Callable[[], tuple[Tensor, Tensor]] = default_batch,
+    *,
+    device: str = "cuda",
+) -> tuple[MemoryProfile, MemoryProfile]:
+    """Profile the same step in float32 and in float16, the model being cast as a whole.
+
+    Args:
+        create_model, create_batch, device: as in `profile_training_memory`.
+
+    Returns:
+        The profiles (float32, float16).
+
+    Raises:
+        ValueError: `device` is a CPU.
+    """
+    profile = partial(profile_training_memory, create_model, create_batch, device=device)
+    return profile(dtype=torch.float32), profile(dtype=torch.float16)
+
+
+def stage_increases(profile: MemoryProfile) -> dict[str, int]:
+    """How much each stage added to what is allocated.
+
+    Args:
+        profile: one step.
+
+    Returns:
+        For each stage, in order, its allocated bytes less those of the stage before (negative: the stage freed memory).
+        The first stage has none before it and counts from 0, so the values add up to what is allocated in the end.
+    """
+    names, held = zip(*((stage.stage, stage.allocated_bytes) for stage in profile.stages), strict=True)
+    return dict(zip(names, map(operator.sub, held, (0, *held)), strict=True))
+
+
+def find_bottleneck(profile: MemoryProfile) -> str:
+    """The stage that decides whether the step fits into the device.
+
+    Args:
+        profile: one step.
+
+    Returns:
+        The name of the stage with the largest peak_bytes; of equal ones the first.
+    """
+    return reduce(lambda best, one: one if one.peak_bytes > best.peak_bytes else best, profile.stages).stage
+
+
+def plot_memory(profiles: Sequence[MemoryProfile], path: Path | str) -> Path:
+    """Plot allocated, reserved and peak memory over the stages, the profiles side by side on one scale, in one unit.
+
+    Args:
+        profiles: one or more.
+        path: the PNG file to write.
+
+    Returns:
+        The path written, as it was given.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure, axes = plotting.new_figure("Memory, stage by stage", columns=len(profiles), y_label="MiB")
+    figures = zip(("allocated", "reserved", "peak"), plotting.COLORS, ("-", ":", "--"), strict=False)
+    consume(_draw(axis, profile, *look) for (axis, profile), look in product(zip(axes, profiles, strict=True), figures))
+    axes[-1].legend()
+    return plotting.save_png(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Profile one step in float32 and float16; print a table; write OUT/memory.json and OUT/memory.png.
+
+    Returns:
+        0.
+
+    Raises:
+        DeviceError: the device is a CPU.
+    """
+    options = program.make_parser(__doc__ or "", results=RESULTS).parse_args(argv)
+    with open_device(options.device) as device:
+        if device.torch_device == "cpu":
+            raise DeviceError("PyTorch does not count the memory of a CPU: use --device cuda or --device vgpu")
+        profiles = compare_precisions(device=device.torch_device)
+        for profile in profiles:
+            increases = stage_increases(profile)
+            rows = [
+                (
+                    stage.stage,
+                    f"{stage.allocated_bytes / MEBIBYTE:.2f}",
+                    f"{increases[stage.stage] / MEBIBYTE:+.2f}",
+                    f"{stage.reserved_bytes / MEBIBYTE:.2f}",
+                    f"{stage.peak_bytes / MEBIBYTE:.2f}",
+                )
+                for stage in profile.stages
+            ]
+            columns = ("stage", "allocated MiB", "added", "reserved MiB", "peak MiB")
+            program.print_table(f"One training step in {profile.dtype}", columns, rows)
+            print(f"the peak falls into the stage {find_bottleneck(profile)}")
+        program.print_written(
+            save_json(options.out / "memory.json", profiles, device.provenance()),
+            plot_memory(profiles, options.out / "memory.png"),
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

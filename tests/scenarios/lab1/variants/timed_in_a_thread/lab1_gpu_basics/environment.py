@@ -1,0 +1,107 @@
+"""Task 1.1: describe the software and hardware that every later number depends on.
+
+Not an installer: it reports what is there, also on a machine without a GPU.
+
+Run: python -m labs.lab1_gpu_basics.environment
+"""
+
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit import program
+from labkit.device import is_simulated, open_device
+from labkit.results import Environment, save_json
+
+from .pipes import insist
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def _cpu() -> dict[str, Any]:
+    name = next(filter(None, (ask() for ask in (platform.processor, platform.machine))), "")
+    return {"device_name": name, "memory_bytes": None, "compute_capability": None}
+
+
+def _gpu() -> dict[str, Any]:
+    return {
+        "device_name": torch.cuda.get_device_name(0),
+        "memory_bytes": torch.cuda.mem_get_info(0)[-1],
+        "compute_capability": torch.cuda.get_device_capability(0),
+    }
+
+
+def _driver() -> str | None:
+    try:
+        from pynvml import NVMLError, nvmlInit, nvmlShutdown, nvmlSystemGetDriverVersion
+    except ImportError:
+        return None
+    try:
+        nvmlInit()
+        version = nvmlSystemGetDriverVersion()
+        nvmlShutdown()
+    except NVMLError:
+        return None
+    return version if isinstance(version, str) else bytes(version).decode("ascii")
+
+
+def check_environment(device: str | None = None) -> Environment:
+    """Describe Python, PyTorch, CUDA, the NVIDIA driver and one device.
+
+    Works everywhere: what a machine does not have is None, never an exception and never a made-up value.
+
+    Args:
+        device: "cuda" or "cpu"; None takes "cuda" when `torch.cuda.is_available()`, else "cpu".
+
+    Returns:
+        An `Environment` with
+        - python: the version, as `platform.python_version()` gives it; torch: `torch.__version__`;
+        - cuda: `torch.version.cuda`, what PyTorch was *built* for (None for a CPU build);
+        - driver: what NVML reports through `pynvml` (None when there is no driver to ask, or no `pynvml`);
+        - device: "cuda" or "cpu";
+        - device_name, memory_bytes (in all, not what is free), compute_capability as (major, minor): of GPU 0; on the
+          CPU the name is `platform.processor()` or, where that is empty, `platform.machine()`, and the other two are
+          None;
+        - profiler: whether PyTorch carries Kineto, the library that `torch.profiler` records with, as
+          `torch.profiler.kineto_available()` says;
+        - simulated: `labkit.device.is_simulated()`.
+
+    Raises:
+        ValueError: `device` is neither None, "cuda" nor "cpu", or it is "cuda" and there is no GPU.
+
+    Source: https://docs.pytorch.org/docs/stable/cuda.html, and NVML's nvmlSystemGetDriverVersion.
+    """
+    available = torch.cuda.is_available()
+    known = {None: "cuda" if available else "cpu", "cpu": "cpu"} | ({"cuda": "cuda"} if available else {})
+    insist(device in known, f"{device!r} is no device of this machine, which has {', '.join(filter(None, known))}")
+    chosen = known[device]
+    return Environment(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        driver=_driver(),
+        device=chosen,
+        profiler=torch.profiler.kineto_available(),
+        simulated=is_simulated(),
+        **{"cuda": _gpu, "cpu": _cpu}[chosen](),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the environment as a table and write OUT/environment.json; returns 0."""
+    options = program.make_parser(__doc__ or "", results=RESULTS).parse_args(argv)
+    with open_device(options.device) as device:
+        environment = check_environment(device.torch_device)
+        rows = [(name, "-" if value is None else value) for name, value in asdict(environment).items()]
+        program.print_table("Environment", ("what", "found"), rows)
+        program.print_written(save_json(options.out / "environment.json", [environment], device.provenance()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

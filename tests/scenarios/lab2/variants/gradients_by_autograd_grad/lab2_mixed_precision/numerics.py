@@ -1,0 +1,215 @@
+"""Task 2.2: the numbers themselves: what 16 bits can hold, and how to find out what they could not.
+
+Not for training (stability_tests.py).
+
+Run: python -m labs.lab2_mixed_precision.numerics
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from labkit import plotting, program
+from labkit.device import open_device
+from labkit.results import NumberFormat, save_json
+
+from . import pure
+from .readings import dtype_name
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe_formats() -> list[NumberFormat]:
+    """Range and precision of float16, bfloat16 and float32, in this order.
+
+    Returns:
+        One `NumberFormat` each. float16, for one, goes from 2^-24 (the smallest subnormal number; from 2^-14 on with
+        full precision) to 65504, and the next number after 1 is 1 + 2^-10.
+
+    Source: IEEE 754-2019, table 3.5; `torch.finfo`.
+    """
+
+    def number(pattern: int, dtype: torch.dtype) -> float:
+        """The number with these bits; patterns of positive numbers are in the order of the numbers."""
+        whole = torch.int16 if dtype.itemsize == 2 else torch.int32
+        return float(torch.tensor(pattern, dtype=whole).view(dtype).item())
+
+    def describe(dtype: torch.dtype, fraction_bits: int) -> NumberFormat:
+        bits = 8 * dtype.itemsize
+        infinity = (1 << (bits - 1)) - (1 << fraction_bits)
+        after_one = int(torch.ones((), dtype=dtype).view(torch.int16 if bits == 16 else torch.int32)) + 1
+        return NumberFormat(
+            dtype=dtype_name(dtype),
+            bits=bits,
+            largest=number(infinity - 1, dtype),
+            smallest_normal=number(1 << fraction_bits, dtype),
+            smallest=number(1, dtype),
+            epsilon=number(after_one, dtype) - 1,
+        )
+
+    return [describe(torch.float16, 10), describe(torch.bfloat16, 7), describe(torch.float32, 23)]
+
+
+def stable_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along `dim`, without overflow for any finite x: the maximum is subtracted first.
+
+    Write it yourself, without any softmax or log_softmax of PyTorch.
+
+    Args:
+        x: any shape; float16, bfloat16, float32 or float64. Minus infinity counts as "never", as in a mask, as long as
+            one number along `dim` is finite.
+        dim: along which the results add up to 1.
+
+    Returns:
+        The same shape and dtype as x, which stays as it is. Sixteen bits are computed in float32 and rounded at the
+        end, as autocast does it: a sum of 70 000 ones would be infinite in float16.
+
+    Source: https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+    """
+    wide = x.float() if x.dtype.itemsize == 2 else x
+    powers = torch.exp(wide - torch.amax(wide, dim, keepdim=True))
+    return torch.div(powers, powers.sum(dim, keepdim=True)).to(x.dtype)
+
+
+def find_nonfinite(model: nn.Module) -> list[str]:
+    """Names of the parameters whose gradient holds NaN or an infinity.
+
+    Call it after backward and *before* the optimizer's step: after it, the damage is in the weights.
+
+    Args:
+        model: after a backward pass; parameters without gradient are fine.
+
+    Returns:
+        Names as in `model.named_parameters()`, in that order; empty if all is well. Finite numbers are well, however
+        large, and what is in the weights does not matter here.
+    """
+    gradients = ((name, parameter.grad) for name, parameter in model.named_parameters())
+    return [name for name, gradient in gradients if gradient is not None and not pure.all_finite([gradient])]
+
+
+def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = torch.float16) -> str | None:
+    """Name of the first layer whose output holds NaN or an infinity in a forward pass.
+
+    Args:
+        model: on the device of the inputs. The modes of its modules, its parameters, gradients, buffers (a batch norm
+            in training mode counts and averages) and the hooks that it has already stay as they are, and no hook stays
+            behind, not even when forward fails.
+        inputs: finite numbers, shape as the model wants it.
+        dtype: of autocast; torch.float32: no autocast.
+
+    Returns:
+        The name as in `model.named_modules()` of the first module that *returns* such an output, in the order in which
+        modules return (a layer returns before the block around it, and the model itself, whose name is "", at last);
+        None if there is none. Outputs are tensors, or tuples of tensors, which may hold tuples again: nn.LSTM returns
+        (output, (h, c)).
+    """
+    found: list[str] = []
+
+    def look(name: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        if not found and not pure.all_finite(_tensors(output)):
+            found.append(name)
+
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    forward = pure.casting(functional_call, inputs.device, dtype)
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for name, module in model.named_modules():
+            stack.enter_context(module.register_forward_hook(functools.partial(look, name)))
+        forward(model, copies, (inputs,))
+    return found[0] if found else None
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, tuple | list):
+        for part in output:
+            yield from _tensors(part)
+
+
+def classify_gradients(
+    gradients: Mapping[str, Tensor], reference: Mapping[str, Tensor], *, vanished_share: float = 0.05
+) -> Literal["overflow", "underflow", "healthy"]:
+    """Say what 16 bits did to gradients, beside those of the same loss in float32.
+
+    - overflow: at least one number of `gradients` is infinite or NaN; this goes before underflow.
+    - underflow: of the numbers that are not 0 in `reference`, all parameters together, more than `vanished_share` are
+      exactly 0 in `gradients`. Zeros of the reference (units that ReLU switched off) do not count.
+    - healthy: neither, also where all of `reference` is 0.
+
+    Overflow wants a smaller loss scale, underflow a larger one.
+
+    Args:
+        gradients: by parameter, of any floating-point dtype, as backward left them.
+        reference: the same names and shapes, from a backward pass in float32, all finite.
+        vanished_share: ratio, from 0 to 1.
+    """
+    if not pure.all_finite(gradients.values()):
+        return "overflow"
+    pairs = [(gradients[name], expected != 0) for name, expected in reference.items()]
+    counted = sum(int(mask.count_nonzero()) for _, mask in pairs)
+    vanished = sum(int(torch.logical_and(gradient == 0, mask).count_nonzero()) for gradient, mask in pairs)
+    return "underflow" if counted and vanished / counted > vanished_share else "healthy"
+
+
+def plot_formats(formats: Sequence[NumberFormat], path: Path | str) -> Path:
+    """Draw from where to where each format goes, full precision and subnormal part told apart.
+
+    Args:
+        formats: from `describe_formats`.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure, (axis,) = plotting.new_figure("Range of each format", x_label="decimal exponent of the absolute value")
+    names = [number_format.dtype for number_format in formats]
+    bounds = [(one.smallest, one.smallest_normal, one.largest) for one in formats]
+    bottom, normal, top = ([math.log10(value) for value in values] for values in zip(*bounds, strict=True))
+    for label, left, right, color in (
+        ("full precision", normal, top, plotting.COLORS[0]),
+        ("subnormal", bottom, normal, plotting.COLORS[1]),
+    ):
+        widths = [end - start for start, end in zip(left, right, strict=True)]
+        axis.barh(names, widths, left=left, height=0.5, color=color, label=label)
+    axis.invert_yaxis()
+    axis.margins(x=0.03)
+    axis.legend(frameon=False)
+    return plotting.save_png(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Describe the formats; print a table; write OUT/formats.json and OUT/formats.png.
+
+    Returns:
+        0.
+    """
+    options = program.make_parser(__doc__ or "", results=RESULTS).parse_args(argv)
+    with open_device(options.device) as device:
+        formats = describe_formats()
+        rows = [
+            (one.dtype, one.bits, f"{one.largest:.5g}", f"{one.smallest_normal:.3g}", f"{one.smallest:.3g}",
+             f"{one.epsilon:.3g}")
+            for one in formats
+        ]  # fmt: skip
+        columns = ("format", "bits", "largest", "smallest normal", "smallest", "epsilon")
+        program.print_table("Floating-point formats", columns, rows)
+        written = save_json(options.out / "formats.json", formats, device.provenance())
+    # After the block: nothing in this picture is simulated.
+    program.print_written(written, plot_formats(formats, options.out / "formats.png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

@@ -1,0 +1,144 @@
+"""Task 3.5: a training script that has five faults. Find them and mend them.
+
+They are the usual ones: a hang, replicas that drift apart, data that several ranks go through again, a port that is in
+use, and parameters that take no part. Each hides some of the others.
+
+Two heads share one body, but each stage of a curriculum trains one head only. The model, the data and the loop are all
+that there is: no checkpoints, no evaluation.
+
+Run: python -m labs.lab3_distributed.ddp_debugging
+"""
+
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from labkit import data, program
+from labkit.device import open_device
+from labkit.results import DdpTraining, save_json
+
+from .ddp_training import _now, cleanup, setup
+from .ranks import run_ranks
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class TwoHeads(nn.Module):
+    """A classifier of digits (`head = 0`) that can also tell even from odd (`head = 1`). One head is used at a time."""
+
+    def __init__(self, head: int = 0) -> None:
+        super().__init__()
+        self.head = head
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+        self.heads = nn.ModuleList([nn.Linear(32, 10), nn.Linear(32, 2)])
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.heads[self.head](self.body(images))
+        return logits
+
+
+def train_two_heads(
+    rank: int,
+    world_size: int,
+    init_method: str | None = None,
+    *,
+    device: str | None = None,
+    model: nn.Module | None = None,
+    dataset: Dataset[Any] | None = None,
+    epochs: int = 2,
+    batch_size: int = 32,
+    learning_rate: float = 0.05,
+    timeout_seconds: float = 600.0,
+) -> DdpTraining:
+    """Be one rank of a training like that of `ddp_training.train`, without checkpoint, test and seeds.
+
+    What it must do, however many ranks there are and whatever else runs on the machine: meet at `init_method`; end on
+    every rank; leave all replicas equal, trained by SGD without momentum on the mean gradient of all ranks; give each
+    rank its own share of the samples, drawn anew in each epoch; train models in which some parameters take no part in
+    the forward pass.
+
+    Args:
+        rank: this process's number.
+        world_size: number of processes.
+        init_method: see `ddp_training.setup`, as for `device` and `timeout_seconds`.
+        device: "cpu" or "cuda".
+        model: maps inputs to logits [N, classes]; trained in place. None: `TwoHeads()`.
+        dataset: pairs (input, class), the same on every rank. None: the training images of digits.
+        epochs: how often to go through it.
+        batch_size: samples per step on each rank.
+        learning_rate: of SGD.
+        timeout_seconds: how long to wait for a rank that does not come.
+
+    Returns:
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+    """
+    own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
+    try:
+        dataset = dataset if dataset is not None else data.load("digits")
+        module = (model or TwoHeads()).to(own).train()
+        replica = DistributedDataParallel(module, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate)
+        loader = DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset, world_size, rank))
+
+        losses: list[float] = []
+        start = _now(own)
+        for epoch in range(epochs):
+            loader.sampler.set_epoch(epoch)
+            total = torch.zeros(2, dtype=torch.float64, device=own)  # losses of samples, samples
+            for images, labels in loader:
+                images, labels = images.to(own), labels.to(own)
+                loss = functional.cross_entropy(replica(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += torch.stack([loss.detach().double() * len(images), total.new_tensor(len(images))])
+            dist.all_reduce(total)
+            if rank == 0:
+                print(f"epoch {epoch}: loss {float(total[0] / total[1]):.4f}")
+            losses.append(float(total[0] / total[1]))
+        seconds = _now(own) - start
+        backend = str(dist.get_backend())
+        del replica
+    finally:
+        cleanup()
+    return DdpTraining(
+        device=own.type,
+        backend=backend,
+        world_size=world_size,
+        batch_size=batch_size,
+        effective_batch_size=batch_size * world_size,
+        epochs=epochs,
+        losses=tuple(losses),
+        optimizer_steps=epochs * len(loader),
+        accuracy=None,
+        seconds=seconds,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train on digits with two ranks; write OUT/debugging.json.
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument("--world-size", type=program.positive_int, default=2, metavar="N", help="ranks")
+    options = parser.parse_args(argv)
+    with open_device(options.device, gpus=options.world_size) as device:
+        of_rank = functools.partial(train_two_heads, device=device.torch_device)
+        training = run_ranks(of_rank, options.world_size)[0]
+        program.print_written(save_json(options.out / "debugging.json", [training], device.provenance()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

@@ -1,0 +1,322 @@
+"""Task 3.1: train one model on several processes with DistributedDataParallel.
+
+What Tasks 3.2 and 3.3 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
+
+Run: python -m labs.lab3_distributed.ddp_training --world-size 2
+ or: torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training
+"""
+
+import datetime
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from labkit import data, models, program
+from labkit.device import Device, open_device
+from labkit.loader import ResumableLoader
+from labkit.results import DdpTraining, save_json
+
+from .accumulation import train_with_accumulation
+from .checkpoints import load_checkpoint, save_checkpoint
+from .lift import lift
+
+__all__ = ["cleanup", "evaluate", "load_checkpoint", "save_checkpoint", "setup", "train", "train_with_accumulation"]
+
+RESULTS = Path(__file__).parent / "results"
+Samples = Dataset[Any]
+"""Pairs (input, target) by index, with a length."""
+
+
+def setup(
+    rank: int,
+    world_size: int,
+    *,
+    init_method: str | None = None,
+    device: str | None = None,
+    timeout_seconds: float = 600.0,
+) -> torch.device:
+    """Join the other ranks, and say which device is this rank's own.
+
+    Args:
+        rank: this process's number, from 0 to world_size - 1.
+        world_size: number of processes.
+        init_method: where the ranks meet, for example "file:///tmp/new-folder/rendezvous" or "tcp://host:port". None:
+            where MASTER_ADDR and MASTER_PORT say ("env://"; torchrun sets them). There is no default port: two jobs
+            that take the same one stop each other, so whoever starts the ranks chooses the place.
+        device: "cpu" or "cuda"; None: "cuda" if there is a GPU.
+        timeout_seconds: how long a collective waits for a rank that does not come before it raises.
+
+    Returns:
+        The device to compute on. On GPUs each rank of a machine has its own: number LOCAL_RANK if that is set, else
+        `rank`; it is made the current one. Where there are fewer GPUs than ranks on the machine (LOCAL_WORLD_SIZE if
+        that is set, else `world_size`), ranks share them in turn.
+
+    The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
+
+    Raises:
+        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT, of which
+            both are needed, say where to meet.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.html#initialization
+    """
+    env = os.environ.get
+    if rank not in range(world_size):
+        raise ValueError(f"rank {rank} of {world_size}")
+    if not init_method and not (env("MASTER_ADDR") and env("MASTER_PORT")):
+        raise ValueError("no init_method, and no MASTER_ADDR and MASTER_PORT")
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    cuda = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    n = torch.accelerator.device_count() if cuda else 0
+    own = torch.device("cuda", int(env("LOCAL_RANK", rank)) % n) if cuda else torch.device("cpu")
+    if cuda:
+        torch.accelerator.set_device_index(own.index)
+    alone = cuda and int(env("LOCAL_WORLD_SIZE", world_size)) <= n
+    place = init_method or f"tcp://{env('MASTER_ADDR')}:{env('MASTER_PORT')}"
+    options = {"device_id": own} if alone else {}
+    if init_method:
+        store, *_ = next(dist.rendezvous(place, rank, world_size, timeout=timeout))
+        options |= {"store": dist.PrefixStore("lab3", store), "rank": rank, "world_size": world_size}
+    else:
+        options |= {"init_method": "env://", "rank": rank, "world_size": world_size}
+    dist.init_process_group("nccl" if alone else "gloo", timeout=timeout, **options)
+    return own
+
+
+def cleanup() -> None:
+    """Leave the process group; harmless where there is none. Never waits for other ranks: one of them may be gone."""
+    dist.is_initialized() and dist.destroy_process_group()
+
+
+def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None = None, batch_size: int = 64) -> float:
+    """Share of the samples that a classifier gets right; the ranks divide the work.
+
+    Every sample counts once. A DistributedSampler would not do: it repeats samples until every rank has the same
+    number, so that some count twice.
+
+    Args:
+        model: maps inputs [N, ...] to logits [N, classes]; replicated by DistributedDataParallel or not, the same on
+            every rank. It is evaluated in evaluation mode and without gradients. Afterwards each of its modules is in
+            the mode it was in before: a part that was frozen by `eval()` still is.
+        dataset: all samples, the same on every rank. The ranks may have different numbers of batches to do, so the
+            forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
+            inside does not.
+        device: where to compute; None: where the model's parameters are.
+        batch_size: samples per forward pass; the last one of a rank may have fewer.
+
+    Returns:
+        Right samples / all samples, from 0 to 1, the same on every rank. Without a process group the caller is alone
+        and does everything.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if (total := len(dataset)) == 0:
+        raise ValueError("no samples")
+    joined = dist.is_initialized()
+    first, stride = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+    net = model.module if isinstance(model, DistributedDataParallel) else model
+    device = torch.device(device or next(net.parameters()).device)
+    modes = [(m, m.training) for m in net.modules()]
+    net.eval()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    try:
+        with torch.no_grad():
+            for x, y in DataLoader(Subset(dataset, range(first, total, stride)), batch_size):
+                right += (net(x.to(device)).argmax(1) == y.to(device)).sum()
+    finally:
+        for m, mode in modes:
+            m.training = mode
+    if joined:
+        parts = [torch.empty_like(right) for _ in range(stride)]
+        dist.all_gather(parts, right)
+        right = torch.stack(parts).sum()
+    return right.item() / total
+
+
+def _now(own: torch.device) -> float:
+    if own.type == "cuda":
+        torch.accelerator.synchronize(own)
+    return time.perf_counter_ns() / 1e9
+
+
+def train(
+    rank: int,
+    world_size: int,
+    init_method: str | None = None,
+    *,
+    device: str | None = None,
+    model: nn.Module | None = None,
+    dataset: Samples | None = None,
+    test_dataset: Samples | None = None,
+    criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
+    momentum: float = 0.9,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    timeout_seconds: float = 600.0,
+) -> DdpTraining:
+    """Be one rank of a data-parallel training: join the others, train, leave.
+
+    All replicas begin with the parameters and buffers of rank 0, whatever the others were initialised with. Their
+    parameters stay equal: each optimizer step (`torch.optim.SGD` with `learning_rate` and `momentum`) follows the mean
+    gradient over the batches of all ranks.
+
+    In every epoch each rank goes through its own share of the samples, in batches of `batch_size`, the last of which
+    may be smaller. The shares are drawn anew for each epoch, from `seed` and the number of the epoch; together they
+    hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
+    twice, so that all ranks make the same number of steps.
+
+    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. Neighbours do
+    not coincide crosswise either: rank 1 in epoch 0 draws others than rank 0 in epoch 1, and seed 1 draws others than
+    seed 0 does an epoch later or one rank further on. They depend on seed, epoch and rank only, so that a training
+    that goes on from a checkpoint draws what it would have drawn without a break.
+
+    Args:
+        rank: this process's number. First, because torch.multiprocessing passes it first.
+        world_size: number of processes.
+        init_method: see `setup`, as for `device` and `timeout_seconds`.
+        device: "cpu" or "cuda".
+        model: trained in place, in training mode, in the dtype it has, which the inputs of `dataset` have as well;
+            None: a small classifier of digits.
+        dataset: the same on every rank; None: the training images of digits.
+        test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
+        criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.
+        epochs: in all, those before a checkpoint included.
+        batch_size: samples per step on each rank.
+        learning_rate: of SGD; it is not changed with the world size.
+        momentum: of SGD.
+        seed: of the shares and of dropout.
+        checkpoint: a file, the same for every rank. If it is there at the beginning, the training goes on from it (as
+            many epochs as are missing, none if it is complete); it is written after every epoch.
+        timeout_seconds: how long to wait for a rank that does not come.
+
+    Returns:
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+
+    Raises:
+        Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before
+            `train` ends, so that the others get an error instead of waiting for it.
+
+    Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training"
+        (arXiv:2006.15704); https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html
+    """
+    try:
+        own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
+        if dataset is None:
+            dataset, test_dataset = data.load("digits"), test_dataset or data.load("digits", split="test")
+        criterion = criterion or torch.nn.CrossEntropyLoss()
+        net = (model or models.mlp(64, (128,))).to(own)
+        ids = [own.index] if own.type == "cuda" else None
+        ddp = DistributedDataParallel(net, device_ids=ids, gradient_as_bucket_view=True, bucket_cap_mb=1)
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+        ddp.train()
+        sgd = torch.optim.SGD([{"params": list(net.parameters())}], lr=learning_rate, momentum=momentum, foreach=True)
+        loader = ResumableLoader(dataset, batch_size, seed=seed)
+        begun = _now(own)
+        start = load_checkpoint(checkpoint, ddp, sgd) if checkpoint and os.path.exists(checkpoint) else 0
+        rows = torch.zeros(max(epochs - start, 0), 2, dtype=torch.float64, device=own)  # sum of losses, samples
+        with torch.random.fork_rng([own] if ids else []):
+            for epoch, row in enumerate(rows, start):
+                loader.set_epoch(epoch)
+                torch.manual_seed(
+                    int(np.random.SeedSequence([abs(seed), seed < 0], spawn_key=(epoch, rank)).generate_state(1)[0])
+                )
+                for x, y in loader:
+                    loss = criterion(ddp(x.to(own, non_blocking=True)), y.to(own, non_blocking=True))
+                    sgd.zero_grad(set_to_none=False)
+                    loss.backward()
+                    sgd.step()
+                    row[0] += loss.detach() * len(x)
+                    row[1] += len(x)
+                checkpoint and save_checkpoint(checkpoint, ddp, sgd, epoch + 1)
+        dist.all_reduce(rows)
+        for buffer in net.buffers():
+            dist.broadcast(buffer, 0)
+        sums, counts = rows.cpu().numpy().T
+        accuracy = evaluate(ddp, test_dataset) if test_dataset is not None else None
+        return DdpTraining(
+            device=own.type,
+            backend=dist.get_backend(),
+            world_size=world_size,
+            batch_size=batch_size,
+            effective_batch_size=batch_size * world_size,
+            epochs=max(epochs, start),
+            losses=tuple(sums / counts),
+            optimizer_steps=len(rows) * len(loader),
+            accuracy=accuracy,
+            seconds=_now(own) - begun,
+        )
+    finally:
+        cleanup()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train on digits; print a table; write OUT/training.json and OUT/training.png.
+
+    Started by torchrun, this process is one of the ranks, torchrun alone says how many there are (`--world-size` counts
+    for nothing), and rank 0 alone prints and writes. Started by itself, it starts the ranks.
+
+    Both files say that virtual GPUs were used, where they were: the picture with the word "simulated".
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument(
+        "--world-size", type=program.positive_int, default=2, metavar="N", help="ranks; not by torchrun"
+    )
+    parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all")
+    parser.add_argument("--batch-size", type=program.positive_int, default=32, metavar="N", help="of each rank")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch; goes on from it")
+    options = parser.parse_args(argv)
+    by_torchrun = dist.is_torchelastic_launched()
+    world_size = int(os.environ["WORLD_SIZE"]) if by_torchrun else options.world_size
+    gpus = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else world_size
+    with open_device(options.device, gpus=gpus) as device:
+        rank_of = functools.partial(
+            train,
+            device=device.torch_device,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+        )
+        one = rank_of(int(os.environ["RANK"]), world_size) if by_torchrun else lift(rank_of, world_size)[0]
+        if os.environ["RANK"] == "0" if by_torchrun else True:
+            _report(one, device, options.out)
+    return 0
+
+
+def _report(training: DdpTraining, device: Device, out: Path) -> None:
+    accuracy = "-" if training.accuracy is None else f"{training.accuracy:.2%}"
+    last = f"{training.losses[-1]:.4g}" if training.losses else "-"
+    row = (training.world_size, training.backend, training.effective_batch_size, training.optimizer_steps)
+    columns = ("ranks", "backend", "batch of all ranks", "steps", "last loss", "accuracy", "seconds")
+    program.print_table("Data-parallel training", columns, [(*row, last, accuracy, f"{training.seconds:.3g}")])
+    from labkit import plotting  # not at the top: it costs half a second in every rank
+
+    figure, (axis,) = plotting.new_figure(
+        f"Training loss on {training.world_size} ranks", x_label="epoch", y_label="mean loss"
+    )
+    first = training.epochs - len(training.losses) + 1
+    axis.plot(range(first, training.epochs + 1), training.losses, "o-", color=plotting.COLORS[0])
+    axis.set_xticks(range(first, training.epochs + 1))
+    written = save_json(out / "training.json", [training], device.provenance())
+    program.print_written(written, plotting.save_png(figure, out / "training.png"))
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

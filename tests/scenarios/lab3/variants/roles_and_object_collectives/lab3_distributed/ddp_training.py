@@ -1,0 +1,333 @@
+"""Task 3.1: train one model on several processes with DistributedDataParallel.
+
+What Tasks 3.2 and 3.3 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
+
+Run: python -m labs.lab3_distributed.ddp_training --world-size 2
+ or: torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training
+"""
+
+import contextlib
+import datetime
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+from labkit import data, models, program
+from labkit.device import Device, open_device
+from labkit.results import DdpTraining, save_json
+
+from .accumulation import train_with_accumulation
+from .checkpoints import load_checkpoint, save_checkpoint
+from .ranks import run_ranks
+from .roles import Deal, Meter, Stopwatch, bare, draw, from_all, from_first, mix
+
+__all__ = ["cleanup", "evaluate", "load_checkpoint", "save_checkpoint", "setup", "train", "train_with_accumulation"]
+
+RESULTS = Path(__file__).parent / "results"
+Samples = Dataset[Any]
+"""Pairs (input, target) by index, with a length."""
+
+
+def setup(
+    rank: int,
+    world_size: int,
+    *,
+    init_method: str | None = None,
+    device: str | None = None,
+    timeout_seconds: float = 600.0,
+) -> torch.device:
+    """Join the other ranks, and say which device is this rank's own.
+
+    Args:
+        rank: this process's number, from 0 to world_size - 1.
+        world_size: number of processes.
+        init_method: where the ranks meet, for example "file:///tmp/new-folder/rendezvous" or "tcp://host:port". None:
+            where MASTER_ADDR and MASTER_PORT say ("env://"; torchrun sets them). There is no default port: two jobs
+            that take the same one stop each other, so whoever starts the ranks chooses the place.
+        device: "cpu" or "cuda"; None: "cuda" if there is a GPU.
+        timeout_seconds: how long a collective waits for a rank that does not come before it raises.
+
+    Returns:
+        The device to compute on. On GPUs each rank of a machine has its own: number LOCAL_RANK if that is set, else
+        `rank`; it is made the current one. Where there are fewer GPUs than ranks on the machine (LOCAL_WORLD_SIZE if
+        that is set, else `world_size`), ranks share them in turn.
+
+    The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
+
+    Raises:
+        ValueError: `rank` is not one of the job's, or neither `init_method` nor MASTER_ADDR and MASTER_PORT, of which
+            both are needed, say where to meet.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.html#initialization
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"there is no rank {rank} among {world_size}")
+    if init_method is None and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise ValueError("where do the ranks meet? Give init_method, or set MASTER_ADDR and MASTER_PORT")
+    own, backend = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")), "gloo"
+    if own.type == "cuda":
+        gpus = torch.cuda.device_count()
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % gpus)
+        torch.cuda.set_device(own)
+        if int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) <= gpus:
+            backend = "nccl"
+    dist.init_process_group(
+        backend,
+        init_method=init_method or "env://",
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+        rank=rank,
+        world_size=world_size,
+    )
+    return own
+
+
+def cleanup() -> None:
+    """Leave the process group; harmless where there is none. Never waits for other ranks: one of them may be gone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@dataclass
+class Membership:
+    """A rank among others, for a block: joins, hands out the device, leaves."""
+
+    rank: int
+    world_size: int
+    init_method: str | None = None
+    device: str | None = None
+    timeout_seconds: float = 600.0
+
+    def __enter__(self) -> torch.device:
+        return setup(
+            self.rank,
+            self.world_size,
+            init_method=self.init_method,
+            device=self.device,
+            timeout_seconds=self.timeout_seconds,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        cleanup()
+
+
+def _same_buffers(module: nn.Module) -> None:
+    """Buffers of rank 0 for all, as DistributedDataParallel would give them in the next forward pass."""
+    theirs = from_first([buffer.cpu() for buffer in module.buffers()])
+    for buffer, wanted in zip(module.buffers(), theirs, strict=True):
+        buffer.copy_(wanted)
+
+
+def evaluate(model: nn.Module, dataset: Samples, *, device: torch.device | None = None, batch_size: int = 64) -> float:
+    """Share of the samples that a classifier gets right; the ranks divide the work.
+
+    Every sample counts once. A DistributedSampler would not do: it repeats samples until every rank has the same
+    number, so that some count twice.
+
+    Args:
+        model: maps inputs [N, ...] to logits [N, classes]; replicated by DistributedDataParallel or not, the same on
+            every rank. It is evaluated in evaluation mode and without gradients. Afterwards each of its modules is in
+            the mode it was in before: a part that was frozen by `eval()` still is.
+        dataset: all samples, the same on every rank. The ranks may have different numbers of batches to do, so the
+            forward pass must not communicate: DistributedDataParallel's own may (it broadcasts buffers), the module
+            inside does not.
+        device: where to compute; None: where the model's parameters are.
+        batch_size: samples per forward pass; the last one of a rank may have fewer.
+
+    Returns:
+        Right samples / all samples, from 0 to 1, the same on every rank. Without a process group the caller is alone
+        and does everything.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    samples = len(dataset)  # type: ignore[arg-type]
+    if not samples:
+        raise ValueError("there is nothing to evaluate")
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    module = bare(model)
+    place = device or next(module.parameters()).device
+    with contextlib.ExitStack() as afterwards:
+        for part in module.modules():
+            afterwards.callback(setattr, part, "training", part.training)
+        afterwards.enter_context(torch.inference_mode())
+        module.eval()
+        right = 0
+        for inputs, targets in draw(dataset, list(range(rank, samples, world_size)), batch_size):
+            right += int(torch.eq(module(inputs.to(place)).argmax(-1), targets.to(place)).sum())
+    return sum(from_all(right)) / samples
+
+
+def train(
+    rank: int,
+    world_size: int,
+    init_method: str | None = None,
+    *,
+    device: str | None = None,
+    model: nn.Module | None = None,
+    dataset: Samples | None = None,
+    test_dataset: Samples | None = None,
+    criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
+    momentum: float = 0.9,
+    seed: int = 0,
+    checkpoint: Path | str | None = None,
+    timeout_seconds: float = 600.0,
+) -> DdpTraining:
+    """Be one rank of a data-parallel training: join the others, train, leave.
+
+    All replicas begin with the parameters and buffers of rank 0, whatever the others were initialised with. Their
+    parameters stay equal: each optimizer step (`torch.optim.SGD` with `learning_rate` and `momentum`) follows the mean
+    gradient over the batches of all ranks.
+
+    In every epoch each rank goes through its own share of the samples, in batches of `batch_size`, the last of which
+    may be smaller. The shares are drawn anew for each epoch, from `seed` and the number of the epoch; together they
+    hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
+    twice, so that all ranks make the same number of steps.
+
+    Random numbers drawn by the model (dropout) differ between ranks, between epochs and between seeds. Neighbours do
+    not coincide crosswise either: rank 1 in epoch 0 draws others than rank 0 in epoch 1, and seed 1 draws others than
+    seed 0 does an epoch later or one rank further on. They depend on seed, epoch and rank only, so that a training
+    that goes on from a checkpoint draws what it would have drawn without a break.
+
+    Args:
+        rank: this process's number. First, because torch.multiprocessing passes it first.
+        world_size: number of processes.
+        init_method: see `setup`, as for `device` and `timeout_seconds`.
+        device: "cpu" or "cuda".
+        model: trained in place, in training mode, in the dtype it has, which the inputs of `dataset` have as well;
+            None: a small classifier of digits.
+        dataset: the same on every rank; None: the training images of digits.
+        test_dataset: evaluated at the end; None: the test images of digits if `dataset` is None as well, else no test.
+        criterion: maps (outputs, targets) to the mean loss over the samples of a batch; None: cross entropy.
+        epochs: in all, those before a checkpoint included.
+        batch_size: samples per step on each rank.
+        learning_rate: of SGD; it is not changed with the world size.
+        momentum: of SGD.
+        seed: of the shares and of dropout.
+        checkpoint: a file, the same for every rank. If it is there at the beginning, the training goes on from it (as
+            many epochs as are missing, none if it is complete); it is written after every epoch.
+        timeout_seconds: how long to wait for a rank that does not come.
+
+    Returns:
+        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+
+    Raises:
+        Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before
+            `train` ends, so that the others get an error instead of waiting for it.
+
+    Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training"
+        (arXiv:2006.15704); https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html
+    """
+    with Membership(rank, world_size, init_method, device, timeout_seconds) as own:
+        if dataset is None:
+            dataset = data.load("digits")
+            test_dataset = data.load("digits", split="test") if test_dataset is None else test_dataset
+        module = (models.mlp() if model is None else model).to(own).train()
+        replica = DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(replica.parameters(), learning_rate, momentum)
+        deal = Deal(dataset, batch_size, rank, world_size, seed)
+        watch, meter, losses = Stopwatch(own), Meter(), []
+        done = 0
+        if checkpoint is not None and from_first(Path(checkpoint).exists()):
+            done = load_checkpoint(checkpoint, replica, optimizer)
+        for epoch in range(done, epochs):
+            torch.manual_seed(mix("dropout", seed, epoch, rank))
+            for inputs, targets in deal.epoch(epoch):
+                optimizer.zero_grad()
+                loss = (criterion or nn.functional.cross_entropy)(replica(inputs.to(own)), targets.to(own))
+                loss.backward()
+                optimizer.step()
+                meter.add(loss, len(inputs))
+            losses.append(meter.close())
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, replica, optimizer, epoch + 1)
+        _same_buffers(module)
+        accuracy = None if test_dataset is None else evaluate(replica, test_dataset, device=own)
+        training = DdpTraining(
+            device=own.type,
+            backend=dist.get_backend(),
+            world_size=world_size,
+            batch_size=batch_size,
+            effective_batch_size=batch_size * world_size,
+            epochs=done + len(losses),
+            losses=tuple(losses),
+            optimizer_steps=len(losses) * len(deal),
+            accuracy=accuracy,
+            seconds=watch.lap(),
+        )
+        del replica
+    return training
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train on digits; print a table; write OUT/training.json and OUT/training.png.
+
+    Started by torchrun, this process is one of the ranks, torchrun alone says how many there are (`--world-size` counts
+    for nothing), and rank 0 alone prints and writes. Started by itself, it starts the ranks.
+
+    Both files say that virtual GPUs were used, where they were: the picture with the word "simulated".
+
+    Returns:
+        0.
+    """
+    parser = program.make_parser(__doc__ or "", results=RESULTS)
+    parser.add_argument(
+        "--world-size", type=program.positive_int, default=2, metavar="N", help="ranks; not by torchrun"
+    )
+    parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all")
+    parser.add_argument("--batch-size", type=program.positive_int, default=32, metavar="N", help="of each rank")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch; goes on from it")
+    options = parser.parse_args(argv)
+    by_torchrun = dist.is_torchelastic_launched()
+    world_size = int(os.environ["WORLD_SIZE"]) if by_torchrun else options.world_size
+    gpus = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else world_size
+    with open_device(options.device, gpus=gpus) as device:
+        rank_of = functools.partial(
+            train,
+            device=device.torch_device,
+            epochs=options.epochs,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+        )
+        if by_torchrun:
+            rank = int(os.environ["RANK"])
+            trainings = {rank: rank_of(rank, world_size)}
+        else:
+            trainings = dict(enumerate(run_ranks(rank_of, world_size)))
+        if 0 in trainings:
+            _report(trainings[0], device, options.out)
+    return 0
+
+
+def _report(training: DdpTraining, device: Device, out: Path) -> None:
+    accuracy = "-" if training.accuracy is None else f"{training.accuracy:.2%}"
+    last = f"{training.losses[-1]:.4g}" if training.losses else "-"
+    row = (training.world_size, training.backend, training.effective_batch_size, training.optimizer_steps)
+    columns = ("ranks", "backend", "batch of all ranks", "steps", "last loss", "accuracy", "seconds")
+    program.print_table("Data-parallel training", columns, [(*row, last, accuracy, f"{training.seconds:.3g}")])
+    from labkit import plotting  # not at the top: it costs half a second in every rank
+
+    figure, (axis,) = plotting.new_figure(
+        f"Training loss on {training.world_size} ranks", x_label="epoch", y_label="mean loss"
+    )
+    first = training.epochs - len(training.losses) + 1
+    axis.plot(range(first, training.epochs + 1), training.losses, "o-", color=plotting.COLORS[0])
+    axis.set_xticks(range(first, training.epochs + 1))
+    written = save_json(out / "training.json", [training], device.provenance())
+    program.print_written(written, plotting.save_png(figure, out / "training.png"))
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))
