@@ -16,6 +16,7 @@ from gradebox.front import refuse
 from gradebox.guide import command
 from gradebox.hints import HintError
 from gradebox.options import Options
+from gradebox.texts import printable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
 
@@ -93,9 +94,8 @@ def proofread_course(
         found = list(proofread.problems(courses.load(course.resolve()), solution))
     except (ValueError, HintError) as error:
         raise typer.Exit(refuse(str(error), "could not read")) from None
-    for line in found:
-        typer.echo(line)
-    typer.echo(f"{len(found)} to mend" if found else "nothing to mend")
+    for line in [*found, f"{len(found)} to mend" if found else "nothing to mend"]:
+        print(printable(line))
     raise typer.Exit(1 if found else 0)
 
 

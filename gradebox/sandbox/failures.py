@@ -226,7 +226,7 @@ def _shown(value: object) -> str:
         if type(value) in (bool, int, float, str, type(None)):
             text = repr(value)
         elif hasattr(value, "shape") and hasattr(value, "dtype"):
-            text = f"<{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}>"
+            text = f"<{str(value.dtype).rpartition('.')[2]} of shape {tuple(value.shape)}>"
         elif type(value) in (list, tuple, dict) and len(repr(value)) <= _MAX_ARGUMENT:
             text = repr(value)
         elif isinstance(value, (list, tuple, dict)):

@@ -55,7 +55,6 @@ EXCUSED: dict[str, str] = {
     "lab4.oom.results_saved": _FILES,
     "lab4.analysis.nonsense_refused": _OBSERVED,
     "lab4.analysis.report_agrees_with_results": _REPORT,
-    "lab5.pipeline.goes_on_after_sigterm": _OWN_RUNS,
     "lab5.pipeline.resumed_on_every_rank": _OWN_RUNS,
     "lab5.pipeline.report_agrees_with_results": _REPORT,
     "lab5.profiling.busy_after_tuning": _FILES,
