@@ -274,6 +274,13 @@ class TestScaling:
 
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
+        made, ratios = points(fresh)
+        for plot, kinds in zip(
+            submission.probe("lab3.scaling.plotted", device="cpu", points=made).plots,
+            (list(ratios), [made[0]["kind"]]),
+            strict=True,
+        ):
+            self._require_plotted(plot, {kind: ratios[kind] for kind in kinds})
         arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", "vgpu:T4"]
         seen = submission.probe("lab3.launch.program", device="cpu", module=PROGRAM, arguments=arguments)
         rows = picture_and_json(seen, f"python -m labs.{PROGRAM}")
@@ -300,13 +307,6 @@ class TestScaling:
             f"measure_scaling(..., steps={steps}) calls its model as often as with steps=1: {many['calls']['1']} times",
             "it hands on all that measure_rank is told: kind, batch_size, device and steps",
         )
-        made, ratios = points(fresh)
-        for plot, kinds in zip(
-            submission.probe("lab3.scaling.plotted", device="cpu", points=made).plots,
-            (list(ratios), [made[0]["kind"]]),
-            strict=True,
-        ):
-            self._require_plotted(plot, {kind: ratios[kind] for kind in kinds})
 
     @staticmethod
     def _require_plotted(plot: dict[str, Any], ratios: dict[str, dict[int, float]]) -> None:
