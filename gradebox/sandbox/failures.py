@@ -20,8 +20,8 @@ from gradebox.devices import Simulator
 
 MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
-_MAX_CALL, _MAX_ARGUMENT = 240, 60
-"""Characters of a call in a message, and of one of its arguments."""
+_MAX_CALL, _MAX_ARGUMENT, _MAX_SHOWN = 240, 60, 20
+"""Characters of a call in a message, and of one of its arguments; items of a list that is written out."""
 _SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
 _UNCALLED = re.compile(r"'(\w+)' object is not callable")
 _INTERNAL = frozenset({"AttributeError", "KeyError", "AssertionError", "NameError", "UnboundLocalError"})
@@ -227,10 +227,10 @@ def _shown(value: object) -> str:
             text = repr(value)
         elif hasattr(value, "shape") and hasattr(value, "dtype"):
             text = f"<{str(value.dtype).rpartition('.')[2]} of shape {tuple(value.shape)}>"
-        elif type(value) in (list, tuple, dict) and len(repr(value)) <= _MAX_ARGUMENT:
-            text = repr(value)
         elif isinstance(value, (list, tuple, dict)):
-            text = f"<{type(value).__name__} of {len(value)}>"
+            plain = type(value) in (list, tuple, dict) and len(value) <= _MAX_SHOWN
+            text = repr(value) if plain else ""
+            text = text if 0 < len(text) <= _MAX_ARGUMENT else f"<{type(value).__name__} of {len(value)}>"
         else:
             text = f"<{type(value).__name__}>"
     except BaseException:  # its class may be the submission's

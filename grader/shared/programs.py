@@ -44,3 +44,33 @@ def picture_and_json(seen: Any, what: str) -> list[Any]:
             return rows
     require(False, f"no .json file of {what} has a list of results", "labkit.results.save_json writes the right form")
     return []
+
+
+def require_provenance(seen: Any, what: str, *, simulated: bool) -> None:
+    """Fail unless the results files that a program wrote say whether its GPUs were virtual."""
+    said = {name: is_simulated(text) for name, text in seen.json.items()}
+    require(
+        simulated in said.values() and (not simulated) not in said.values(),
+        f"{what}: provenance.simulated is {said}, expected {simulated}",
+        "labkit.results.save_json writes the device's provenance beside the results",
+    )
+
+
+def require_simulated_pictures(seen: Any, what: str) -> None:
+    """Fail unless a picture of a program on virtual GPUs says that it is simulated.
+
+    GPUs that the program opens itself are gone when its block ends, and with them the word in the picture.
+    """
+    require(
+        any("simulated" in text.casefold() for texts in seen.words for text in texts),
+        f"{what}: {', '.join(sorted(seen.pictures))} shows work of virtual GPUs, and does not say that it is simulated",
+        "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
+    )
+
+
+def is_simulated(text: str) -> Any:
+    """What the provenance of saved results says; None where there is none."""
+    try:
+        return json.loads(text)["provenance"]["simulated"]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from grader.lab1.truth.timing import (
     require_ran,
     require_waited_for_by_any_name,
 )
-from grader.shared.programs import picture_and_json
+from grader.shared.programs import is_simulated, picture_and_json
 
 _MANY = 60
 _OWN_WARM_UP = 3
@@ -255,7 +254,7 @@ class TestBenchmark:
         for name, files in (("benchmark.json", seen.json), ("speedup.png", seen.pictures)):
             require(name in files, f"`{what}` wrote {', '.join(files)} into --out, and no {name}")
         require(
-            _is_simulated(seen.json["benchmark.json"]) is submission.device.simulated,
+            is_simulated(seen.json["benchmark.json"]) is submission.device.simulated,
             f"`{what}`: benchmark.json does not say whether its times are simulated",
             "labkit.results.save_json writes the device's provenance beside the results",
         )
@@ -266,14 +265,6 @@ class TestBenchmark:
 
 
 _CALLS = ("plot_speedup() of some comparisons", "plot_speedup() of others")
-
-
-def _is_simulated(text: str) -> Any:
-    """What a results file says of its device, or None."""
-    try:
-        return json.loads(text)["provenance"]["simulated"]
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _compared(row: Any) -> dict[str, Any]:

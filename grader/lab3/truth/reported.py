@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gradebox.assertions import numbers, require, require_between, require_close, require_equal, seconds
 from gradebox.submission import Seen
 from grader.lab3.truth.training import Case, steps_of
+from grader.shared.programs import require_provenance, require_simulated_pictures
 
 PATIENCE_SECONDS = 10.0
 """What the probe passes as `timeout_seconds`, less the number of ranks."""
@@ -92,27 +92,8 @@ def require_patience(seen: Sequence[Seen], *, what: str) -> None:
 def require_said(seen: Seen, *, simulated: bool, what: str) -> None:
     """Fail unless the results that a program wrote say whether its GPUs were virtual, and a picture does if they were.
 
-    GPUs that the program opens itself are gone when its block ends, and with them the word in the picture. Of a picture
-    that another process draws, such as a rank, no words are known.
+    Of a picture that another process draws, such as a rank, no words are known.
     """
-    said = {name: _is_simulated(text) for name, text in seen.json.items()}
-    require(
-        simulated in said.values() and (not simulated) not in said.values(),
-        f"{what}: provenance.simulated is {said}, expected {simulated}",
-        "labkit.results.save_json writes the device's provenance beside the results",
-    )
-    require(
-        not simulated
-        or not seen.words
-        or any("simulated" in text.casefold() for texts in seen.words for text in texts),
-        f"{what}: {', '.join(sorted(seen.pictures))} shows work of virtual GPUs, and does not say that it is simulated",
-        "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
-    )
-
-
-def _is_simulated(text: str) -> Any:
-    """What the provenance of saved results says; None where there is none."""
-    try:
-        return json.loads(text)["provenance"]["simulated"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    require_provenance(seen, what, simulated=simulated)
+    if simulated and seen.words:
+        require_simulated_pictures(seen, what)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gradebox.assertions import require, require_equal
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.truth.pictures import made_up, require_shown
-from grader.shared.programs import picture_and_json
+from grader.shared.programs import picture_and_json, require_provenance, require_simulated_pictures
 
 
 def judge_refusals(submission: Submission, criterion: str) -> None:
@@ -56,33 +55,13 @@ def judge_program(submission: Submission, module: str, arguments: list[str], *, 
             arguments=arguments,
         )
         rows = picture_and_json(seen, what)
-        require(
-            not simulated or any("simulated" in text.casefold() for texts in seen.words for text in texts),
-            f"{what}: {', '.join(seen.pictures)} shows what a virtual GPU did, and does not say that it is simulated",
-            "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
-        )
-    _require_provenance(seen, what, simulated=simulated)
+        if simulated:
+            require_simulated_pictures(seen, what)
+    require_provenance(seen, what, simulated=simulated)
     printed = "".join(seen.printed.split())  # however long lines are folded
     for name in (*seen.json, *seen.pictures):
         require(name in printed, f"{what} does not print where it wrote {name}", "program.print_written(all, paths)")
     return rows
-
-
-def _require_provenance(seen: Any, what: str, *, simulated: bool) -> None:
-    said = {name: _is_simulated(text) for name, text in seen.json.items()}
-    require(
-        simulated in said.values() and (not simulated) not in said.values(),
-        f"{what}: provenance.simulated is {said}, expected {simulated}",
-        "labkit.results.save_json writes the device's provenance beside the results",
-    )
-
-
-def _is_simulated(text: str) -> Any:
-    """What the provenance of saved results says; None where there is none."""
-    try:
-        return json.loads(text)["provenance"]["simulated"]
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def judge_plot(submission: Submission, kind: str, fresh: Fresh) -> None:
