@@ -66,6 +66,8 @@ class Guide:
     lessons: tuple[str, ...] = ()
     beyond: str = ""
     """What to do when everything passes: a README."""
+    typed: str = ""
+    """How students type the command `next`, for pages, which may be read anywhere; the course's command without it."""
 
 
 @dataclass(frozen=True)

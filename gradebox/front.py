@@ -80,7 +80,7 @@ class Front(Watcher):
         code = result.exit_code
         folder = self._options.report_folder
         try:
-            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial, then=self._next(folder))
+            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial, then=self._on_a_page())
         except OSError as error:
             refuse(
                 f"the report cannot be written to {folder} ({error.strerror}); "
@@ -110,6 +110,11 @@ class Front(Watcher):
         if report_folder.resolve() != (folder / "grade-report").resolve():
             words += ["--report", shlex.quote(as_seen_from(folder, report_folder))]
         return " ".join(words)
+
+    def _on_a_page(self) -> str:
+        """The same as a page can say it, which may be read on another machine: without any path."""
+        guide = self.order.course.guide
+        return guide.typed if guide is not None and guide.typed else self.grading.command_next
 
     def abandon(self, broken: str = "") -> None:
         """Write down what was graded before the grading was interrupted, or `broken` tells why it could not go on."""

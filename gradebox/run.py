@@ -296,7 +296,7 @@ class Grading:
         return report
 
     @property
-    def _command_next(self) -> str:
+    def command_next(self) -> str:
         """As a report can say it, which may be read in any folder."""
         course = self.order.course
         return f"{course.command} next" + (f" --course {course.package}" if course.command == ENGINE_COMMAND else "")
@@ -315,7 +315,7 @@ class Grading:
     def _record(self, check: str, report: CheckReport) -> None:
         hint = report.hint
         if not hint and report.outcome is Outcome.FAILED and hints.exists(self.order.course, check):
-            hint = f"for a hint: {self._command_next} --check {check} --hints 1"
+            hint = f"for a hint: {self.command_next} --check {check} --hints 1"
         report = replace(report, message=printable(report.message), hint=printable(hint))
         with self._lock:
             self._reports[check] = report

@@ -285,6 +285,9 @@ def test_without_hints_a_check_that_fails_is_next(options: Options, capfd: pytes
     assert "Next: 'products are right' (basics.numbers.product), a check that fails.\n" in said
     assert "product(): saw" in said
     assert said.count("basics.numbers.product") == 1
+    page = (Path(options.report) / "grade.html").read_text()  # which may be read on another machine
+    assert f"<code>gradebox next --course {Path(options.course).name}</code>" in page
+    assert options.course not in page
 
 
 def test_nothing_is_next_where_a_person_has_to_look(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
