@@ -19,11 +19,14 @@ from typing import Any
 
 import torch
 
+from grader.shared.probes import interpreters
 from grader.shared.probes.figures import watch_png
 from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
+_RANKS = 4
+"""Processes that a program starts with PyTorch imported already; further ones are new interpreters."""
 _TABLE = "Data-parallel training"
 """What stands above the table that the training's program prints."""
 _ABORTED = "SIGABRT"
@@ -52,7 +55,7 @@ def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         before = _children_seconds()
         try:
-            with watch_png(_words) as words:
+            with interpreters.spawning(_RANKS), watch_png(_words) as words:
                 seen = run_program(student, module, arguments, Path(folder, "results"))
             return {**seen, "words": words, "children_seconds": _children_seconds() - before}
         finally:
@@ -79,8 +82,9 @@ def torchrun(student: Any, *, module: str, machines: int, arguments: Sequence[st
     All of them are this one, but no rank can know that: on each its local rank is 0.
     """
     _forget_ranks()
-    student.module(module)  # what does not import need not be started
     seen, log = _under_torchrun(module, machines, arguments)
+    if seen["exit_code"]:
+        student.module(module)  # raises where it cannot be imported
     if seen["exit_code"] and _ABORTED in log:
         seen, log = _under_torchrun(module, machines, arguments)
     return {**seen, "tail": _reason(log), "tables": log.count(_TABLE)}
@@ -133,19 +137,24 @@ def _reason(log: str) -> str:
 def _torchrun(command: Sequence[str], log: Path) -> int:
     """Begin what the console script `torchrun` does, in a copy of this process: PyTorch is imported already.
 
-    The ranks that it starts are new interpreters, as ever. Returns the copy's number.
+    The rank that it starts is another copy, which has not imported anything of the submission either. Returns the
+    copy's number.
     """
+    log.touch()  # it may be told to end before it has begun
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
+        descriptor = os.open(log, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
         from torch.distributed.run import main
 
-        main(list(command))
+        with interpreters.Interpreters(1) as warm:
+            vars(subprocess_handler)["Popen"] = interpreters.popen(warm)
+            main(list(command))
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
