@@ -292,16 +292,16 @@ class TestScaling:
         require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
         sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(3, 4)
         asked: dict[str, Any] = {"world_sizes": sizes, "kind": "weak", "batch_size": batch, "steps": steps}
-        many, few = submission.probe(
-            "lab3.scaling.several", device="cpu", asked=[asked, {**asked, "world_sizes": [1], "steps": 1}]
-        ).seen
-        told = many["points"]
-        require_equal(
-            [(point["world_size"], point["kind"], point["batch_size"]) for point in told],
-            [(size, "weak", size * batch) for size in sizes],
-            what=f"world_size, kind and batch_size that measure_scaling({sizes}, kind='weak', batch_size={batch}) told",
-            hint="one point for each number of processes, in the order in which they are given",
-        )
+        calls = [{**asked, "device": "cuda"}, {**asked, "device": "cpu", "world_sizes": [1], "steps": 1}]
+        many, few = submission.probe("lab3.scaling.several", device="cpu", asked=calls).seen
+        for call, told in zip(calls, (many["points"], few["points"]), strict=True):
+            require_equal(
+                [(point["world_size"], point["kind"], point["batch_size"], point["device"]) for point in told],
+                [(size, "weak", size * batch, call["device"]) for size in call["world_sizes"]],
+                what=f"world_size, kind, batch_size and device that measure_scaling({call['world_sizes']}, "
+                f"kind='weak', batch_size={batch}, device={call['device']!r}) told",
+                hint="one point for each number of processes, in the order in which they are given",
+            )
         require(
             many["calls"]["1"] > few["calls"]["1"],
             f"measure_scaling(..., steps={steps}) calls its model as often as with steps=1: {many['calls']['1']} times",

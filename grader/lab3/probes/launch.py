@@ -40,7 +40,7 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
     """Run a program that starts ranks by itself; describe what it wrote, the words in its figures, and what its
     processes took of processors."""
     torch.set_num_threads(1)
-    _forget_ranks()
+    forget_ranks()
     # A spawned child begins by importing its parent's main module, which here is ours.
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -81,7 +81,7 @@ def torchrun(student: Any, *, module: str, machines: int, arguments: Sequence[st
 
     All of them are this one, but no rank can know that: on each its local rank is 0.
     """
-    _forget_ranks()
+    forget_ranks()
     seen, log = _under_torchrun(module, machines, arguments)
     if seen["exit_code"]:
         student.module(module)  # raises where it cannot be imported
@@ -171,7 +171,7 @@ def _end_resource_tracker() -> None:
         stop()
 
 
-def _forget_ranks() -> None:
+def forget_ranks() -> None:
     """The sandbox describes every process as a rank; a student's shell does not."""
     for name in _RANK_VARIABLES:
         os.environ.pop(name, None)

@@ -17,10 +17,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from grader.lab3.probes.launch import forget_ranks
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.figures import watch_png
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.support import fields, plain
+from labkit.device import open_device
 from labkit.results import ScalingPoint, StepProfile
 
 SCALING = "lab3_distributed.scaling_analysis"
@@ -65,11 +67,12 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
 
 
 def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`measure_scaling` on the CPU, once for each of `asked`; its ranks are copies of this process.
+    """`measure_scaling` on a machine with two virtual GPUs, once for each of `asked`; ranks are copies of this process.
 
     Each time the points that it told, and how often a module was called on rank 0, by the number of ranks.
     """
     torch.set_num_threads(1)
+    forget_ranks()
     measure = student.module(SCALING).measure_scaling
     # Shared with the ranks; rank 0 of one job after the other writes there.
     calls = memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q")
@@ -80,15 +83,16 @@ def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     hook = register_module_forward_pre_hook(count)
     seen = []
-    for arguments in asked:
-        before = calls.tolist()
-        told = measure(**arguments, device="cpu", start_method="fork")
-        seen.append(
-            {
-                "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
-                "calls": {str(size): calls[size] - before[size] for size in arguments["world_sizes"]},
-            }
-        )
+    with open_device("vgpu:T4", values=False, gpus=2):
+        for arguments in asked:
+            before = calls.tolist()
+            told = measure(**arguments, start_method="fork")
+            seen.append(
+                {
+                    "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
+                    "calls": {str(size): calls[size] - before[size] for size in arguments["world_sizes"]},
+                }
+            )
     hook.remove()
     return {"seen": seen}
 
