@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from gradebox.assertions import require
+from gradebox.devices import Device
 
 _LEAST_GROUND = 0.02
 """Share of a plot's pixels that has the colour of its ground; of random pixels none has as much."""
@@ -66,6 +67,12 @@ def require_simulated_pictures(seen: Any, what: str) -> None:
         f"{what}: {', '.join(sorted(seen.pictures))} shows work of virtual GPUs, and does not say that it is simulated",
         "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
     )
+
+
+def own_gpu(device: Device) -> list[str]:
+    """What to call a program with, so that it opens virtual GPUs by itself, in a probe without one: when its block
+    ends they are gone, as in a student's shell, and with them the word in pictures that are drawn then."""
+    return ["--device", device.name] if device.simulated else []
 
 
 def is_simulated(text: str) -> Any:

@@ -35,7 +35,7 @@ from grader.lab1.truth.timing import (
     require_ran,
     require_waited_for_by_any_name,
 )
-from grader.shared.programs import is_simulated, picture_and_json
+from grader.shared.programs import is_simulated, own_gpu, picture_and_json, require_simulated_pictures
 
 _MANY = 60
 _OWN_WARM_UP = 3
@@ -244,9 +244,10 @@ class TestBenchmark:
         """Saves the results and a plot."""
         sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
         chosen = ",".join(map(str, sizes))
-        arguments = ["--sizes", chosen, "--iterations", "5"]
+        arguments = ["--sizes", chosen, "--iterations", "5", *own_gpu(submission.device)]
         plots = [made_up_comparisons(fresh) for _ in range(2)]
-        seen = submission.probe("lab1.pictures.benchmark", arguments=arguments, plots=plots)
+        device = "cpu" if submission.device.simulated else None
+        seen = submission.probe("lab1.pictures.benchmark", device=device, arguments=arguments, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
         what = f"benchmark --sizes {chosen}"
         found = [row.get("size") for row in rows if isinstance(row, dict)]
@@ -258,6 +259,8 @@ class TestBenchmark:
             f"`{what}`: benchmark.json does not say whether its times are simulated",
             "labkit.results.save_json writes the device's provenance beside the results",
         )
+        if submission.device.simulated:
+            require_simulated_pictures(seen, f"`{what}`")
         saved = [[row["size"], row["cpu"]["seconds"], row["gpu"]["seconds"]] for row in map(_compared, rows)]
         for given, plot, of in zip([saved, *plots], [seen.shown, *seen.plots], ("speedup.png", *_CALLS), strict=True):
             require_speedups_drawn(plot, given, of)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradebox.sandbox.student import WrongReturn
-from grader.shared.probes.figures import watch_png
+from grader.shared.probes.figures import watch_png, words_of
 from grader.shared.probes.support import run_program
 from labkit.results import Comparison, MatmulResult, MemoryProfile, StageMemory
 
@@ -50,10 +50,12 @@ def _comparison(size: int, cpu: float, gpu: float) -> Comparison:
 def _program(
     student: Any, module: str, arguments: Sequence[str], function: str, made: Sequence[Sequence[Any]]
 ) -> dict[str, Any]:
-    """What `run_program` tells, with `shown`: the last figure written by it; `plots`: by each call of `function`."""
+    """What `run_program` tells, with `shown`: the last figure written by it, and `words`: what stands in each;
+    `plots`: what is shown by each call of `function`."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, watch_png(_figure) as figures:
-        told = run_program(student, module, arguments, Path(folder, "results"))
+        with watch_png(words_of) as words:
+            told = run_program(student, module, arguments, Path(folder, "results"))
         shown = figures[-1] if figures else []
         draw: Callable[..., Any] = getattr(student.module(module), function)
         plots, paths = [], []
@@ -73,7 +75,7 @@ def _program(
             unwritable = "OSError"
         except Exception as error:
             unwritable = type(error).__name__
-    return {**told, "shown": shown, "plots": plots, "paths": paths, "unwritable": unwritable}
+    return {**told, "shown": shown, "words": words, "plots": plots, "paths": paths, "unwritable": unwritable}
 
 
 def _figure(figure: Any) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from grader.shared.probes import interpreters
-from grader.shared.probes.figures import watch_png
+from grader.shared.probes.figures import watch_png, words_of
 from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -55,18 +55,11 @@ def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         before = _children_seconds()
         try:
-            with interpreters.spawning(_RANKS), watch_png(_words) as words:
+            with interpreters.spawning(_RANKS), watch_png(words_of) as words:
                 seen = run_program(student, module, arguments, Path(folder, "results"))
             return {**seen, "words": words, "children_seconds": _children_seconds() - before}
         finally:
             _end_resource_tracker()
-
-
-def _words(figure: Any) -> list[str]:
-    """All that is written in a figure."""
-    from matplotlib.text import Text
-
-    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 
 def _children_seconds() -> float:

@@ -318,6 +318,12 @@ class TestAttention:
             what='device, backend and peak of benchmark_attention(device="cpu")',
             hint="PyTorch does not count the memory of a CPU: None",
         )
+        require(
+            seen.of_integers not in ("", "OutOfMemoryError"),
+            "benchmark_attention(dtype=torch.int64) told a result, but nothing of integers has a gradient: PyTorch "
+            "refuses that with a RuntimeError",
+            "catch torch.OutOfMemoryError alone: other errors are the caller's",
+        )
         zeros: dict[str, Any] = {name: np.zeros((1, 1, 3, 8), dtype=np.float32) for name in "qkv"}
         installed = submission.probe(
             "lab4.attention.installed",

@@ -257,7 +257,9 @@ def benchmark(
         module.benchmark_attention(**{**on_cpu, "dtype": getattr(torch, on_cpu["dtype"])}, device="cpu"),
         "benchmark_attention()",
     )
+    whole: dict[str, Any] = {**on_cpu, "dtype": torch.int64}  # of which no gradient can be had
     return {
+        "of_integers": _error(lambda: module.benchmark_attention(**whole, device=student.device)),
         "iterations": flops / one_each,
         "gradients": gradients,
         "device": student.device,
@@ -267,6 +269,15 @@ def benchmark(
         "truths": truths,
         "backend": plain(module.attention_backend(student.device, dtype), "attention_backend()"),
     }
+
+
+def _error(call: Callable[[], object]) -> str:
+    """The name of what `call` raised; "" where it returned."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return ""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.shared.probes.figures import watch_png
+from grader.shared.probes.figures import watch_png, words_of
 from grader.shared.probes.support import plain, run_program
 from labkit.results import (
     AttentionResult,
@@ -33,7 +33,7 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
     """Run `module` with these arguments: what it wrote, `printed`, all of its output, and each figure's `words`."""
     torch.set_num_threads(1)
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(_words) as words:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(words_of) as words:
         told = run_program(student, module, arguments, Path(folder, "results"))
     return {**told, "printed": printed.getvalue(), "words": words}
 
@@ -65,12 +65,6 @@ def _comparison(setup: dict[str, Any], predicted: dict[str, int], measured: dict
     return MemoryComparison(
         setup=TrainingSetup(**setup), predicted=MemoryPrediction(**predicted), measured=MemoryPrediction(**measured)
     )
-
-
-def _words(figure: Any) -> list[str]:
-    from matplotlib.text import Text
-
-    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 
 def _shown(figure: Any) -> dict[str, Any]:

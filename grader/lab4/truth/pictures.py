@@ -101,6 +101,17 @@ def _attention_shown(shown: Mapping[str, Any], rows: Rows) -> None:
                 f"length: {', '.join(f'({x}, {y:.4g})' for x, y in wanted)}",
                 "MiB in the first, milliseconds in the second; one line per method",
             )
+            died = [row["length"] for row in rows if row["method"] == method and not row[name]]
+            require(
+                any(
+                    all(_among(line, point) for point in wanted)
+                    and not any(_near(x, length) for x, _ in line for length in died)
+                    for line in one["lines"]
+                ),
+                f"plot_attention(): the line of {method} attention on the {place} axes goes on to {died} tokens, where "
+                "memory ran out",
+                "leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis",
+            )
         require(
             "linear" not in one["scales"],
             f"plot_attention(): the scales of the {place} axes are {' and '.join(one['scales'])}",

@@ -10,6 +10,13 @@ from typing import Any, TypeVar
 Seen = TypeVar("Seen")
 
 
+def words_of(figure: Any) -> list[str]:
+    """All that is written in a figure."""
+    from matplotlib.text import Text
+
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
 @contextmanager
 def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
     """Yield a list that gets what `look` finds in each figure written as PNG.
