@@ -83,6 +83,11 @@ def require_steps(seen: Seen) -> None:
         passes, least = model["forwards"], STEPS + WARMUP
         require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
         require_equal(model["steps"], passes, what=f"{what}: steps of the optimizer, in {passes} forward passes")
+        require(
+            not {"float16", "bfloat16"} & set(model["losses"]),
+            f"{what}: the cross entropy was computed in {' and '.join(model['losses'])}",
+            "compute the loss in autocast, too: there it is computed in float32",
+        )
         scaled = passes if name == "float16" else 0
         require_equal(
             model["updates"],
