@@ -45,7 +45,7 @@ def benchmark_matmul(
     The first products on a device also pay for loading libraries and choosing kernels: hence the warm-up.
 
     Args:
-        device: "cpu" or "cuda", perhaps with the GPU's index ("cuda:0"), as a text or as a `torch.device`.
+        device: "cpu" or "cuda", perhaps with the current GPU's index ("cuda:0"), as a text or as a `torch.device`.
         size: rows and columns of both operands, shape [size, size].
         iterations: products to time, in all measurements together; 1 is legal.
         dtype: element type of the operands. They are created on the device in this type before the clock starts.
@@ -130,7 +130,7 @@ def compare_cpu_gpu(
 
     Args:
         sizes: rows and columns of the operands, one comparison each.
-        device: the GPU, "cuda", perhaps with its index ("cuda:0").
+        device: the GPU, "cuda", perhaps with the index of the current one ("cuda:0").
         iterations: timed products per size on the GPU.
         dtype: on both sides. CPUs are very slow in float16.
         cpu_iterations: timed products per size on the CPU: fewer by default, because a large one takes a second.

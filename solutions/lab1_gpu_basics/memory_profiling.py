@@ -62,7 +62,7 @@ def profile_training_memory(
     Args:
         create_model: returns the model on the CPU in float32; it maps the inputs to logits [N, classes].
         create_batch: returns inputs [N, ...] float32 and targets [N] int64, on the CPU.
-        device: the GPU, "cuda", perhaps with its index ("cuda:0").
+        device: the GPU, "cuda", perhaps with the index of the current one ("cuda:0").
         dtype: of parameters and inputs, and so of gradients, averages and activations.
 
     Returns:

@@ -30,7 +30,7 @@ def profile_operations(
 
     Args:
         step: does the work, for example one training step; called `warmup + steps` times, and no more.
-        device: where the work runs, "cuda", perhaps with its index ("cuda:0"), or "cpu".
+        device: where the work runs, "cuda", perhaps with the index of the current one ("cuda:0"), or "cpu".
         steps: recorded calls.
         warmup: calls before the recording starts. They are not recorded, and the device is idle when it starts.
 
