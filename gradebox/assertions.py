@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from gradebox.aside import in_place
 
 _TOLD = 0.005
 """A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
@@ -65,11 +67,19 @@ def require(condition: bool, message: str, hint: str = "") -> None:
 
 def number(value: Any, what: str, hint: str = "") -> float:
     """`value` as a finite float; fails the check, naming `what`, for anything else."""
+    if isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iuf":
+        value = value.item()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # an integer larger than any float
             if math.isfinite(as_float := float(value)):
                 return as_float
-    raise CheckFailed(f"{what} must be a finite number, but it is {shown(value, _MAX_SHOWN)}", hint)
+    raise CheckFailed(f"{what} must be a finite number, but it is {_described(value)}", hint)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size != 1:
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return shown(value, _MAX_SHOWN)
 
 
 def positive(value: Any, what: str, hint: str = "") -> float:
@@ -81,7 +91,9 @@ def positive(value: Any, what: str, hint: str = "") -> float:
 
 def numbers(values: Any, count: int, what: str, hint: str = "") -> list[float]:
     """`values` as that many finite floats; fails the check, naming `what`, for anything else."""
-    require(isinstance(values, list), f"{what} must be a list of numbers, but it is {shown(values, _MAX_SHOWN)}", hint)
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        values = values.tolist()
+    require(isinstance(values, list), f"{what} must be a list of numbers, but it is {_described(values)}", hint)
     require_equal(len(values), count, what=f"length of {what}", hint=hint)
     return [number(value, f"{what}[{index}]", hint) for index, value in enumerate(values)]
 
@@ -157,34 +169,65 @@ def require_arrays_close(
 ) -> None:
     """Fail unless two arrays agree in shape and, element by element, within `atol + rtol * |expected|` in float64.
 
-    NaN never agrees with anything: no expected value of this course is NaN.
+    Complex numbers agree where complex ones are expected, by the absolute value of the difference. Texts and truth
+    values are no numbers.
+
+    Raises:
+        ValueError: `expected` has a NaN, with which nothing agrees.
     """
-    try:
-        seen = np.asarray(observed, dtype=np.float64)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise CheckFailed(
-            f"{what}: these are not {np.shape(expected)} numbers ({_cut(str(error), _MAX_SHOWN)})", hint
-        ) from None
-    truth = np.asarray(expected, dtype=np.float64)
+    truth = np.asarray(expected)
+    truth = truth.astype(np.complex128 if truth.dtype.kind == "c" else np.float64)
+    if np.isnan(truth).any():
+        raise ValueError(f"{what}: NaN is expected, with which nothing agrees")
+    seen = _numeric(observed, truth, what, hint)
     require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
     wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))
     if wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         raise CheckFailed(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
-            f"{_apart(float(seen[first]), float(truth[first]))}",
+            f"{_apart(seen[first].item(), truth[first].item())}",
             hint,
         )
 
 
-def _apart(seen: float, truth: float) -> str:
+def _numeric(observed: Any, truth: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
+    """What was seen as numbers of the expected kind; fails the check for anything else."""
+    try:
+        seen = np.asarray(in_place(observed))
+    except ValueError as error:  # rows of different lengths
+        seen, reason = np.asarray(None), str(error)
+    else:
+        reason = {"U": "texts", "S": "texts", "b": "truth values"}.get(seen.dtype.kind, "")
+        if seen.dtype.kind == "O" and not all(type(item) in (int, float) for item in seen.flat):
+            reason = "not all of them"
+    if seen.dtype.kind == "c" and truth.dtype.kind != "c":
+        reason = "complex numbers, and real ones are expected"
+    try:
+        if not reason:
+            return seen.astype(truth.dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        reason = str(error)
+    raise CheckFailed(f"{what}: these are not {truth.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
+
+
+def _apart(seen: complex, truth: complex) -> str:
     """Two numbers in as few digits as tell them apart, six at least."""
     digits = next((n for n in (6, 9, 12, 17) if f"{seen:.{n}g}" != f"{truth:.{n}g}"), 6)
     return f"saw {seen:.{digits}g}, expected {truth:.{digits}g}"
 
 
 def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:
-    """Fail unless `observed == expected`, of JSON values."""
+    """Fail unless `observed == expected`, of JSON values.
+
+    Raises:
+        TypeError: `expected` is of a kind that no probe can report.
+    """
+    if isinstance(expected, (tuple, set, frozenset)) and not isinstance(observed, type(expected)):
+        raise TypeError(
+            f"{what}: a {type(expected).__name__} is expected, and nothing that a probe reports is one: tuples become "
+            "lists on the way, and sets do not travel"
+        )
     require(
         type(observed) is type(expected) and observed == expected,
         f"{what}: saw {shown(observed)}, expected {shown(expected)}",

@@ -13,6 +13,7 @@ The folder is an importable package: `my_course.lab1.checks.first` is a module. 
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
@@ -226,7 +227,9 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
     package = _imported(f"{folder.name}.{lab}.checks")
     found: dict[str, CheckFunction] = {}
     for module in _modules(package.__name__, package.__path__):
-        for check in functions(_imported(module)):
+        loaded = _imported(module)
+        _require_no_shadow(folder.parent / f"{module.replace('.', '/')}.py")
+        for check in functions(loaded):
             if not check.id.startswith(f"{lab}."):
                 raise CourseError(f"{check.place}: {check.id} belongs to another lab's folder")
             if check.id in found:
@@ -235,6 +238,20 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
                 raise CourseError(f"{check.place}: a check may take {' and '.join(GIVEN)}, not {unknown[0]}")
             found[check.id] = check
     return found
+
+
+def _require_no_shadow(file: Path) -> None:
+    """Raise where a class defines a method twice: Python keeps the last one, and a check would be gone unseen."""
+    if not file.is_file():
+        return
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        first: dict[str, int] = {}
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef):
+                if method.name in first:
+                    line = f"{file}:{method.lineno}: {node.name}.{method.name}"  # type: ignore[attr-defined]
+                    raise CourseError(f"{line} is already written at line {first[method.name]}, and replaces it")
+                first[method.name] = method.lineno
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -39,4 +39,4 @@ def _of_unknown(module: str, files: Sequence[str]) -> str:
         return f"a file of yours that lies beside it is imported with a dot: from .{module} import ..."
     if any(file == f"{first}.py" or file.startswith(f"{first}/") for file in files):
         return f"it lies beside the labs: from labs.{module} import ..."
-    return ""
+    return f"{first} is not installed where submissions are graded: do without it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def plan_of(order: Order) -> tuple[CheckFunction, ...]:
     wanted = chosen if order.only is None else chosen & order.only
     labs = {lab.id: lab for lab in order.rubric.labs}
     found: dict[str, CheckFunction] = {}
-    for place, name in reversed(list(enumerate(known))):
+    for name in reversed(known):
         if name not in wanted:
             continue
         if name not in found:
@@ -69,17 +69,22 @@ def plan_of(order: Order) -> tuple[CheckFunction, ...]:
                 found |= order.course.checks(labs[name.partition(".")[0]])
             except CourseError as error:
                 raise GradingError(str(error)) from None
-        for needed in found[name].requires:
-            if needed not in known:
-                near = difflib.get_close_matches(needed, known, n=1)
-                meant = f"; did you mean {near[0]}?" if near else ""
-                raise GradingError(f"{found[name].place}: {name} requires {needed}, which no rubric has{meant}")
-            if needed not in known[:place]:
-                raise GradingError(
-                    f"{found[name].place}: {name} requires {needed}, which does not come before it in the rubric"
-                )
-            wanted = wanted | {needed}
+        for trouble in out_of_order(found[name], known):
+            raise GradingError(trouble)
+        wanted = wanted | set(found[name].requires)
     return tuple(found[name] for name in known if name in wanted)
+
+
+def out_of_order(check: CheckFunction, known: Sequence[str]) -> Iterator[str]:
+    """Why a check cannot build on what it requires; `known` are the ids of all checks, in the rubric's order."""
+    before = known[: known.index(check.id)]
+    for needed in check.requires:
+        if needed not in known:
+            near = difflib.get_close_matches(needed, known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            yield f"{check.place}: {check.id} requires {needed}, which no rubric has{meant}"
+        elif needed not in before:
+            yield f"{check.place}: {check.id} requires {needed}, which does not come before it in the rubric"
 
 
 def titles_of(order: Order, plan: Sequence[CheckFunction]) -> Mapping[str, str]:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gradebox import hints
-from gradebox.course import SHARED, Course
-from gradebox.guide.tasks import line_of, tasks
+from gradebox.course import SHARED, Course, CourseError
+from gradebox.guide.tasks import line_of, survey, tasks
+from gradebox.order import out_of_order
 from gradebox.rubric import Check, Lab
 
 _ASKING = ("probe", "rank_probe", "numeric_probe")
@@ -53,18 +54,42 @@ def _packages(course: Course) -> Iterator[str]:
 
 
 def _checks(course: Course, lab: Lab) -> Iterator[str]:
+    rubric = next(one for one in (course.rubric, *course.exercises) if lab in one.labs)
+    known = [check.id for check in rubric.checks()]
     for check in course.checks(lab).values():
+        yield from out_of_order(check, known)
         if not (check.function.__doc__ or "").strip():
             yield f"{check.place}: {check.id} has no docstring, whose first line is its title in reports"
     for file in sorted((course.folder / lab.id / "checks").glob("*.py")):
         for line, name in _asked(file):
             if reason := _no_probe(course, name):
                 yield f"{file}:{line}: there is no probe {name}: {reason}"
+    for file in sorted((course.folder / lab.id / "probes").glob("*.py")):
+        for line, name in sorted(_modules_named(file, lab)):
+            yield f"{file}:{line}: {name!r} is in another package than {lab.package!r}, which students hand in"
+
+
+def _modules_named(file: Path, lab: Lab) -> Iterator[tuple[int, str]]:
+    """Names of modules of this lab that lie in no package that students hand in."""
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            package, dot, module = node.value.partition(".")
+            named = package.startswith(f"{lab.id}_") and dot and module.replace(".", "_").isidentifier()
+            if named and package != lab.package:
+                yield node.lineno, node.value
+
+
+def _parsed(file: Path) -> ast.Module:
+    """Raises CourseError, with the line, for what is not Python."""
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise CourseError(f"{file}:{error.lineno}: SyntaxError: {error.msg}") from None
 
 
 def _asked(file: Path) -> Iterator[tuple[int, str]]:
     """The probes that a module asks by a name that stands there."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(file)):
         match node:
             case ast.Call(func=ast.Attribute(attr=method), args=[ast.Constant(value=str(name)), *_]) if (
                 method in _ASKING
@@ -90,7 +115,7 @@ def _no_probe(course: Course, name: str) -> str:
 
 def _defined(file: Path) -> Iterator[str]:
     """Names that a module binds: functions, and what it imports or assigns."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in _parsed(file).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.ImportFrom | ast.Import):
@@ -105,13 +130,16 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
         yield f"{course.file(lab, 'rubric.toml')}: package = {lab.package!r}, but {solution} has no such folder"
         return
     readme = folder / "README.md"
-    numbers = [task.number for task in tasks(readme)]
+    numbers, where_from = [task.number for task in tasks(readme)], f"{readme} has no heading `## Task {{}}: ...`"
+    if not readme.is_file():
+        open_functions, _ = survey(folder)
+        numbers, where_from = [one.task for one in open_functions], f"no stub in {folder} says `Task {{}} is open`"
     for hint in known:
         if not hint.check.startswith(f"{lab.id}."):
             continue
         where = f"{course.file(lab, hints.FILE)}: [{hint.check.partition('.')[2]}]"
-        if readme.is_file() and hint.task not in numbers:
-            yield f"{where} task = {hint.task!r}, but {readme} has no heading `## Task {hint.task}: ...`"
+        if numbers and hint.task not in numbers:
+            yield f"{where} task = {hint.task!r}, but {where_from.format(hint.task)}"
         for place in hint.write:
             name, _, function = place.partition(" ")
             if not (folder / name).is_file():

@@ -6,17 +6,19 @@ Runs probes in the sandbox and turns every way a student's code can end into a c
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
 from gradebox import imports
+from gradebox.aside import Aside
 from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
 from gradebox.grade import IntegrityNote
@@ -55,26 +57,12 @@ _APART_HINT = (
 
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
-_MEMORY_HINT = "look for lists that grow, or tensors far larger than the docstring's shapes"
+_MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
 
 class ProbeFailed(NeedsReview):
     """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
-
-
-class Aside(str):
-    """Stands where an array stood in what a probe returned: its path, under which `Seen` has it."""
-
-    def __new__(cls, path: str, array: NDArray[Any]) -> Self:
-        made = super().__new__(cls, path)
-        made.array = array
-        return made
-
-    array: NDArray[Any]
-
-    def __repr__(self) -> str:
-        return f"an array of {self.array.dtype} with shape {self.array.shape}"
 
 
 class Seen:
@@ -101,7 +89,9 @@ class Seen:
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(f"the probe did not report {name!r}") from None
+            near = difflib.get_close_matches(name, self._values, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"the probe did not report {name!r}{meant}") from None
 
     __getitem__ = __getattr__
 

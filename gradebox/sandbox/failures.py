@@ -59,6 +59,7 @@ def describe(
             kind, message = "wrong_return", lacking
         else:
             kind = "error" if ours else "probe_error"
+            where = where or _probe_place(frames, probe_folders)
     if kind == "error" and ours and not importing and (call := _call(ours[0][0])):
         where = f"{where}, in the call {call}"
     if kind == "import_error" and isinstance(error, ModuleNotFoundError) and where is None and importing:
@@ -204,6 +205,16 @@ def place(path: str, line: int, function: str) -> str:
     """`benchmark.py:41 in benchmark_matmul`, the form in which places are shown everywhere."""
     inside = "" if function == "<module>" else f" in {function}"
     return f"{os.path.basename(path)}:{line}{inside}"
+
+
+def _probe_place(frames: list[tuple[FrameType, int]], probe_folders: Sequence[str]) -> str | None:
+    """The innermost line of a probe, by its path below the course."""
+    folders = tuple(probe_folders)
+    of_probe = [(frame, line) for frame, line in frames if frame.f_code.co_filename.startswith(folders)]
+    if not of_probe:
+        return None
+    frame, line = of_probe[-1]
+    return f"{'/'.join(frame.f_code.co_filename.split('/')[-3:])}:{line}"
 
 
 def _call(frame: FrameType) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -57,3 +58,17 @@ class Student:
         module = importlib.import_module(f"labs.{name}")
         self.importing.clear()
         return module
+
+    def text(self, path: str) -> str:
+        """What is in a text file (UTF-8) that the submission wrote, by its path in the current folder.
+
+        Raises:
+            WrongReturn: there is none, or it is no text.
+        """
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            there = sorted(one.name for one in Path(path).parent.iterdir()) if Path(path).parent.is_dir() else []
+            raise WrongReturn(f"there is no file {path}" + (f", but {', '.join(there[:8])}" if there else "")) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongReturn(f"{path} cannot be read as a text in UTF-8: {error}") from None

@@ -1,6 +1,7 @@
 """What a failing check says: what was seen, what was expected, how far off."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gradebox.assertions import (
     seconds,
     shown,
 )
+from gradebox.submission import Seen
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0]])
@@ -121,3 +123,47 @@ def test_a_list_without_end_is_shown_by_its_kind() -> None:
     for _ in range(100_000):
         endless = [endless]
     assert shown(endless) == "list too large to show"
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (np.array([1 + 2j, 3 - 7j]), "complex numbers, and real ones are expected"),
+        (["1", " 3 "], "texts"),
+        (np.array(["1", "3"]), "texts"),
+        ([True, True], "truth values"),
+        ([[1.0], [2.0, 3.0]], "setting an array element"),
+        ([1.0, None], "not all of them"),
+    ],
+)
+def test_what_is_no_number_is_never_taken_for_one(seen: Any, reason: str) -> None:
+    with pytest.raises(CheckFailed, match=f"these are not \\(2,\\) numbers \\({reason}"):
+        require_arrays_close(seen, [1.0, 3.0], rtol=1.0, atol=10.0, what="x")
+
+
+def test_complex_numbers_agree_where_they_are_expected() -> None:
+    require_arrays_close(np.array([1 + 2j, 3]), [1 + 2j, 3], rtol=1e-9, what="roots")
+    require_arrays_close([1.0, 2.0], np.array([1 + 0j, 2]), rtol=1e-9, what="roots")
+    with pytest.raises(CheckFailed, match="1 of 2 values differ"):
+        require_arrays_close(np.array([1 + 2j, 3]), [1 - 2j, 3], rtol=1e-9, what="roots")
+
+
+def test_an_array_that_stood_in_a_dictionary_is_compared_as_it_is() -> None:
+    seen = Seen({"c": {"coef": "c/coef"}}, {"c/coef": np.array([1.0, 2.0])})
+    require_arrays_close(seen.c["coef"], [1.0, 2.0], rtol=1e-9, what="coef")
+    with pytest.raises(AttributeError, match="did not report 'cc'; did you mean 'c'"):
+        seen.cc  # noqa: B018
+
+
+def test_an_array_of_one_number_without_a_shape_is_a_number() -> None:
+    assert number(np.array(2.5), "x") == 2.5
+    assert numbers(np.array([1.0, 3.0]), 2, "x") == [1.0, 3.0]
+    with pytest.raises(CheckFailed, match="an array of float64 with shape"):
+        number(np.array([1.0, 2.0]), "x")
+
+
+def test_what_nothing_can_equal_is_a_mistake_of_the_check() -> None:
+    with pytest.raises(ValueError, match="NaN is expected"):
+        require_arrays_close([1.0], [float("nan")], rtol=1.0, what="x")
+    with pytest.raises(TypeError, match="tuples become lists"):
+        require_equal([1, 2], (1, 2), what="x")

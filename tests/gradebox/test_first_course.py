@@ -14,6 +14,7 @@ from gradebox import course as courses
 from gradebox import imports
 from gradebox.__main__ import app
 from gradebox.configuration import ROOT
+from gradebox.course import CourseError
 from gradebox.devices import CPU, Device
 from gradebox.grade import CheckResult, ExitCode
 from gradebox.guide import command
@@ -142,6 +143,11 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
         "basics/checks/numbers.py:10: there is no probe basics.numbers.produkt: basics/probes/numbers.py does not "
         "define produkt; did you mean product?",
         "basics/checks/numbers.py:16: there is no probe basics.power: its name is LAB.FILE.FUNCTION",
+        *(
+            f"basics/probes/numbers.py:{line}: 'basics_week1.numbers' is in another package than 'basics_week2', which "
+            "students hand in"
+            for line in (2, 6, 10)
+        ),
         "further/checks/sums.py:9: further.sums.total has no docstring, whose first line is its title in reports",
         "further/checks/sums.py:13: further.sums.noted_too has no docstring, whose first line is its title in reports",
         "further/checks/sums.py:11: there is no probe further.sum.total: further/probes/sum.py does not exist",
@@ -152,6 +158,46 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
         f"further/hints.toml: [sums.total] write names totals, which {solution}/further_week2/sums.py does not define",
         f"further/hints.toml: [sums.total] write names sum.py, but {solution}/further_week2 has no such file",
     ]
+
+
+def test_a_hint_names_a_task_that_stubs_name_where_there_is_no_readme(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    write(folder, {"further/hints.toml": '[sums.total]\ntask = "2.9"\nwrite = ["sums.py total"]\nsteps = ["Look."]\n'})
+    stubs = write_submission(tmp_path)
+    open_task = 'raise NotImplementedError("Task 2.1 is open: write total in sums.py")'
+    write(stubs, {"further_week2/sums.py": f"def total(x):\n    {open_task}\n"})
+    found = [line for line in _proofread(folder, stubs) if "task =" in line]
+    assert found == [
+        f"further/hints.toml: [sums.total] task = '2.9', but no stub in {stubs}/further_week2 says `Task 2.9 is open`"
+    ]
+
+
+def test_a_course_is_read_as_a_grading_reads_it(tmp_path: Path) -> None:
+    folder = write_course(tmp_path, (CHECKS, '@requires("product")', '@requires("produkt")'))
+    assert any(
+        line.startswith("basics/checks/numbers.py:13: basics.numbers.power requires basics.numbers.produkt")
+        for line in _proofread(folder)
+    )
+    folder = write_course(tmp_path, (PROBES, "def product(", "def product(:"))
+    with pytest.raises(CourseError, match=r"basics/probes/numbers\.py:1: SyntaxError: "):
+        _proofread(folder)
+
+
+def test_a_check_that_another_one_would_replace_unseen_is_refused(graded: Graded) -> None:
+    again = '    def test_product(self, submission):\n        pass\n\n\n@criterion("basics.notes")'
+    with pytest.raises(GradingError, match=r"numbers\.py:\d+: Numbers\.test_product is already written at line 7"):
+        graded((CHECKS, '\n@criterion("basics.notes")', again))
+
+
+def test_a_probe_that_fails_names_its_line(graded: Graded) -> None:
+    broken = (PROBES, '    return {"result": student', '    1 / 0\n    return {"result": student')
+    assert "division by zero at basics/probes/numbers.py:2" in graded(broken)["product"].message
+
+
+def test_a_file_that_is_missing_or_no_text_is_the_students(graded: Graded) -> None:
+    read = (PROBES, '    return {"result": student', '    student.text("out.csv")\n    return {"result": student')
+    check = graded(read)["product"]
+    assert (check.outcome, check.message) == ("failed", "there is no file out.csv")
 
 
 @pytest.mark.parametrize("solved", ["solutions", "labs"])
@@ -236,7 +282,8 @@ def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
     assert (
         imports.hint("No module named 'tools'", ["tools.py"]) == "it lies beside the labs: from labs.tools import ..."
     )
-    assert imports.hint("No module named 'torchx'", ["lab1_a/b.py"]) == ""
+    absent = "torchx is not installed where submissions are graded: do without it"
+    assert imports.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent
 
 
 # --- what comes next --------------------------------------------------------------------------------------------------
