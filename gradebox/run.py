@@ -28,6 +28,9 @@ from gradebox.sandbox import TAMPERING, Isolation, Sandbox, SandboxError
 from gradebox.submission import Inquiry, ProbeFailed, Submission
 from gradebox.texts import printable
 
+_MANY_CHECKS = 40
+"""From so many on it pays to arrange memory for forking."""
+
 
 class Blocked(Exception):
     """A check this one builds on has not passed."""
@@ -126,6 +129,7 @@ class Grading:
         if not self._kept:
             try:
                 self._boxes[0].side_by_side = self._count()
+                self._boxes[0].many = len(self._plan) >= _MANY_CHECKS
                 self._boxes[0].__enter__()
                 for _ in range(self._count() - 1):
                     self._boxes.append(self._boxes[0].twin())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import starting
+from tests import kept
 
 pytest_plugins = ["pytester"]
 
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--whole)")
     if config.option.seed == "random":  # before pytest-xdist hands the options to its workers
         config.option.seed = str(secrets.randbelow(2**31))
+    kept.install(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

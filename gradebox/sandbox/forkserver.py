@@ -97,7 +97,7 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    if linux.AVAILABLE:
+    if linux.AVAILABLE and order["many"]:
         linux.collapse_memory()
     return None
 

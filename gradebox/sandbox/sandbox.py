@@ -78,6 +78,9 @@ class Sandbox:
         self._abandoned = False
         self.side_by_side = 1
         """How many sandboxes share the machine's cores; set before it starts."""
+        self.many = True
+        """Whether it will be asked much, so that a second spent on making processes cheap to fork pays; set before it
+        starts."""
         self.tried: set[str] = set()
         """Devices that `gradebox.trial` has found to work here."""
 
@@ -264,7 +267,7 @@ class Sandbox:
             raise SandboxError("the grading was ended")
         assert self._home is not None
         with self._new_log() as log:
-            self._server = starting.start(self._environment, self._preload, self._optional, log)
+            self._server = starting.start(self._environment, self._preload, self._optional, log, many=self.many)
         self.tried.clear()
         self._greeted = False
         config = {

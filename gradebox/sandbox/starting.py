@@ -96,7 +96,9 @@ class Server:
         return True
 
 
-def start(environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes]) -> Server:
+def start(
+    environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes], *, many: bool = True
+) -> Server:
     """Have a server forked; it listens on its channel when it has come to life.
 
     Args:
@@ -104,6 +106,7 @@ def start(environment: Environment, preload: Sequence[str], optional: Sequence[s
         preload: modules that are imported before anything is forked.
         optional: those of `preload` that may be missing.
         log: where the server's own output goes.
+        many: whether so much will be forked that memory is arranged for it first, for a second of a core.
     """
     here, there = socket.socketpair()
     lifeline, ours = os.pipe()
@@ -111,12 +114,12 @@ def start(environment: Environment, preload: Sequence[str], optional: Sequence[s
     descriptors = [there.fileno(), lifeline, theirs, log.fileno()]
     try:
         with _lock:
-            forked_by = _fork_server(environment, preload, optional, log)
+            forked_by = _fork_server(environment, preload, optional, log, many)
             try:
                 forked_by.fork(descriptors)
             except OSError:  # it has ended: perhaps memory was short
                 forked_by.end()
-                forked_by = _fork_server(environment, preload, optional, log)
+                forked_by = _fork_server(environment, preload, optional, log, many)
                 forked_by.fork(descriptors)
             forked_by.users += 1
     finally:
@@ -193,10 +196,10 @@ class _ForkServer:
 
 
 def _fork_server(
-    environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes]
+    environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes], many: bool
 ) -> _ForkServer:
     """The one that runs for these imports, or a new one."""
-    order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional)}
+    order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional), "many": many}
     path = _search_path(environment, preload)
     key = json.dumps([os.getpid(), sys.executable, _variables(), path, order])
     if key not in _running:

@@ -163,6 +163,7 @@ def test_the_course_itself_runs_on_both_nodes(cluster: Cluster, tmp_path: Path) 
     assert json.loads(metadata.read_text())["world_size"] == RANKS
 
 
+@pytest.mark.night
 def test_every_rank_hears_the_signal_that_slurm_sends_before_the_time_is_up(cluster: Cluster, checkout: Path) -> None:
     (checkout / "cluster" / "job.py").write_text(PATIENT)
     job = queue(cluster, checkout, "train.sbatch")

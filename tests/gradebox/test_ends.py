@@ -236,7 +236,7 @@ def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
 
 
 @pytest.mark.usefixtures("_courses_are_forgotten")
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int, tmp_path: Path) -> None:
     options = Options(
         course=str(write_course(tmp_path)),

@@ -59,6 +59,7 @@ def test_fashion_mnist_is_complete_and_normalised(
     assert images.std().item() == pytest.approx(1, abs=deviation)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("one_thread")
 def test_16_bits_learn_fashion_mnist_as_well_as_32(folder: Path) -> None:
     train, test = workloads.batches("fashion-mnist", data_dir=folder)

@@ -84,6 +84,7 @@ def test_amp_learns_as_fp32_does(program: Program) -> None:
     assert float(last_half) == pytest.approx(float(last), rel=0.02)
 
 
+@pytest.mark.night
 def test_amp_is_faster_on_tensor_cores(program: Program) -> None:
     text = program("--shapes-only", "amp_training.py", "--batches", "3", "--epochs", "1")
     # The recipe sees a factor of 2 to 3 for networks of this width on GPUs with tensor cores.

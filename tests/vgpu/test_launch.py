@@ -113,7 +113,9 @@ def test_a_failing_worker_fails_torchrun(tmp_path: Path) -> None:
     assert "on purpose" in done.stderr
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.night)])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(one, marks=pytest.mark.night) for one in ("forkserver", "spawn"))]
+)
 def test_children_attach_by_themselves(tmp_path: Path, method: str) -> None:
     done = _run(tmp_path, _SPAWN, "--gpus", "2", "@", method, (tmp_path / "store").as_uri())
     assert done.returncode == 0, done.stderr

@@ -149,6 +149,7 @@ def test_an_error_in_a_worker_reaches_the_program_in_time(gpu: vgpu.VirtualGPU) 
     assert time.perf_counter() - begin == pytest.approx(_BATCH_SECONDS + _ITEM_SECONDS, abs=0.05)
 
 
+@pytest.mark.night
 def test_spawned_workers_have_virtual_time_too(gpu: vgpu.VirtualGPU) -> None:
     ((seconds,), batches) = _epochs(_Slow(), num_workers=1, multiprocessing_context="spawn")
     assert _items(batches) == list(range(_BATCH * _BATCHES))
