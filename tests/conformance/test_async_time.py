@@ -184,3 +184,16 @@ def test_views_cost_nothing_on_the_device(cuda: Gpu) -> None:
     x = torch.ones(4096, 4096, device="cuda")
     view = device_seconds(lambda: x.t().view(4096, 64, 64)[1:].transpose(0, 1))
     assert view < 0.5 * device_seconds(lambda: x.t().contiguous())
+
+
+@program("Python docs: time.process_time; CUDA runtime API: cudaDeviceScheduleAuto")
+def test_a_processor_is_busy_while_it_waits_for_the_gpu_and_not_while_it_sleeps(cuda: Gpu) -> None:
+    asked = (time.process_time, time.thread_time, lambda: time.process_time_ns() * 1e-9)
+    for clock in asked:
+        before = clock()
+        time.sleep(LONG_SECONDS)
+        assert clock() - before < 0.2 * LONG_SECONDS
+    before = time.process_time()
+    torch.cuda._sleep(cycles_for(LONG_SECONDS))
+    torch.cuda.synchronize()
+    assert time.process_time() - before > 0.5 * LONG_SECONDS

@@ -21,6 +21,8 @@ from vgpu.state import attached
 
 # Whole seconds keep differences of readings exact to the same binary fraction in every run.
 _MONOTONIC_START_SECONDS = 1000.0
+_BUSY_START_SECONDS = 2.0
+"""What importing PyTorch takes of a processor."""
 _real = types.SimpleNamespace(**{name: getattr(time, name) for name in dir(time) if not name.startswith("_")})
 _wall_start = [0.0]
 
@@ -33,27 +35,32 @@ _REALLY_WAITING = (
 _CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
 
-def _read(start: Callable[[], float], real: Callable[[], float]) -> float:
-    gpu = attached()
-    if gpu is None:
-        return real()
-    return start() + gpu.clock.read(gpu.spec.host.clock_read_seconds)
+_BUSY = ("process_time", "thread_time")
+"""Clocks that stand while nothing is computed. That of a process, too, counts what the calling thread did."""
 
 
 def _virtual(name: str) -> tuple[Callable[[], float], Callable[[], int]]:
     real, real_ns = getattr(_real, name), getattr(_real, name + "_ns")
 
     def start() -> float:
+        if name in _BUSY:
+            return _BUSY_START_SECONDS
         return _wall_start[0] if name == "time" else _MONOTONIC_START_SECONDS
 
+    def read(gpu: Any) -> float:
+        clock = gpu.clock.read_busy if name in _BUSY else gpu.clock.read
+        passed: float = clock(gpu.spec.host.clock_read_seconds)
+        return passed
+
     def clock() -> float:
-        return _read(start, real)
+        gpu = attached()
+        return real() if gpu is None else start() + read(gpu)
 
     def clock_ns() -> int:
         gpu = attached()
         if gpu is None:
             return int(real_ns())
-        return int(start()) * 1_000_000_000 + round(gpu.clock.read(gpu.spec.host.clock_read_seconds) * 1e9)
+        return int(start()) * 1_000_000_000 + round(read(gpu) * 1e9)
 
     clock.__name__ = clock.__qualname__ = name
     clock_ns.__name__ = clock_ns.__qualname__ = name + "_ns"

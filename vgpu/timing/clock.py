@@ -71,6 +71,14 @@ class HostClock:
             clock.move(max(clock.now, self._main.now))
         return self.advance(seconds)
 
+    def read_busy(self, seconds: float) -> float:
+        """The calling thread asks how long a processor has worked for it, which takes `seconds`.
+
+        Waiting for the GPU counts: CUDA's driver asks again and again whether it is done, as long as there is no more
+        than one context for each core (`cudaDeviceScheduleAuto`).
+        """
+        return self.read(seconds) - self.mine().idle
+
     def spend(self, seconds: float, kind: str, name: str) -> float:
         """The calling thread works for `seconds`, which its history keeps; returns when it began."""
         clock = self.mine()
@@ -140,6 +148,7 @@ class HostClock:
         if clock.takes_part:
             self.turns.sleep(clock, begin + max(seconds, 0.0))
             self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
+            clock.idle += clock.now - begin
         else:
             sleep_real(seconds)
 
@@ -151,6 +160,7 @@ class HostClock:
         called = self.turns.block(clock, seconds)
         if clock.now > begin:
             self._spans.append(("wait", "wait", begin, clock.now, clock.thread))
+            clock.idle += clock.now - begin
         return called
 
     def call(self, clock: ThreadClock) -> None:

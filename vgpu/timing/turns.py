@@ -64,6 +64,8 @@ class ThreadClock:
     """Whether somebody woke it since it last said that it might wait."""
     holding: int = 0
     native_id: int | None = None
+    idle: float = 0.0
+    """How long it has slept, or waited for another thread: no processor worked for it meanwhile."""
     gate: Any = field(default_factory=allocate_lock)
     step: Callable[[float | None], bool] = field(init=False, repr=False)
     """Moves `now`, and answers None with whether nothing else did (`vgpu.timing.witness`)."""
