@@ -28,7 +28,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NEEDS: dict[str, tuple[str, ...]] = {
     "conformance": ("vgpu", "pyproject.toml"),
-    "vgpu": ("vgpu", "examples", "pyproject.toml"),
+    "vgpu": ("vgpu", "examples", "docs/virtual-gpu.md", "pyproject.toml"),
     "sandbox": ("gradebox", "grader", "vgpu", "labkit", "solutions", "labs", "examples", "pyproject.toml"),
     "gradebox": (
         "gradebook",
@@ -45,7 +45,16 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "gradebook": (
         *("gradebook", "gradebox", "grader", "vgpu", "labkit", "solutions", "labs", "examples", "deploy", "packaging"),
-        *("conftest.py", "pyproject.toml", "constraints.txt", "install.sh", "Makefile", "README.md", "tests/scenarios"),
+        *(
+            "conftest.py",
+            "LICENSE",
+            "pyproject.toml",
+            "constraints.txt",
+            "install.sh",
+            "Makefile",
+            "README.md",
+            "tests/scenarios",
+        ),
     ),
     "cluster": ("cluster", "labkit", "vgpu", "deploy", "solutions", "labs", "pyproject.toml"),
     "labkit": ("labkit", "vgpu", "solutions", "labs", "pyproject.toml"),
@@ -53,7 +62,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 """What tests of a folder depend on, besides that folder and what all tests share. A test of these names fails where an
 import says otherwise (`tests/rooms/test_kept.py`)."""
-_SHARED = ("tests/__init__.py", "tests/conftest.py", "tests/kept.py", "tests/small_disk.py", "tests/bare.py")
+_SHARED = (
+    *("conftest.py", "tests/__init__.py", "tests/conftest.py", "tests/kept.py", "tests/small_disk.py", "tests/bare.py"),
+)
+"""Every run also imports the engine's plugin, which does nothing where nothing is graded."""
 _NEVER = ("scenarios",)
 _PROGRAMS = (
     *(
