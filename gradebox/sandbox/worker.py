@@ -10,8 +10,6 @@ import contextlib
 import faulthandler
 import functools
 import gc
-import importlib
-import importlib.util
 import itertools
 import mmap
 import os
@@ -28,7 +26,7 @@ import numpy as np
 
 from gradebox import devices
 from gradebox.devices import DeviceModule
-from gradebox.sandbox import audit, codec, failures, instruments, linux, ours, seccomp
+from gradebox.sandbox import audit, codec, failures, finding, instruments, linux, ours, seccomp
 from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.student import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
@@ -219,7 +217,7 @@ def _observe(
     of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, module.from_probe)
     try:
         module.seed(task.device, task.rank, threads=task.threads)
-        probe = _find_probe(task)
+        probe = trial if task.probe == OWN else finding.find(task.probe, task.probe_paths, task.course.course)
         tensors = {name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()}
         whole = {name: tensor for name, tensor in tensors.items() if "/" not in name}
         arguments = codec.put_back(task.params, tensors) | whole
@@ -269,39 +267,6 @@ def _observe(
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
     return outcome | {"dtypes": dtypes}, arrays
-
-
-def _find_probe(task: Task) -> Any:
-    if task.probe == OWN:
-        return trial
-    module_name, _, function = task.probe.rpartition(".")
-    for folder in task.probe_paths:
-        path = os.path.join(folder, *module_name.split(".")) + ".py"
-        if os.path.exists(path):
-            spec = importlib.util.spec_from_file_location(f"probes.{module_name}", path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            return _function(module, function)
-    lab, _, name = module_name.partition(".")
-    where = f"{task.course.course}.{lab}.probes.{name}"
-    try:
-        found = importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-            raise
-        raise LookupError(f"there is no file {lab}/probes/{name.replace('.', '/')}.py") from None
-    return _function(found, function)
-
-
-def _function(module: ModuleType, name: str) -> Any:
-    found = getattr(module, name, None)
-    if not callable(found):
-        here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        raise LookupError(f"{module.__name__} has no function {name}; it has {', '.join(here) or 'none'}")
-    return found
 
 
 def _allowed(task: Task) -> tuple[str, ...]:

@@ -154,6 +154,8 @@ def _order(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
         if not isinstance(body, list) or node not in body[:-1]:
             continue
         after = body[body.index(node) + 1]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            continue
         if isinstance(node, ast.Expr | ast.AugAssign) and isinstance(after, ast.Expr | ast.AugAssign | ast.Assign):
             gap = file.source[file.place(node)[1] : file.place(after)[0]]
             both = (file.place(node)[0], file.place(after)[1])

@@ -59,6 +59,7 @@ def ask(student: Any) -> dict[str, Any]:
         },
         "attention": {
             "tiled_attention(block_size=0)": called(_ATTENTION, "tiled_attention", *operands, block_size=0),
+            "tiled_attention(block_size=-1)": called(_ATTENTION, "tiled_attention", *operands, block_size=-1),
             "benchmark_attention(methods=['fast'])": benchmark(["fast"]),
             "benchmark_attention(iterations=0)": benchmark(["standard"], iterations=0),
             "benchmark_attention(warmup=0)": benchmark(["standard"], warmup=0),

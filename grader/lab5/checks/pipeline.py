@@ -283,6 +283,12 @@ class TestPipeline:
             care.require_generators(each, what)
             runs.require_same(each, what)
             care.require_same_generators(each, what)
+            require_equal(
+                each.refused.get("a run on more ranks"),
+                "ValueError",
+                what="kind of load_checkpoint()'s error: a run on 2 ranks, loaded by one without a process group",
+                hint="each rank has its share of the checkpoint; who was not there has none",
+            )
 
     def test_stops_early(self, submission: Submission, fresh: Fresh) -> None:
         """Stops early when the loss no longer falls."""

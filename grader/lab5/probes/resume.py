@@ -183,6 +183,9 @@ def resume(
                 trainer = other.make(student, folder, device=device)
                 refused[name] = _refusal(partial(trainer.load_checkpoint, path))
             refused["no such file"] = _refusal(lambda: trainer.load_checkpoint(folder / "step-99999999.pt"))
+    if student.ranks > 1:
+        alone = case.make(student, folder, device=device)
+        refused["a run on more ranks"] = _refusal(partial(alone.load_checkpoint, path))
     return {
         "expected": expected,
         "complete": complete,
