@@ -296,6 +296,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     With `--device cpu` there is nothing to compare: the CPU's times alone are measured and written, without a plot.
 
+    Both files say that a virtual GPU was used, where it was: the picture with the word "simulated".
+
     Returns:
         0.
     """

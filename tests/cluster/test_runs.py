@@ -130,6 +130,7 @@ def test_virtual_gpus_are_marked_and_never_pass(acceptance: Acceptance) -> None:
     assert deltas["energy_joules"] > 0
 
 
+@pytest.mark.night
 def test_injected_faults_are_found_and_their_gpus_named(acceptance: Acceptance) -> None:
     faults = ("wrong-result:0", "slow:1", "hot:0", "wrong-collective:1", "diverged:1")
     injected = [word for fault in faults for word in ("--inject", fault)]

@@ -239,6 +239,7 @@ esac
 """
 
 
+@pytest.mark.night
 def test_the_given_programs_fill_in_the_checklist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_mnist(tmp_path / "data", 64)
     (tmp_path / "models").mkdir()

@@ -221,7 +221,7 @@ sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))
     ("jobs", "under_pytest"),
     [
         pytest.param(1, (), id="alone"),
-        pytest.param(2, ("under pytest", "--grade"), id="pytest"),
+        pytest.param(2, ("under pytest", "--grade"), marks=pytest.mark.night, id="pytest"),
         pytest.param(2, (), marks=pytest.mark.night, id="alone, two sandboxes"),
         pytest.param(1, ("under pytest", "--grade"), marks=pytest.mark.night, id="pytest, one sandbox"),
     ],

@@ -71,6 +71,7 @@ def test_16_bits_learn_fashion_mnist_as_well_as_32(folder: Path) -> None:
     assert accuracies["bfloat16"] == pytest.approx(accuracies["float32"], abs=ACCURACY_LOSS)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("one_thread")
 def test_a_resumed_training_learns_fashion_mnist_and_has_the_same_bits(folder: Path, tmp_path: Path) -> None:
     training = Subset(data.load("fashion-mnist", data_dir=folder), range(64 * BATCHES))

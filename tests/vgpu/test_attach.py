@@ -83,6 +83,7 @@ def test_attaching_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.night
 def test_a_refusal_imported_by_name_while_attached_is_undone(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(

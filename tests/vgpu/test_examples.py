@@ -177,6 +177,7 @@ def test_the_largest_batch_is_found(program: Program) -> None:
     assert 0 < largest < (15 << 30) / (4 * 2 * 4 * 1024 * 4)
 
 
+@pytest.mark.night
 def test_two_gpus_share_a_model(program: Program) -> None:
     text = program("--gpus", "2", "model_parallel.py", "--width", "32", "--batch-size", "32", "--split", "8")
     assert "first half on cuda:0, second on cuda:1" in text

@@ -247,6 +247,7 @@ def test_a_compiled_module_can_be_used_but_for_calling_it(gpu: vgpu.VirtualGPU) 
         in_place(_x(1, 2))
 
 
+@pytest.mark.night
 def test_a_function_compiled_before_attach_is_refused() -> None:
     code = (
         "import torch, vgpu\n"

@@ -12,7 +12,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit.device import open_device
+from labkit.device import is_simulated, open_device
 from labkit.results import Comparison, MatmulResult, save_json
 
 SIZES = (128, 512, 1024, 2048, 4096)
@@ -124,6 +124,8 @@ def plot_speedup(comparisons, path):
     axis.bar([str(row.size) for row in comparisons], [row.speedup for row in comparisons])
     axis.axhline(1.0)
     axis.set(xlabel="size", ylabel="speedup", yscale="log")
+    if is_simulated():
+        axis.set_title("simulated")
     figure.savefig(path)
     return pathlib.Path(path)
 
@@ -140,6 +142,6 @@ def main(argv=None):
     with open_device(options.device, values=False) as device:
         rows = compare_cpu_gpu(options.sizes, iterations=options.iterations)
         save_json(out / "benchmark.json", rows, device.provenance())
-    plot_speedup(rows, out / "speedup.png")
+        plot_speedup(rows, out / "speedup.png")
     print(*map(asdict, rows), sep="\n")
     return 0

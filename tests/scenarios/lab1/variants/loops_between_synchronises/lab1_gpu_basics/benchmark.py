@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from labkit.device import open_device
+from labkit.device import is_simulated, open_device
 from labkit.results import Comparison, MatmulResult
 
 SIZES = (128, 512, 1024, 2048, 4096)
@@ -103,6 +103,8 @@ def plot_speedup(comparisons, path):
     plt.xlabel("matrix size")
     plt.ylabel("speedup")
     plt.grid(True)
+    if is_simulated():
+        plt.title("simulated times")
     plt.savefig(path)
     plt.close()
     return path
