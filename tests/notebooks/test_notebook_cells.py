@@ -104,6 +104,7 @@ def test_grading_can_be_left_out(outputs: dict[str, list[Any]]) -> None:
     assert "Grading is left out here" in shown(outputs["graded"])
 
 
+@pytest.mark.night
 def test_a_lab_is_really_graded() -> None:
     """Stubs, on the virtual GPU: the quickest grade there is."""
     cells = [OPEN.replace("lab=1", "lab=5"), "course.grade()"]

@@ -246,7 +246,9 @@ def test_every_single_solution_would_be_noticed_in_the_labs() -> None:
 
 # One criterion, with the running interpreter. The whole of it, with an environment of its own, is done by hand: see
 # docs/releasing.md.
-def test_the_released_repository_grades_stubs_with_nothing_and_solutions_with_everything(tmp_path: Path) -> None:
+def test_the_released_repository_grades_stubs_with_nothing_and_solutions_with_everything(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     students = tmp_path / "students"
     course.release(ROOT, students, now=NOW)
 
@@ -257,7 +259,8 @@ def test_the_released_repository_grades_stubs_with_nothing_and_solutions_with_ev
         grade = json.loads((students / "grade-report" / "grade.json").read_text())
         return grade["score"], grade["max_score"]
 
-    assert score() == (0, 5)
+    if request.config.option.whole:  # that stubs earn nothing is told elsewhere, for less
+        assert score() == (0, 5)
     shutil.copytree(ROOT / "solutions", students / "labs", dirs_exist_ok=True)
     assert score() == (5, 5)
 

@@ -58,30 +58,30 @@ def test_the_wall_clock_of_a_request_starts_when_it_does(namespaces: Sandbox) ->
     assert before <= machine(namespaces)["wall"] <= time.time() + 2.0
 
 
-def test_a_model_its_values_and_its_ranks_each_have_their_own(anywhere: Runner) -> None:
+def test_a_model_its_values_and_its_ranks_each_have_their_own(namespaces: Sandbox) -> None:
     for _ in range(2):
-        assert machine(anywhere)["model"] == "Tesla T4"
-        assert machine(anywhere, "vgpu:H100")["model"] != "Tesla T4"
-        assert machine(anywhere)["values"] == [2.0, 2.0]
-        assert machine(anywhere, values=False)["values"] == [0.0, 0.0]
-        assert machine(anywhere)["gpus"] == 1
-        assert machine(anywhere, ranks=2)["gpus"] == 2
-        about = anywhere.run(Request("drive.about")).value
+        assert machine(namespaces)["model"] == "Tesla T4"
+        assert machine(namespaces, "vgpu:H100")["model"] != "Tesla T4"
+        assert machine(namespaces)["values"] == [2.0, 2.0]
+        assert machine(namespaces, values=False)["values"] == [0.0, 0.0]
+        assert machine(namespaces)["gpus"] == 1
+        assert machine(namespaces, ranks=2)["gpus"] == 2
+        about = namespaces.run(Request("drive.about")).value
         assert (about["device"], about["gpu"]) == ("cpu", False)
 
 
-def test_a_few_are_kept_and_the_least_used_ends(sandbox: Sandbox) -> None:
-    machine(sandbox)
-    machine(sandbox)
+def test_a_few_are_kept_and_the_least_used_ends(namespaces: Sandbox) -> None:
+    machine(namespaces)
+    machine(namespaces)
     kinds = [(model, values) for model in ("A100-40GB", "A100-80GB", "H100", "H200") for values in (True, False)]
     assert len(kinds) > templates.KEPT
     for model, values in kinds:
-        assert sandbox.run(Request("drive.about", device=f"vgpu:{model}", values=values)).value["gpu"]
-        assert len(templates_of(sandbox)) <= templates.KEPT
-    kept = templates_of(sandbox)
+        assert namespaces.run(Request("drive.about", device=f"vgpu:{model}", values=values)).value["gpu"]
+        assert len(templates_of(namespaces)) <= templates.KEPT
+    kept = templates_of(namespaces)
     assert len(kept) == templates.KEPT
-    assert machine(sandbox)["values"] == [2.0, 2.0]
-    assert templates_of(sandbox) == kept, "the one that was used twice is among them"
+    assert machine(namespaces)["values"] == [2.0, 2.0]
+    assert templates_of(namespaces) == kept, "the one that was used twice is among them"
 
 
 def test_one_that_was_killed_is_made_anew(sandbox: Sandbox) -> None:

@@ -220,6 +220,7 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+@pytest.mark.night
 def test_no_module_that_is_really_imported_is_forgotten() -> None:
     tree = versions.Tree(COURSE, ROOT)
     checks = {
