@@ -263,6 +263,14 @@ class TestPipeline:
             care.require_same_generators(seen, what)
             require_equal(seen.resumed, seen.results[stop:], what=f"{what}: what train_epoch() returned afterwards")
             care.require_refusals(seen.refused)
+        seen = submission.probe("lab5.resume.moved", device="cpu")
+        require_equal(
+            [seen.refused, seen.kept],
+            [["", ""], True],
+            what="errors of restore_random_state() without a GPU of what was captured with one, and the other way "
+            "round; and whether the other generators are where they were",
+            hint="a GPU's generator is left alone where none was captured, or where there is no GPU now",
+        )
 
     def test_goes_on_after_sigterm(self, submission: Submission, fresh: Fresh) -> None:
         """Stops on SIGTERM, and goes on from there."""

@@ -17,6 +17,8 @@ from grader.lab5.checks import profiling_tuning as tuning
 from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, timeline, wait_inside
 
 DEVICE = "vgpu:T4"
+_UNRECORDED = 3
+"""WAIT + WARMUP, which are handed out."""
 UNRECORDED = 3
 SCHEDULE = "torch.profiler.schedule leaves out the first WAIT + WARMUP steps: the timeline has those that are recorded"
 REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
@@ -212,6 +214,13 @@ class TestProfiling:
                 "is the device idle when the recording starts, and when it ends, and left alone in between?",
             )
             require_equal(seen.bottleneck, fault, what=f"find_bottleneck() for {about}")
+            if len(seen.idle) == _UNRECORDED + case["steps"]:
+                for which, number in (("before the first", _UNRECORDED), ("after the last", len(seen.idle))):
+                    require(
+                        seen.idle[number - 1],
+                        f"profile_job() of {about}: the device is still busy {which} recorded step",
+                        "wait for it before the profiler is told of the step",
+                    )
 
     def test_step_parts_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures the true parts of a step."""

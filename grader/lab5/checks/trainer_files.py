@@ -139,6 +139,11 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
         "os.fsync the temporary file first, then os.replace it, then os.fsync the folder: a rename may otherwise "
         "reach the disk before the content does",
     )
+    require(
+        seen.lacking <= 0,
+        f"write_checkpoint() forced its file to the disk when {seen.lacking} bytes of it had not been written yet",
+        "file.flush() before os.fsync(): Python still holds what was written last",
+    )
     named = len(seen.synced) - 1 - seen.synced[::-1].index("name") if "name" in seen.synced else -1
     require(
         "folder" in seen.synced[named + 1 :],

@@ -120,10 +120,28 @@ def bottlenecks(student: Any, *, times: Sequence[dict[str, float]], targets: Seq
 
 
 def planted(student: Any, *, job: dict[str, Any], steps: int) -> dict[str, Any]:
-    """What the student's profile says of a job in which something is wrong."""
+    """What the student's profile says of a job in which something is wrong.
+
+    `idle` is whether the device was, each time that a profiler was told of a step.
+    """
     module = student.module(PROFILING)
-    times = module.where_time_goes(module.profile_job(job_of(**job), steps=steps))
-    return {"times": fields(times, DeviceTime, "where_time_goes()"), "bottleneck": module.find_bottleneck(times)}
+    idle: list[bool] = []
+    told = torch.profiler.profile.step
+
+    def step(profiler: Any) -> None:
+        idle.append(torch.cuda.current_stream().query())
+        told(profiler)
+
+    torch.profiler.profile.step = step  # type: ignore[method-assign,assignment]
+    try:
+        times = module.where_time_goes(module.profile_job(job_of(**job), steps=steps))
+    finally:
+        torch.profiler.profile.step = told  # type: ignore[method-assign]
+    return {
+        "times": fields(times, DeviceTime, "where_time_goes()"),
+        "bottleneck": module.find_bottleneck(times),
+        "idle": idle,
+    }
 
 
 def breakdown(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:

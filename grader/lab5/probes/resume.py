@@ -24,6 +24,7 @@ from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.pipeline import Case, base_of, ranks_of
 from grader.shared.probes.kept import nap
 from grader.shared.probes.support import fields, instance, plain
+from labkit.device import open_device
 from labkit.results import EpochResult, TrainerRun, ValidationResult
 
 CHECKPOINTS = "lab5_production.checkpoints"
@@ -196,6 +197,21 @@ def resume(
         "drawn": drawn,
         "refused": refused,
     }
+
+
+def moved(student: Any) -> dict[str, Any]:
+    """The generators captured where there is a GPU, and restored where there is none; and the other way round."""
+    module = student.module(CHECKPOINTS)
+    with open_device("vgpu:T4"):
+        with_gpu = module.capture_random_state()
+    without_gpu = module.capture_random_state()
+    before = _generators("cpu")
+    disturb()
+    refused = [_refusal(lambda: module.restore_random_state(with_gpu))]
+    disturb()
+    with open_device("vgpu:T4"):
+        refused.append(_refusal(lambda: module.restore_random_state(without_gpu)))
+    return {"refused": refused, "kept": _generators("cpu") == before}
 
 
 def early(

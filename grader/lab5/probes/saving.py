@@ -37,11 +37,15 @@ def saving(
     payload = {"numbers": torch.arange(20_000, dtype=torch.float64)}
     none = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     synced: list[str] = []
+    sizes: list[int] = []
     real_fsync, real_replace, real_rename, real_remove = os.fsync, os.replace, os.rename, os.remove
 
     def fsync(fd: Any) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()
-        synced.append("folder" if os.path.isdir(f"/proc/self/fd/{number}") else "file")
+        is_folder = os.path.isdir(f"/proc/self/fd/{number}")
+        synced.append("folder" if is_folder else "file")
+        if not is_folder:
+            sizes.append(os.fstat(number).st_size)
         real_fsync(number)
 
     def rename(*given: Any, **named: Any) -> None:
@@ -70,6 +74,8 @@ def saving(
         os.fsync, os.replace, os.rename = real_fsync, real_replace, real_rename
         os.remove = os.unlink = real_remove
     cleaned = names(folder)
+    written = Path(module.checkpoint_path(folder, later))
+    lacking = written.stat().st_size - max(sizes, default=0) if written.is_file() else 0
     failed = False
     with disk_full_after(60_000):
         try:
@@ -106,6 +112,7 @@ def saving(
     bad.mkdir()
     older["is a folder"] = plain(_name(module.latest_checkpoint(folder)), "latest_checkpoint()")
     return {
+        "lacking": lacking,
         "none": none,
         "everything": everything,
         "kept": kept,
