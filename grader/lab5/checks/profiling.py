@@ -236,6 +236,12 @@ class TestProfiling:
         wanted["communication_seconds"] = 0.0
         require_equal(seen.calls, 7, what="calls of after_step in step_breakdown(job, steps=5, warmup=2)")
         require_equal(seen.refused, [True, True], what="whether steps=0 and warmup=-1 raised a ValueError")
+        require_equal(
+            submission.probe("lab5.profiling.on_cpu", device="cpu").errors,
+            ["", ""],
+            what="errors of profile_job() and step_breakdown() of a job on the CPU, where there is no GPU",
+            hint="only a GPU is waited for",
+        )
         hint = "wait for the device before each reading of the clock; medians over the timed steps; after_step is none"
         for name, value in wanted.items():
             require_between(

@@ -126,6 +126,9 @@ def tuning(fresh: Fresh) -> dict[str, Any]:
             "layers": fresh.integer(6, 9),
             "decode_seconds": fresh.uniform(2e-6, 3e-6),
             "too_large": 1 << 14,
+            "late_batch": rows[0][0],
+            "late_step": 8,  # of those that are timed, and not of the untimed ones, however these two are exchanged
+            "late_seconds": fresh.uniform(0.02, 0.04),
         },
         "settings": settings,
         "steps": 12,

@@ -139,14 +139,28 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def maker_of(
-    *, width: int, layers: int, decode_seconds: float, too_large: int
+    *,
+    width: int,
+    layers: int,
+    decode_seconds: float,
+    too_large: int,
+    late_batch: int = 0,
+    late_step: int = -1,
+    late_seconds: float = 0.0,
 ) -> Callable[[PipelineSettings], TrainingJob]:
-    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has."""
+    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has.
+
+    With batches of `late_batch` samples the step number `late_step` takes so much longer.
+    """
 
     def make(settings: PipelineSettings) -> TrainingJob:
+        steps = itertools.count()
+
         def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
             if settings.batch_size >= too_large:
                 torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+            if settings.batch_size == late_batch and next(steps) == late_step:
+                time.sleep(late_seconds)
             return nn.functional.mse_loss(outputs, targets)
 
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).cuda()

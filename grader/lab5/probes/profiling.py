@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grader.lab5.probes.jobs import job_of
+from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.ranks import group
@@ -89,6 +90,25 @@ def _trace(path: Path) -> dict[str, list[list[float]]] | None:
         if event.get("ph") == "X" and key in found and not str(event.get("cat")).startswith("gpu"):
             found[key].append([float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6])
     return {name: sorted(spans) for name, spans in found.items()}
+
+
+def on_cpu(student: Any) -> dict[str, Any]:
+    """`profile_job` and `step_breakdown` of a job on the CPU, where there is no GPU at all: the error of each."""
+    module = student.module(PROFILING)
+    model = nn.Linear(4, 4)
+
+    def job() -> TrainingJob:
+        return TrainingJob(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+            loader=[(torch.zeros(2, 4), torch.zeros(2, 4))],
+            batch_size=2,
+            device="cpu",
+            criterion=nn.functional.mse_loss,
+        )
+
+    calls = (module.profile_job, module.step_breakdown)
+    return {"errors": [ending(partial(call, job(), steps=1)) for call in calls]}
 
 
 def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str, Any]:
