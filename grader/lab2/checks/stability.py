@@ -260,6 +260,7 @@ class TestStability:
         ]
         # Those that make sense come last: whoever refuses everything has looked at nothing.
         taken = {
+            "initial_scale": fresh.uniform(0.1, 0.9),
             "growth_factor": fresh.uniform(1.1, 3),
             "backoff_factor": fresh.uniform(0.1, 0.9),
             "growth_interval": 1,

@@ -58,7 +58,12 @@ def require_steps(submission: Submission, fresh: Fresh) -> None:
             "no optimizer being given" if used is None else "with SGD and a loss scale"
         )
         require(run["training"], f"{what}: the model came in evaluation mode and was trained in it", "model.train()")
-        require_equal(run["places"], [run["result"]["device"]], what=f"{what}: where the parameters are afterwards")
+        require_equal(
+            [run["result"]["device"], *run["places"]],
+            [run["asked"]] * 2,
+            what=f"{what}: the device that it tells, and where the parameters are afterwards",
+            hint="the device that is given, or the one where the parameters were",
+        )
         truth, losses = follow(weights, images, sizes, exact["epochs"], used)
         start = np.concatenate([np.ravel(one) for one in weights.values()])
         require_between(

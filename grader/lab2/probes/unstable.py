@@ -130,6 +130,7 @@ def steps(
             {
                 "result": fields(told, StabilityRun, "train_unstable()"),
                 "training": all(seen),
+                "asked": torch.device(student.device).type,
                 "places": sorted({parameter.device.type for parameter in model.parameters()}),
                 "after": flat(model),
             }
