@@ -81,6 +81,9 @@ class TestAnalysis:
             cases.insert(place, case)
             answers.insert(place, (tied[0], took))
         usual = {"size": 512, "peak_tflops": 8.0, "bandwidth_bytes_per_second": 3e11, "launch_seconds": 5e-6}
+        least = {**usual, "size": 1, "bytes_per_element": 1}  # makes sense, still
+        cases.append(least)
+        answers.append(("launch", {"launch": 5e-6, "memory": 3 / 3e11, "compute": 2 / 8e12}))
         nonsense = [
             {name: value}
             for name in ("size", "bytes_per_element", "peak_tflops", "bandwidth_bytes_per_second")
