@@ -1,4 +1,4 @@
-"""`python -m tests.mutants [--lab lab2] [--one-in N] [--jobs N]`: grade mutants, and write `docs/mutants.md`.
+"""`python -m tests.mutants [--lab lab2] [--one-in N | --open] [--jobs N]`: grade mutants, and write `docs/mutants.md`.
 
 Verdicts are kept in `build/mutants/`, so that labs can be graded one at a time; replies of the sandbox in
 `build/replies-mutants`. Interrupted, it keeps what it has.
@@ -31,15 +31,21 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose file and function contain this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--excuse", action="store_true", help="grade nothing: read the excuses again")
+    parser.add_argument("--open", action="store_true", help="grade those again that were open the last time")
     options = parser.parse_args()
     console = Console(stderr=True)
     for lab in [options.lab] if options.lab else labs:
-        if options.excuse:
+        if options.excuse or options.open:
             _excuse_again(lab)
+        if options.excuse:
             continue
         chosen = [one for one in of_lab(lab) if _number(one) % options.one_in == 0 and options.only in _name(one)]
         known = excuses.load()
         outcomes = []
+        if options.open:
+            outcomes = [one for one in _kept(lab) if not one.is_open]
+            left = {_place(one) for one in _kept(lab) if one.is_open}
+            chosen = [one for one in of_lab(lab) if (one.file, one.function, one.key.partition(": ")[2]) in left]
         verdicts = survey(lab, chosen, options.jobs)
         try:
             for verdict in track(verdicts, f"mutants of {lab}", total=len(chosen), console=console):
@@ -59,6 +65,16 @@ def main() -> int:
     return 0
 
 
+def _kept(lab: str) -> list[report.Outcome]:
+    """What became of the mutants that were graded the last time."""
+    file = KEPT / f"{lab}.json"
+    return report.load(file) if file.exists() else []
+
+
+def _place(outcome: report.Outcome) -> tuple[str, str, str]:
+    return outcome.file, outcome.function, outcome.change
+
+
 def _excuse_again(lab: str) -> None:
     file = KEPT / f"{lab}.json"
     if not file.exists():
@@ -66,8 +82,8 @@ def _excuse_again(lab: str) -> None:
     known = excuses.load()
     mutants = {(one.file, one.function, one.key.partition(": ")[2]): one for one in of_lab(lab)}
     outcomes = []
-    for one in report.load(file):
-        mutant = mutants.get((one.file, one.function, one.change))
+    for one in _kept(lab):
+        mutant = mutants.get(_place(one))
         if mutant is not None:
             outcomes.append(report.outcome_of(Verdict(mutant, one.noticed), known))
     report.save(file, outcomes)
