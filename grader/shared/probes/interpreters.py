@@ -36,8 +36,6 @@ from labkit import program
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 """How the command of a process begins that `multiprocessing` spawns; its other helper imports nothing that is dear."""
 _MOST_DESCRIPTORS = 64
-_SEED = 67280421310721
-"""Of PyTorch's generator in a new process: c10/core/GeneratorImpl.h, `default_rng_seed_val`."""
 
 
 class Interpreters:
@@ -226,7 +224,7 @@ def _be_new() -> None:
     """As an interpreter is at its start: generators, threads for as many cores as the environment says, and nothing to
     tidy up at the end that is the original's (a temporary folder)."""
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
-    torch.manual_seed(_SEED)
+    torch.seed()  # nobody knows beforehand what a new process draws
     random.seed()
     np.random.seed()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
