@@ -123,5 +123,5 @@ def _toml(value: Any) -> str:
     """Given: a string, number or bool as TOML writes it."""
     if isinstance(value, float):
         return repr(value)
-    text = json.dumps(value)  # of these, JSON and TOML differ only in what follows
+    text = json.dumps(value, ensure_ascii=False)  # of these, JSON and TOML differ only in what follows
     return text.replace("\x7f", "\\u007f")

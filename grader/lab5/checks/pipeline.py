@@ -64,6 +64,9 @@ class TestPipeline:
                 )
             steps = windows(numbers, given.batches(ranks), 3)
             expected = given.follow(steps, given.total_steps(ranks))
+            # Clipped exactly, or as PyTorch does it: both are right.
+            exactly = given.follow(steps, given.total_steps(ranks), beyond=0.0).weight
+            either = 2 * float(np.abs(exactly - expected.weight).max())
             require(max(expected.norms) > 1.5 * given.config["max_grad_norm"], "the case itself clips nothing")
             for rank, each in enumerate(seen):
                 require_equal(each.steps, len(steps), what=f"{what}: ProductionTrainer.steps of rank {rank}")
@@ -71,7 +74,7 @@ class TestPipeline:
                     each.weight,
                     expected.weight,
                     rtol=RTOL,
-                    atol=RTOL,
+                    atol=RTOL + either,
                     what=f"{what}: weights of rank {rank}",
                     hint="the mean over all samples of the window on all ranks (the last window is shorter, and so is "
                     "its last batch), clipped once as a whole, then one step at the scheduled rate",

@@ -54,7 +54,7 @@ def judge_settings(submission: Submission, fresh: Fresh) -> None:
         )
         require_between(
             point["utilization"],
-            truth["utilization"] - 0.1,  # the first recorded step finds an idle device
+            max(0.0, truth["utilization"] - 0.1),  # the first recorded step finds an idle device
             truth["utilization"] + 0.1,
             what=f"tune(): utilization with {about}",
             show=lambda share: f"{share:.0%}",

@@ -45,6 +45,8 @@ class Sgd:
     weight: Array
     momentum: float
     longest: float | None
+    beyond: float = 1e-6
+    """Added to the norm that a gradient is divided by: so by `clip_grad_norm_`; nothing where it is clipped exactly."""
     velocity: Array = field(init=False)
     norms: list[float] = field(default_factory=list)
     """Of the gradients, before clipping."""
@@ -68,7 +70,7 @@ class Sgd:
         norm = float(np.linalg.norm(gradient))
         self.norms.append(norm)
         if self.longest is not None:
-            gradient = gradient * min(1.0, self.longest / (norm + 1e-6))  # PyTorch's own 1e-6
+            gradient = gradient * min(1.0, self.longest / (norm + self.beyond))
         self.velocity = self.momentum * self.velocity + gradient
         self.weight = self.weight - rate * self.velocity
 
@@ -111,9 +113,11 @@ class Case:
     def total_steps(self, ranks: int) -> int:
         return int(self.config["epochs"] * math.ceil(self.batches(ranks) / self.config["accumulation_steps"]))
 
-    def follow(self, steps: Sequence[Sequence[int]], total: int, taken: Sequence[int] | None = None) -> Sgd:
+    def follow(
+        self, steps: Sequence[Sequence[int]], total: int, taken: Sequence[int] | None = None, beyond: float = 1e-6
+    ) -> Sgd:
         """The weights after these steps, computed in float64; only those at `taken` are made, by default all."""
-        model = Sgd(self.weight, self.config["momentum"], self.config["max_grad_norm"])
+        model = Sgd(self.weight, self.config["momentum"], self.config["max_grad_norm"], beyond)
         inputs, targets = np.asarray(self.inputs, np.float64), np.asarray(self.targets, np.float64)
         inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
         made = 0

@@ -14,7 +14,7 @@ from labkit.device import open_device
 from labkit.results import AttentionResult, save_json
 
 
-def standard_attention(Q, K, V, *, causal=False):  # noqa: N803
+def standard_attention(Q, K, V, *, causal=False):
     dots = (Q / Q.shape[3] ** 0.5).matmul(K.mT)
     if causal:
         i = torch.arange(Q.shape[2], device=Q.device).unsqueeze(1)
@@ -46,7 +46,7 @@ def attention_backend(device="cuda", dtype=torch.float16):
     return "sdpa"
 
 
-def flash_attention(Q, K, V, *, causal=False):  # noqa: N803
+def flash_attention(Q, K, V, *, causal=False):
     backend = attention_backend(Q.device, Q.dtype)
     if backend == "sdpa":
         extra = Q.shape[2] - K.shape[2]
@@ -58,7 +58,7 @@ def flash_attention(Q, K, V, *, causal=False):  # noqa: N803
             front = Q[:, :, :1].detach().expand(-1, -1, -extra, -1)
             return F.scaled_dot_product_attention(torch.cat([front, Q], 2), K, V, is_causal=True)[:, :, -extra:]
         return F.scaled_dot_product_attention(Q, K, V, is_causal=causal)
-    Q, K, V = (x.permute(0, 2, 1, 3) for x in (Q, K, V))  # noqa: N806
+    Q, K, V = (x.permute(0, 2, 1, 3) for x in (Q, K, V))
     if backend == "flash_attn":
         from flash_attn import flash_attn_func
 
@@ -69,7 +69,7 @@ def flash_attention(Q, K, V, *, causal=False):  # noqa: N803
     return (output if torch.is_tensor(output) else output[0]).permute(0, 2, 1, 3)
 
 
-def tiled_attention(Q, K, V, *, causal=False, block_size=128):  # noqa: N803
+def tiled_attention(Q, K, V, *, causal=False, block_size=128):
     if block_size < 1:
         raise ValueError(block_size)
     kind = torch.float64 if Q.dtype == torch.float64 else torch.float32
@@ -138,7 +138,7 @@ def benchmark_attention(
 
 
 def _on_cpu(function, shape, dtype, causal, iterations, warmup):
-    Q, K, V = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))  # noqa: N806
+    Q, K, V = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
     took = []
     for _ in range(warmup + iterations):
         start = time.perf_counter()
@@ -148,7 +148,7 @@ def _on_cpu(function, shape, dtype, causal, iterations, warmup):
 
 
 def _one(function, shape, dtype, causal, iterations, warmup):
-    Q, K, V = (torch.randn(shape, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3))  # noqa: N806
+    Q, K, V = (torch.randn(shape, dtype=dtype, device="cuda", requires_grad=True) for _ in range(3))
     gradient = torch.ones(shape, dtype=dtype, device="cuda")
     marks = []
     for index in range(-warmup, iterations):

@@ -14,7 +14,7 @@ from labkit.device import open_device
 from labkit.results import AttentionResult, save_json
 
 
-def standard_attention(Q, K, V, *, causal=False):  # noqa: N803
+def standard_attention(Q, K, V, *, causal=False):
     scores = torch.einsum("bhqd,bhkd->bhqk", Q, K) * Q.size(-1) ** -0.5
     if causal:
         q, k = Q.size(-2), K.size(-2)
@@ -45,7 +45,7 @@ def attention_backend(device="cuda", dtype=torch.float16):
     return found[0] if found else "sdpa"
 
 
-def flash_attention(Q, K, V, *, causal=False):  # noqa: N803
+def flash_attention(Q, K, V, *, causal=False):
     found = _library(Q.device, Q.dtype)
     if found:
         out = found[1](*(x.transpose(1, 2).contiguous() for x in (Q, K, V)), causal=causal)
@@ -126,7 +126,7 @@ def _row(q, k, rows, causal, size):
         yield columns, s, scale
 
 
-def tiled_attention(Q, K, V, *, causal=False, block_size=128):  # noqa: N803
+def tiled_attention(Q, K, V, *, causal=False, block_size=128):
     if block_size < 1:
         raise ValueError("block_size")
     return _TwoPass.apply(Q, K, V, causal, block_size)

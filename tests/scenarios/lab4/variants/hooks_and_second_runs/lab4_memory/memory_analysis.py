@@ -1,0 +1,321 @@
+"""Task 4.5: say beforehand what a training step will hold, and compare with what it held.
+
+Not for the peak of a step, which also has what lives for moments only.
+
+Run: python -m labs.lab4_memory.memory_analysis
+"""
+
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from labkit import plotting, program
+from labkit.device import DeviceError, open_device
+from labkit.progress import track
+from labkit.results import MemoryComparison, MemoryPrediction, TrainingSetup, save_json
+
+from .gradient_checkpointing import CheckpointedTransformer
+from .readings import requested_bytes
+
+RESULTS = Path(__file__).parent / "results"
+MEBIBYTE = 2**20
+
+
+def _setup(model: str, optimizer: str, dtype: str = "float32", checkpoint_every: int | None = None) -> TrainingSetup:
+    layers, heads = (4, 8) if model == "transformer" else (8, 1)
+    return TrainingSetup(
+        model=model,
+        layers=layers,
+        width=512 if model == "transformer" else 1024,
+        heads=heads,
+        tokens=4096,
+        optimizer=optimizer,
+        dtype=dtype,
+        checkpoint_every=checkpoint_every,
+    )
+
+
+SETUPS = (
+    _setup("mlp", "sgd"),
+    _setup("mlp", "adam"),
+    _setup("mlp", "adam", "float16"),
+    _setup("transformer", "momentum"),
+    _setup("transformer", "adam"),
+    _setup("transformer", "adam", "float16"),
+    _setup("transformer", "adam", checkpoint_every=1),
+    _setup("transformer", "adam", "float16", checkpoint_every=3),
+)
+"""What the program predicts and measures."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One tensor that waits for backward: numbers per token and bytes of each."""
+
+    numbers: int
+    size: int
+
+    def bytes(self, tokens: int) -> int:
+        return self.numbers * self.size * tokens
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a step keeps, layer by layer."""
+
+    setup: TrainingSetup
+    parts: ClassVar[int] = 4
+
+    @property
+    def short(self) -> int:
+        return 4 if self.setup.dtype == "float32" else 2
+
+    @property
+    def weights(self) -> int:
+        return (1 if self.setup.model == "mlp" else 12) * self.setup.width**2
+
+    @property
+    def parameters(self) -> int:
+        return self.setup.layers * (self.weights + (1 if self.setup.model == "mlp" else 13) * self.setup.width)
+
+    def layer(self) -> list[Kept]:
+        width, short = self.setup.width, self.short
+        if self.setup.model == "mlp":
+            return [Kept(width, short)]
+        branch = [Kept(width, short), Kept(3 * width, short), Kept(width, short), Kept(self.setup.heads, 4)]
+        forward = [Kept(width, short), Kept(4 * width, short), Kept(4 * width, short)]
+        statistics = [Kept(2, 4), Kept(2, 4)]
+        sums = [Kept(width, 4), Kept(width, 4)]
+        return branch + forward + statistics + sums
+
+    def activations(self) -> int:
+        setup = self.setup
+        if setup.checkpoint_every is not None:
+            segments = -(-setup.layers // setup.checkpoint_every)
+            return segments * Kept(setup.width, 4).bytes(setup.tokens)
+        total = setup.layers * sum(kept.bytes(setup.tokens) for kept in self.layer())
+        if self.short == 2:
+            copies = setup.layers
+            if setup.model == "mlp":
+                total += Kept(setup.width, 2).bytes(setup.tokens)
+                copies -= 1
+            total += copies * self.weights * 2
+        return total
+
+
+def predict_memory(setup: TrainingSetup) -> MemoryPrediction:
+    """What a training step will hold on a GPU, worked out from plain numbers, without running anything.
+
+    Right to 5 percent each, for models wide enough (some hundred numbers per token) that small things do not matter.
+
+    What the forward pass leaves for backward follows from what each operation needs there. A linear layer keeps its
+    input (its gradient is a product with it); a layer norm its input; ReLU its output; GELU its input; attention its
+    queries, keys and values, its output, and 4 bytes per token and head; an addition nothing. A tensor that two
+    operations keep is there once, also where one of them sees it in another shape (attention's output is laid out so
+    that the projection behind it reads it without a copy). The model's own input lies outside and does not count, its
+    output does. The course's `TransformerBlock` is written out in labkit/models.py; its attention never makes the
+    scores.
+
+    With autocast to a 16-bit type, parameters, gradients and optimizer state stay float32. Linear layers and attention
+    work in 16 bits: what they keep and what they give has 2 bytes per number, and each linear layer keeps a 16-bit copy
+    of its weight, too (needed for the gradient of its input, so the first layer of an mlp keeps none). Layer norms give
+    float32, which is cast for the linear layer behind and then freed; sums of float32 and 16-bit tensors are float32.
+    ReLU and GELU stay in the type they get. The first linear layer of an mlp keeps a 16-bit copy of the model's input,
+    which does count.
+
+    With checkpointing only the input of each segment and the model's output are kept; all segments are checkpointed.
+
+    Args:
+        setup: the step; see its fields.
+
+    Returns:
+        A `MemoryPrediction`; see its fields. The bytes of the tensors: a GPU's allocator rounds each of them up.
+
+    Raises:
+        ValueError: an unknown model, optimizer or dtype, or an mlp with checkpointing.
+
+    Source: S. Rajbhandari et al. 2020, "ZeRO" (arXiv:1910.02054), section 3; V. Korthikanti et al. 2022, "Reducing
+        Activation Recomputation in Large Transformer Models" (arXiv:2205.05198), section 4, which counts a block with
+        dropout and with the scores kept.
+    """
+    _check(setup)
+    ledger = Ledger(setup)
+    parameters = 4 * ledger.parameters
+    return MemoryPrediction(
+        parameter_bytes=parameters,
+        gradient_bytes=parameters,
+        optimizer_state_bytes={"sgd": 0, "momentum": 1, "adam": 2}[setup.optimizer] * parameters,
+        activation_bytes=ledger.activations(),
+    )
+
+
+def _check(setup: TrainingSetup) -> None:
+    """Given: refuse a setup that does not exist."""
+    known = (
+        setup.model in ("mlp", "transformer")
+        and setup.optimizer in ("sgd", "momentum", "adam")
+        and setup.dtype in ("float32", "float16", "bfloat16")
+    )
+    if not known or (setup.model == "mlp" and setup.checkpoint_every is not None):
+        raise ValueError(f"there is no such training step: {setup}")
+
+
+def measure_memory(setup: TrainingSetup, *, device: str = "cuda") -> MemoryPrediction:
+    """Given: run two steps of `setup` on a GPU and read what its tensors hold (`readings.requested_bytes`).
+
+    Transformers are those of Task 4.1. What libraries take at their first use (workspaces) is there before anything is
+    read. Nothing looks at a value.
+
+    Raises:
+        ValueError: as `predict_memory`, or `device` is a CPU, whose memory PyTorch does not count.
+    """
+    _check(setup)
+    if torch.device(device).type == "cpu":
+        raise ValueError("PyTorch does not count the memory of a CPU")
+    gc.collect()
+    start = requested_bytes(device)
+    with torch.device(device):
+        model = _build(setup)
+    parameters = requested_bytes(device) - start
+    inputs = torch.zeros(1, setup.tokens, setup.width, device=device)
+    gradient = torch.zeros_like(inputs, dtype=None if setup.model == "transformer" else getattr(torch, setup.dtype))
+    momentum = 0.9 if setup.optimizer == "momentum" else 0.0
+    optimizer = (
+        torch.optim.Adam(model.parameters())
+        if setup.optimizer == "adam"
+        else torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    )
+
+    def forward() -> torch.Tensor:
+        with torch.autocast("cuda", dtype=getattr(torch, setup.dtype), enabled=setup.dtype != "float32"):
+            output: torch.Tensor = model(inputs)
+        return output
+
+    forward().backward(gradient)
+    optimizer.zero_grad(set_to_none=True)
+    before = requested_bytes(device)
+    output = forward()
+    activations = requested_bytes(device) - before
+    output.backward(gradient)
+    del output
+    gradients = requested_bytes(device) - before
+    optimizer.step()
+    state = requested_bytes(device) - before - gradients
+    return MemoryPrediction(
+        parameter_bytes=parameters,
+        gradient_bytes=gradients,
+        optimizer_state_bytes=state,
+        activation_bytes=activations,
+    )
+
+
+def _build(setup: TrainingSetup) -> nn.Module:
+    if setup.model == "mlp":
+        layers = [layer for _ in range(setup.layers) for layer in (nn.Linear(setup.width, setup.width), nn.ReLU())]
+        return nn.Sequential(*layers)
+    return CheckpointedTransformer(
+        setup.layers, width=setup.width, heads=setup.heads, dropout=0.0, checkpoint_every=setup.checkpoint_every
+    )
+
+
+def describe(setup: TrainingSetup) -> str:
+    """Given: a setup in a few words, "transformer, adam, float16, every 3"."""
+    every = "" if setup.checkpoint_every is None else f", every {setup.checkpoint_every}"
+    return f"{setup.model}, {setup.optimizer}, {setup.dtype}{every}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One colour of the bars."""
+
+    field: str
+    label: str
+
+
+PARTS = (
+    Part("parameter_bytes", "parameters"),
+    Part("gradient_bytes", "gradients"),
+    Part("optimizer_state_bytes", "optimizer state"),
+    Part("activation_bytes", "activations"),
+)
+
+
+def plot_memory(comparisons: Sequence[MemoryComparison], path: Path | str) -> Path:
+    """Plot what each setup holds, in MiB: a stacked bar as predicted, and a mark at the total that was measured.
+
+    The four parts of a bar are named, in a legend or beside them.
+
+    Args:
+        comparisons: one or more.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure, (axis,) = plotting.new_figure("What a training step holds", x_label="MiB")
+    names = [describe(comparison.setup) for comparison in comparisons]
+    rows = list(range(len(comparisons)))
+    ends = [0.0] * len(comparisons)
+    for part, color in zip(PARTS, plotting.COLORS, strict=True):
+        sizes = [getattr(comparison.predicted, part.field) / MEBIBYTE for comparison in comparisons]
+        axis.barh(rows, sizes, left=ends, color=color, label=part.label)
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
+    measured = [comparison.measured.total_bytes / MEBIBYTE for comparison in comparisons]
+    axis.scatter(measured, rows, marker="|", s=260, color="black", label="measured", zorder=4)
+    axis.set_yticks(rows, names)
+    axis.invert_yaxis()
+    axis.legend(frameon=False)
+    return plotting.save_png(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Predict and measure all setups; print a table; write OUT/memory.json and OUT/memory.png, and print both
+    paths.
+
+    Both files say that a virtual GPU was used, where it was: the picture with the word "simulated".
+
+    Returns:
+        0.
+
+    Raises:
+        DeviceError: the device is a CPU.
+    """
+    options = program.make_parser(__doc__ or "", results=RESULTS).parse_args(argv)
+    with open_device(options.device, values=False) as device:
+        if device.torch_device == "cpu":
+            raise DeviceError("PyTorch does not count the memory of a CPU: use --device cuda or --device vgpu")
+        comparisons = [
+            MemoryComparison(setup=setup, predicted=predict_memory(setup), measured=measure_memory(setup))
+            for setup in track(SETUPS, "setup")
+        ]
+        rows = []
+        for comparison in comparisons:
+            told, real = comparison.predicted, comparison.measured
+            rows.append(
+                (
+                    describe(comparison.setup),
+                    *(
+                        f"{getattr(told, name) / MEBIBYTE:.1f} / {getattr(real, name) / MEBIBYTE:.1f}"
+                        for name in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes")
+                    ),
+                )
+            )
+        columns = ("setup", "parameters", "gradients", "optimizer", "activations")
+        program.print_table("MiB, predicted / measured", columns, rows)
+        paths = [save_json(options.out / "memory.json", comparisons, device.provenance())]
+        paths.append(plot_memory(comparisons, options.out / "memory.png"))
+        program.print_written(*paths)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(main))

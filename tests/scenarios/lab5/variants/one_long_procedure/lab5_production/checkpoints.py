@@ -1,0 +1,145 @@
+"""Task 5.2: checkpoint files that survive a kill and a power failure, and the random numbers that belong in them.
+
+Not for what a training consists of (trainer.py), and not for several ranks: one of them calls this.
+"""
+
+import io
+import os
+import random
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, Any]
+"""What `torch.load(..., weights_only=True)` reads: tensors, numbers, strings, and lists, tuples and dicts of them."""
+
+NAME = re.compile(r"step-(\d{8,})\.pt")
+"""Checkpoints of a run, by the number of optimizer steps behind them. No other file of the folder is one."""
+
+
+def checkpoint_path(folder: Path | str, step: int) -> Path:
+    """Given: where the checkpoint of a step lies."""
+    return Path(folder) / f"step-{step:08d}.pt"
+
+
+def list_checkpoints(folder: Path | str) -> list[Path]:
+    """Given: the checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
+    folder = Path(folder)
+    found = [(int(name[1]), path) for path in folder.glob("step-*.pt") if (name := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None) -> None:
+    """Write a checkpoint; afterwards the newest `keep` checkpoints of its folder are left.
+
+    Whatever happens in the middle (a full disk, a kill, a power failure), every checkpoint that was there before can
+    still be read, and `path` is what it was before or complete. For that, the state is written to a temporary file in
+    the same folder, which is forced to the disk (`os.fsync`) *before* `os.replace` gives it its name; then the folder
+    is forced to the disk, too. Old checkpoints go last.
+
+    A killed process leaves its temporary file behind. The next write into the folder removes it: here one process
+    writes at a time.
+
+    Args:
+        path: the file; missing folders are made.
+        state: what to keep.
+        keep: how many of `list_checkpoints(folder)` to keep, the newest, at least 1; None: all of them.
+
+    Raises:
+        OSError, RuntimeError: it could not be written; nothing that was there is lost, no temporary file is left.
+
+    Source: Pillai et al. 2014, "All File Systems Are Not Created Equal" (OSDI), on why the file is forced to the disk
+        before it is renamed.
+    """
+    path = Path(path)
+    folder = path.parent
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(folder):
+        if name.startswith(".writing-") and name.endswith(".checkpoint"):
+            os.remove(folder / name)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    number, temporary = tempfile.mkstemp(prefix=".writing-", suffix=".checkpoint", dir=folder)
+    try:
+        try:
+            left = buffer.getbuffer()
+            while left.nbytes:
+                left = left[os.write(number, left) :]
+            os.fchmod(number, 0o644)
+            os.fsync(number)
+        finally:
+            os.close(number)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+    if keep is not None:
+        found = list_checkpoints(folder)
+        for old in found[: len(found) - keep] if len(found) > keep else []:
+            os.remove(old)
+
+
+def read_checkpoint(path: Path | str) -> State:
+    """Given: what `write_checkpoint` wrote, on the CPU.
+
+    Raises:
+        OSError: there is no such file.
+        Exception: whatever `torch.load` says of a damaged one.
+    """
+    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def latest_checkpoint(folder: Path | str) -> Path | None:
+    """The newest checkpoint of a folder that can be read; None if there is none.
+
+    Newest is the one with the most steps; times of files say nothing once they were copied. A damaged file (a disk that
+    lied) is passed over, for the one before it.
+    """
+    found = list_checkpoints(folder)
+    while found:
+        candidate = found.pop()
+        try:
+            read_checkpoint(candidate)
+        except Exception:
+            continue
+        return candidate
+    return None
+
+
+def capture_random_state() -> State:
+    """The state of every generator that a training may draw from, as `State`.
+
+    Python's `random`, NumPy's global one, PyTorch's on the CPU and, where there is CUDA, on the current GPU.
+    """
+    kind, words, position, has_gauss, gauss = np.random.get_state()
+    state = {
+        "random": random.getstate(),
+        "numpy": [kind, [int(word) for word in words], int(position), int(has_gauss), float(gauss)],
+        "cpu": torch.random.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["gpu"] = torch.cuda.get_rng_state(torch.cuda.current_device())
+    return state
+
+
+def restore_random_state(state: State) -> None:
+    """Put every generator back to where `capture_random_state` found it. A GPU's is left alone where none was captured,
+    or where there is no GPU now."""
+    version, words, gauss_next = state["random"]
+    random.setstate((version, tuple(words), gauss_next))
+    kind, words, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, np.asarray(words, dtype=np.uint32), position, has_gauss, gauss))
+    torch.random.set_rng_state(state["cpu"])
+    if "gpu" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["gpu"], torch.cuda.current_device())
