@@ -150,6 +150,8 @@ class TestSetup:
     @requires("gradients_equal_full_batch")
     def test_training_reported(self, submission: Submission, fresh: Fresh) -> None:
         """Tells how the training went."""
+        told = submission.probe("lab3.training.on_cpu", device="cpu").device
+        require_equal(told, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
         for given in (even_case(fresh), uneven_case(fresh)):
             require_told(given, given.train(submission), what=f"train() on {given.ranks} ranks")
 

@@ -24,6 +24,7 @@ from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
+from labkit.device import open_device
 from labkit.results import DdpTraining
 
 DDP = "lab3_distributed.ddp_training"
@@ -100,6 +101,17 @@ def _patience() -> float:
 def flat(module: nn.Module) -> Tensor:
     """All parameters in one float64 tensor."""
     return torch.cat([parameter.detach().cpu().double().flatten() for parameter in module.parameters()])
+
+
+def on_cpu(student: Any) -> dict[str, Any]:
+    """`train` alone, on the CPU of a machine that has a GPU: what it says of its device."""
+    torch.set_num_threads(1)
+    samples = [(torch.full((4,), float(number)), number % 2) for number in range(8)]
+    with open_device("vgpu:T4"):
+        told = student.module(DDP).train(
+            0, 1, f"{student.rendezvous}-cpu", device="cpu", model=nn.Linear(4, 2), dataset=samples, epochs=1
+        )
+    return {"device": fields(told, DdpTraining, "train()")["device"]}
 
 
 def train(
