@@ -27,6 +27,13 @@ CPU_DEVICE = torch.device("cpu")
 _storage_of = torch.Tensor.untyped_storage
 
 
+def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that one of `torch.func`'s transforms (`vjp`, `vmap`) goes on with in another; None for any other."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return torch._C._functorch.get_unwrapped(tensor)
+    return None
+
+
 class _Resident(weakref.ref["torch.UntypedStorage"]):
     """A resident storage, its GPU, and the block that holds its bytes (None for an empty storage)."""
 
@@ -54,14 +61,16 @@ class Registry:
         try:
             return _storage_of(tensor)._cdata in self._resident
         except NotImplementedError:  # sparse and other tensors without a storage
-            return False
+            inner = _inside(tensor)
+            return inner is not None and self.has(inner)
 
     def gpu_of(self, tensor: torch.Tensor) -> VirtualGPU | None:
         """The GPU that the tensor lives on, None for a tensor of the host."""
         try:
             entry = self._resident.get(_storage_of(tensor)._cdata)
         except NotImplementedError:
-            return None
+            inner = _inside(tensor)
+            return None if inner is None else self.gpu_of(inner)
         return entry.gpu if entry is not None else None
 
     def homes(self, tensors: Sequence[torch.Tensor]) -> set[VirtualGPU | None]:
