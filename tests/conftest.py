@@ -30,13 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--whole", action="store_true", help="ask every scenario every question, and run tests marked night"
     )
+    group.addoption("--again", action="store_true", help="run tests that have passed with the same code, too")
     group.addoption("--replies", default=str(_ROOT / "build" / "replies"), help="folder of replies that are kept")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--whole)")
-    if config.option.seed == "random":  # before pytest-xdist hands the options to its workers
-        config.option.seed = str(secrets.randbelow(2**31))
+    if config.option.seed == "random":
+        # Workers of pytest-xdist read the same command line, and inherit this.
+        config.option.seed = os.environ.setdefault("GPULABS_TEST_SEED", str(secrets.randbelow(2**31)))
     kept.install(config)
 
 

@@ -4,7 +4,7 @@ What a test can depend on is, unless `NEEDS` says less for its folder, every fil
 of what is installed, of the programs that tests look for and of the test's own name is its key; a key whose test has
 passed is kept under `build/replies/`, beside the replies of the sandbox, for some weeks. Tests that grade scenarios
 are not among them: replies are kept for those, and the judging is done anew. Failures and skips are never kept.
-`--replies` with an empty folder runs everything, as a fresh clone and `make test-all` do.
+`--replies` with an empty folder runs everything, as a fresh clone and `make test-all` do, and so does naming tests.
 """
 
 from __future__ import annotations
@@ -167,7 +167,16 @@ class Told:
 
 
 def install(config: pytest.Config) -> None:
-    """For the tests of this repository, in the process that runs them and in the one that reports them."""
+    """In a run of all tests, in the process that runs them and in the one that reports them.
+
+    Whoever names some, or asks for another device, wants them run; and what passes on a real GPU says nothing of the
+    virtual one.
+    """
+    option = config.option
+    if option.again or option.file_or_dir or option.keyword:
+        return
+    if getattr(option, "conformance_device", "vgpu") != "vgpu":
+        return
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         options = f"{config.option.seed} {config.option.whole}"
         config.pluginmanager.register(Kept(Path(config.option.replies), options))
@@ -180,7 +189,8 @@ def _machine() -> str:
     """What a test may see of the machine and of what is installed."""
     installed = sorted(f"{one.name}=={one.version}" for one in importlib.metadata.distributions())
     programs = [name for name in _PROGRAMS if shutil.which(name)]
-    return repr((sys.version, platform.platform(), os.geteuid() == 0, os.cpu_count(), installed, programs))
+    data = [str(path) for path in sorted(Path("/usr/share/datasets").glob("*"))]
+    return repr((sys.version, platform.platform(), os.geteuid() == 0, os.cpu_count(), installed, programs, data))
 
 
 @functools.cache

@@ -68,6 +68,7 @@ from tests import kept
 def pytest_addoption(parser):
     for name, default in (("--seed", "1"), ("--replies", ""), ("--whole", "")):
         parser.addoption(name, default=default)
+    parser.addoption("--again", action="store_true")
 
 
 def pytest_configure(config):
@@ -75,20 +76,32 @@ def pytest_configure(config):
 """
 
 
-def test_what_has_passed_is_reported_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_what_has_passed_is_reported_and_not_run_again(
+    workers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran, course = tmp_path / "ran", tmp_path / "checkout"
     (course / "tests" / "some").mkdir(parents=True)
     (course / "tests" / "__init__.py").touch()
     (course / "tests" / "kept.py").write_text(Path(kept.__file__).read_text())
     (course / "tests" / "conftest.py").write_text(CONFTEST)
     (course / "tests" / "some" / "test_some.py").write_text(TESTS)
-    (course / "pytest.ini").write_text("[pytest]\n")
+    (course / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
     subprocess.run(["git", "init", "--quiet"], cwd=course, check=True)
     monkeypatch.setenv("RAN", str(ran))
 
-    def run() -> tuple[str, str]:
+    def run(*named: str) -> tuple[str, str]:
         ran.write_text("")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests", f"--replies={tmp_path}/replies"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            f"--replies={tmp_path}/replies",
+            *workers,
+            *named,
+        ]
         done = subprocess.run(command, cwd=course, capture_output=True, text=True, timeout=300, check=False)
         assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
         return ran.read_text(), done.stdout
@@ -97,5 +110,6 @@ def test_what_has_passed_is_reported_and_not_run_again(tmp_path: Path, monkeypat
     again, said = run()
     assert again == "fails "
     assert "1 of these had passed before with the same code" in said
+    assert run("tests/some")[0] == "passes fails "  # whoever names them wants them run
     (course / "pages.md").write_text("Anything that is new may be what a test depends on.")
     assert run()[0] == "passes fails "

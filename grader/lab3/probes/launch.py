@@ -48,14 +48,14 @@ def program(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str,
     except Exception as error:
         if _ABORTED not in str(error):
             raise
-        return _program(student, module, arguments)
+        return _program(student, module, arguments, ready=0)  # by now this process has imported the submission
 
 
-def _program(student: Any, module: str, arguments: Sequence[str]) -> dict[str, Any]:
+def _program(student: Any, module: str, arguments: Sequence[str], ready: int = _RANKS) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         before = _children_seconds()
         try:
-            with interpreters.spawning(_RANKS), watch_png(words_of) as words:
+            with interpreters.spawning(ready), watch_png(words_of) as words:
                 seen = run_program(student, module, arguments, Path(folder, "results"))
             return {**seen, "words": words, "children_seconds": _children_seconds() - before}
         finally:
@@ -76,10 +76,10 @@ def torchrun(student: Any, *, module: str, machines: int, arguments: Sequence[st
     """
     forget_ranks()
     seen, log = _under_torchrun(module, machines, arguments)
-    if seen["exit_code"]:
-        student.module(module)  # raises where it cannot be imported
     if seen["exit_code"] and _ABORTED in log:
         seen, log = _under_torchrun(module, machines, arguments)
+    if seen["exit_code"]:
+        student.module(module)  # raises where it cannot be imported
     return {**seen, "tail": _reason(log), "tables": log.count(_TABLE)}
 
 
