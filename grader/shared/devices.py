@@ -7,6 +7,7 @@ are imported already; what is looked up in `sys.modules` there is not worth a se
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
 import sys
 from collections.abc import Iterator
@@ -159,15 +160,39 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
     if kind != _VIRTUAL:
+        _keep_process_groups()
         yield None
     elif prepared is not None:
         with prepared.begin() as gpu:
+            _keep_process_groups()
             yield gpu
     else:
         import vgpu
 
         with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
+            _keep_process_groups()
             yield gpu
+
+
+def _keep_process_groups() -> None:
+    """No process group's object ends before its process does, whoever has left it.
+
+    A DistributedDataParallel that outlives its group is the group's last owner, and that is usual: a variable of the
+    function that calls `destroy_process_group`, or of the frames of its error. ProcessGroupGloo's destructor then waits
+    for its threads without giving up the interpreter's lock, and one of them may want that lock to let go of a tensor:
+    in PyTorch 2.11 about one of ten such ends never came.
+    """
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None:
+        return
+    make = c10d._new_process_group_helper
+
+    def made_for_good(*args: Any, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[0]))
+        return made
+
+    c10d._new_process_group_helper = made_for_good
 
 
 def visible(device: str) -> str:

@@ -44,7 +44,7 @@ class GPUMonitor:
     A monitor must never be what ends a training: without NVML it says so, once, in one line on standard error, and goes
     on without GPUs; what one GPU cannot tell is absent everywhere; when its files cannot be written any more (the disk
     is full), it says so and goes on without them. It starts with its construction and ends with `close` or at the end
-    of a `with` block.
+    of a `with` block; a program that fails before that ends all the same, since its threads are daemons.
 
     In a job of several processes only rank 0 monitors: on any other one the constructor and all methods do nothing,
     and there are no files, no thread, no NVML and no port.

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--lab", choices=labs, help="one lab; otherwise all")
     parser.add_argument("--one-in", type=int, default=1, metavar="N", help="grade one in N of them, always the same")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose file and function contain this")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--excuse", action="store_true", help="grade nothing: read the excuses again")
     parser.add_argument("--open", action="store_true", help="grade those again that were open the last time")
     options = parser.parse_args()

@@ -30,7 +30,9 @@ _EXCHANGED = {
 """Names for which another one is easily taken."""
 _LAYERS = frozenset(("detach", "clone", "cpu", "float", "double", "contiguous", "item", "flatten", "eval", "train"))
 """Methods without arguments that are easily forgotten: `x.detach()` becomes `x`."""
-_WRAPPERS = frozenset(("abs", "sorted", "reversed", "sqrt", "list", "tuple", "set", "float", "int", "max", "min"))
+_WRAPPERS = frozenset(("abs", "sorted", "reversed", "sqrt", "list", "set", "max", "min"))
+_IDLE = frozenset(("strict", "encoding", "frameon", "fontsize", "ncols", "linewidth", "zorder", "bbox_to_anchor"))
+"""Arguments whose loss shows nowhere but in code, or in the looks of a plot: not worth a mutant."""
 _COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Is: "is not", ast.IsNot: "is"}
 _COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/", ast.Mod: "//"}
 
@@ -178,6 +180,8 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
     if not isinstance(node, ast.Call):
         return
     for index, keyword in enumerate(node.keywords):
+        if keyword.arg in _IDLE:
+            continue
         parts: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
         position = len(node.args) + index
         start, stop = file.place(keyword)
@@ -187,6 +191,8 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
             stop = file.place(parts[1])[0]
         yield "argument not given", (start, stop), ""
     for one, other in zip(node.keywords, node.keywords[1:], strict=False):
+        if {one.arg, other.arg} & _IDLE:
+            continue
         if one.arg and other.arg and file.text(one.value) != file.text(other.value):
             both = (file.place(one.value)[0], file.place(other.value)[1])
             gap = file.source[file.place(one.value)[1] : file.place(other.value)[0]]
@@ -227,6 +233,8 @@ def _numbers(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterato
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         if not isinstance(node.operand, ast.Constant):
             yield "sign", file.place(node), f"({file.text(node.operand)})"
+    elif isinstance(parent, ast.keyword) and parent.arg in _IDLE:
+        return
     elif isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.FormattedValue):
         if type(node.value) is int and not isinstance(parent, ast.UnaryOp):
             yield "off by one", file.place(node), str(node.value + 1)

@@ -1,12 +1,13 @@
 """Grades mutants until somebody notices: a check that does not pass. Replies are kept as those of scenarios are.
 
 What a change cannot reach is answered by the store, so that a mutant costs what the questions about its function cost,
-and nothing after the first that it fails.
+and nothing after the first that it fails. The checks that noticed other mutants of a function are asked first.
 """
 
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import functools
 import os
@@ -32,7 +33,11 @@ from tests.scenarios.reuse import REFERENCE, Code
 from tests.scenarios.store import Store
 
 REPLIES = ROOT / "build" / "replies-mutants"
-PATIENCE_SECONDS = 40.0
+_FIRST = 3
+"""So many checks that have noticed most mutants of a function are asked, one by one, before all others."""
+_noticed_before: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+"""By file and function, in this process, how many mutants each check noticed."""
+PATIENCE_SECONDS = 20.0
 """For a probe: what the slowest needs, several times over. A mutant that takes longer is noticed."""
 
 
@@ -57,7 +62,7 @@ def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIE
     """Grade mutants of one lab side by side; verdicts as they come."""
     pool = ProcessPoolExecutor(max_workers=jobs)
     try:
-        waiting = {pool.submit(judge, lab, {one.file: one.text}, replies): one for one in chosen}
+        waiting = {pool.submit(judge_mutant, lab, one, replies): one for one in chosen}
         for done in as_completed(waiting):
             yield Verdict(waiting[done], *done.result())
     finally:  # interrupted, it judges no other
@@ -93,13 +98,36 @@ def _bench(replies: Path) -> Bench:
     return bench
 
 
-def judge(lab: str, files: dict[str, str], replies: Path = REPLIES) -> tuple[str, str]:
+def judge_mutant(lab: str, mutant: Mutant, replies: Path = REPLIES) -> tuple[str, str]:
+    """As `judge`; asks first what noticed other mutants of the same function. The outcome is the same."""
+    files = {mutant.file: mutant.text}
+    before = _noticed_before[mutant.file, mutant.function]
+    for check, _ in before.most_common(_FIRST):
+        noticed = judge(lab, files, replies, only=check)
+        if noticed[0]:
+            break
+    else:
+        noticed = judge(lab, files, replies)
+    if noticed[0]:
+        before[noticed[0]] += 1
+    return noticed
+
+
+def judge(lab: str, files: dict[str, str], replies: Path = REPLIES, only: str = "") -> tuple[str, str]:
     """Grade a lab of the reference with other contents in some of its files: the first check that did not pass.
+
+    Args:
+        lab: its id.
+        files: contents by name in the submission.
+        replies: the store's folder.
+        only: a check; without it all of the lab.
 
     Returns:
         Its id and its message; two empty texts if all passed.
     """
     with _begun(_UntilNoticed, lab, files, replies) as grading:
+        if only:
+            grading.keep([only])
         grading.carry_out()
         return grading.noticed or ("", "")
 

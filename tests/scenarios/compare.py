@@ -38,13 +38,14 @@ _SUMS = ("score", "passed", "points")
 """Fields that say nothing where only some checks were asked; the outcome of each does."""
 _PATHS = re.compile(r"/[\w./-]*/(?=labs/)|/(?:tmp|var/tmp|root|proc)/[\w./-]*")
 _PROBES = re.compile(r"[\w.]+(?= (?:ended as|itself failed))")
+_BLOCKED = re.compile(r"blocked by '.*' \(([\w.]+)\):")
 _TIMES = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:s|ms|us|µs)\b")
 
 Grade = Callable[[str, Any, str], dict[str, Any]]
 """Grades a scenario (None: the stubs), which has a name, with these labs."""
 if not __package__:  # run as a file: `tests` and `grader` are those of the folder that this is started in
     sys.path[0] = str(Path.cwd())
-IS_NEW = importlib.util.find_spec("gradebox") is not None
+IS_NEW = Path("gradebox").is_dir()  # of this folder, whatever is installed
 
 
 def plain(value: Any, asked: Collection[str] | None = None) -> Any:
@@ -238,14 +239,14 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 
 
 def _said(value: Any) -> Any:
-    """The same without what probes are called and how long something took."""
+    """The same without titles (which are newer), what probes are called and how long something took."""
     if isinstance(value, dict):
-        return {key: _said(inner) for key, inner in value.items()}
+        return {key: _said(inner) for key, inner in value.items() if key != "title"}
     if isinstance(value, list):
         return [_said(inner) for inner in value]
     if not isinstance(value, str):
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    return _TIMES.sub("some time", _PROBES.sub("a probe", value))
+    return _TIMES.sub("some time", _PROBES.sub("a probe", _BLOCKED.sub(r"blocked by \1:", value)))
 
 
 def main() -> None:

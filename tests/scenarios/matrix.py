@@ -3,9 +3,10 @@
     python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--whole] [--seeds 20] [--jobs 2] [--out build/matrix]
 
 Each bug is graded with all labs, so that points lost in another lab would show too (`--own-lab`: with its own only); a
-correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference, with
-`--seeds` different seeds, and the correct styles are asked everything, whatever was answered before. A bug is asked
-only what it can have changed, see `asking.py`, unless `--whole` treats it like the others: hours.
+correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference and, of each
+lab, the first and the last correct style are graded with `--seeds` different seeds. They and the other correct styles
+are asked everything, whatever was answered before. A bug is asked only what it can have changed, see `asking.py`,
+unless `--whole` treats it like the others: hours.
 Writes `matrix.json` after every grading, so that an interrupted run goes on where it was; `matrix.md` is made at the
 end. Exits with 1 when anything is not as it should be.
 """
@@ -31,7 +32,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradebox.run import GradingError
+from gradebox.order import GradingError
 from gradebox.sandbox import SandboxError, linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.grading import Bench, Graded, TooLong
@@ -40,7 +41,13 @@ from tests.scenarios.store import Store
 _ROOM = "/var/tmp" if Path("/var/tmp").is_dir() else None
 KINDS = ("bugs", "variants")
 REFERENCE = "reference"
-_TITLES = {"bugs": "Planted bugs", "variants": "Correct styles", REFERENCE: "The reference, with as many seeds"}
+STYLES = "styles with seeds"
+_TITLES = {
+    "bugs": "Planted bugs",
+    "variants": "Correct styles",
+    STYLES: "Two correct styles, with as many seeds",
+    REFERENCE: "The reference, with as many seeds",
+}
 
 
 @dataclass(frozen=True)
@@ -132,10 +139,14 @@ def grade(task: Task, fingerprint: str, labs: str | None, whole: bool) -> Row:
 
 
 def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
-    """The reference with each seed first, then every bug and variant of the labs."""
+    """The reference with each seed first, then two styles of each lab with each, then every bug and variant."""
     labs = list(labs)
     reference = load(SCENARIOS / "exploits" / "honest_right")
     found = [Task("all", REFERENCE, f"seed {seed}", reference, seed) for seed in range(seeds)]
+    for lab in labs:
+        styles = scenarios(f"lab{lab}/variants")
+        for one in (styles[0], styles[-1]):
+            found += [Task(f"lab{lab}", STYLES, f"{one.name}, seed {seed}", one, seed) for seed in range(seeds)]
     for lab in labs:
         for kind in KINDS:
             found += [Task(f"lab{lab}", kind, one.name, one) for one in scenarios(f"lab{lab}/{kind}")]
@@ -144,7 +155,9 @@ def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
 
 def _labs_of(task: Task, own_lab: bool, whole: bool) -> str | None:
     """The labs that a task is graded with, as `--lab` takes them; None: all."""
-    only_its_own = task.kind != REFERENCE and (own_lab or (task.kind == "variants" and not whole))
+    if task.kind == REFERENCE:
+        return None
+    only_its_own = own_lab or task.kind == STYLES or (task.kind == "variants" and not whole)
     return task.lab.removeprefix("lab") if only_its_own else None
 
 
@@ -189,9 +202,11 @@ def table(rows: list[Row]) -> str:
                 cells = [_cell(row, name) for name in criteria]
                 wrong = f" — **wrong: {row.problem}**" if row.problem else ""
                 parts.append(f"| {row.title or row.name.replace('_', ' ')}{wrong} | " + " | ".join(cells) + " |")
-        elif kind == REFERENCE:
-            seeds = ", ".join(row.name.removeprefix("seed ") for row in mine if not row.problem)
-            parts.append(f"Every point of all labs with seed {seeds}.")
+        elif kind in (REFERENCE, STYLES):
+            for title in dict.fromkeys(row.title for row in mine):
+                right_ones = [row.name.rpartition("seed ")[2] for row in mine if not row.problem and row.title == title]
+                what = "of all labs" if kind == REFERENCE else f"of its lab: {title}"
+                parts.append(f"- Every point {what}: with seed {', '.join(right_ones)}.")
             parts += [f"- {row.name}: {row.problem}" for row in mine if row.problem]
         else:
             parts += [f"- {row.title or row.name.replace('_', ' ')}: {row.problem or 'every point'}" for row in mine]
@@ -210,7 +225,7 @@ def main(
     labs: Annotated[str, typer.Option(help="Labs whose scenarios are graded.")] = "",
     own_lab: Annotated[bool, typer.Option("--own-lab", help="Grade only the scenario's own lab.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Ask every question of every bug: hours.")] = False,
-    seeds: Annotated[int, typer.Option(min=0, help="Gradings of the reference.")] = 20,
+    seeds: Annotated[int, typer.Option(min=0, help="Seeds of the reference and of two styles a lab.")] = 20,
     jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time.")] = os.cpu_count() or 2,
     out: Annotated[Path, typer.Option(help="Folder of matrix.json and matrix.md.")] = Path("build/matrix"),
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,23 @@ def test_nvml_reports_the_virtual_gpu(gpu: vgpu.VirtualGPU) -> None:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     assert memory.used - before == (64 << 20) + gpu.spec.context_bytes
     assert memory.total == gpu.spec.memory_bytes == memory.used + memory.free
+
+
+def test_functions_of_nvml_that_a_program_took_by_name_before_are_the_virtual_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pynvml = pytest.importorskip("pynvml")
+    (tmp_path / "program_of_nvml.py").write_text("from pynvml import nvmlDeviceGetCount, nvmlInit, nvmlShutdown\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = importlib.import_module("program_of_nvml")
+    try:
+        with vgpu.attach("T4", gpus=2):
+            program.nvmlInit()
+            assert program.nvmlDeviceGetCount() == 2
+            program.nvmlShutdown()
+        assert program.nvmlInit is pynvml.nvmlInit, "detached, it is NVIDIA's again"
+    finally:
+        del sys.modules["program_of_nvml"]
 
 
 def test_nvml_utilisation_follows_the_work(shapes: vgpu.VirtualGPU) -> None:

@@ -67,14 +67,19 @@ def _patch(patches: PatchSet, machine: Machine, module: ModuleType) -> None:
     def not_supported(*args: Any, **kwargs: Any) -> Any:
         raise library.error("NOT_SUPPORTED")
 
+    def put(name: str, function: Callable[..., Any]) -> None:
+        if hasattr(module, name):  # a program may have taken it by its name before
+            patches.rebind(getattr(module, name), function)
+        patches.set(module, name, function)
+
     for name in [name for name in vars(module) if name.startswith(_PREFIXES)]:
         if callable(getattr(module, name)) and name not in replacements:
-            patches.set(module, name, _once_initialised(library, not_supported))
+            put(name, _once_initialised(library, not_supported))
     for name, function in replacements.items():
-        patches.set(module, name, _once_initialised(library, function))
-    patches.set(module, "nvmlInit", lambda: _count(library, 1))
-    patches.set(module, "nvmlInitWithFlags", lambda flags: _count(library, 1))
-    patches.set(module, "nvmlShutdown", lambda: _count(library, -1))
+        put(name, _once_initialised(library, function))
+    put("nvmlInit", lambda: _count(library, 1))
+    put("nvmlInitWithFlags", lambda flags: _count(library, 1))
+    put("nvmlShutdown", lambda: _count(library, -1))
 
 
 def _count(library: Nvml, change: int) -> None:

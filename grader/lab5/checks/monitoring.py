@@ -103,7 +103,10 @@ class TestMonitoring:
         require_close(samples, 2, relative=0, what="monitor_samples_total")
         _, by_dcgm = exported(submission, fresh, dcgm_names=True)
         found = series(by_dcgm.text)
+        dcgm_kinds = kinds(by_dcgm.text)
         for field, name in DCGM.items():
+            kind = "untyped" if field in COUNTERS else "gauge"
+            require_equal(dcgm_kinds.get(name), kind, what=f"# TYPE of {name} in /metrics, with dcgm_names")
             told = found.get((name, "1"))
             require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
             wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)

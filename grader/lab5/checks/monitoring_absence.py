@@ -143,6 +143,23 @@ def _require_handles(submission: Submission, fresh: Fresh) -> None:
     require_equal(seen.unit, "KeyError", what="error of base_value('furlongs', 1.0)")
     require_equal(seen.after, 0, what="readings of GpuReader.read() after close()")
     require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after GpuReader.close()")
+    first, second = seen.without["messages"]
+    require(bool(first), "GPUMonitor.message is empty where NVML is missing")
+    require_equal(second, first, what="message of GPUMonitor.snapshot(), where NVML is missing", hint="the monitor's")
+    require_equal(seen.shared["message"], None, what="GpuReader.message where GPUs can be read")
+    require_equal(
+        [value is None for value in seen.shared["xids"]], [True, False],
+        what=f"whether xid_errors is None in read_gpu(handle, {losing}) without a counter, and in GpuReader.read()",
+    )  # fmt: skip
+    require_equal(seen.shared["events"], 0, what="event sets of NVML (XidCounter) still open after GpuReader.close()")
+    hint = (
+        "NVML counts its users, and another one of this process has started it, too: each start wants one nvmlShutdown"
+    )
+    require_equal(seen.shared["users"], 1, what="users of NVML left, of one, after close() and close()", hint=hint)
+    require_equal(
+        seen.shared["users_later"], 1,
+        what="users of NVML left, of one, after close() of a GpuReader whose nvmlInit had failed", hint=hint,
+    )  # fmt: skip
 
 
 def _measured(reading: dict[str, Any]) -> list[str]:

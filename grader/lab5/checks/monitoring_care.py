@@ -72,18 +72,30 @@ def require_counted(submission: Submission, fresh: Fresh) -> None:
     spent = [
         number(series(text).get(("monitor_seconds_total", "")), "monitor_seconds_total") for text in seen.costs["texts"]
     ]
-    calls = zip(("60 calls of log_metrics", "a sample"), seen.costs["took"], pairwise(spent), strict=True)
-    for name, took, (before, after) in calls:
+    names = ("60 calls of log_metrics", "a sample", "another sample")
+    calls = zip(names, seen.costs["took"], pairwise(spent), strict=True)
+    for what, took, (before, after) in calls:
         require_between(
             after - before,
             _SHARE * took,
             took,
-            what=f"seconds that monitor_seconds_total rose by in {name}, which took {took:.3g} seconds",
+            what=f"seconds that monitor_seconds_total rose by in {what}, which took {took:.3g} seconds",
             hint="it is what all samples and all calls of log_metrics took",
         )
     before, after = seen.moments["history"]
     require_equal([before, after], [1, 2], what="snapshots in history after three calls of log_metrics, then a sample")
     _, _, other = refused(submission, fresh)
+    without = other.without
+    require_equal(
+        [without["remembered"], without["forgotten"]],
+        [without["many"] - 3, True],
+        what=f"snapshots in history after {without['many']} samples, and whether the oldest are forgotten",
+        hint="at most HISTORY, the latest",
+    )
+    require_equal(
+        without["holding_up"], 0,
+        what="threads of a GPUMonitor that are no daemons", hint="a program that fails before close() would never end",
+    )  # fmt: skip
     for name, case in other.cases.items():
         wanted = "ValueError" if name.startswith("interval") else "OSError"
         require_equal(case["error"], wanted, what=f"error of GPUMonitor() with {name}")
@@ -94,6 +106,7 @@ def require_counted(submission: Submission, fresh: Fresh) -> None:
             hint="close what is open before the error goes on",
         )
     require(not seen.closed["answers"], "the server still answers after close()")
+    require_equal(seen.closed["left_open"], [], what="files of log_dir that are open after close()")
 
 
 def require_step_times(submission: Submission, fresh: Fresh) -> None:
@@ -106,18 +119,25 @@ def require_step_times(submission: Submission, fresh: Fresh) -> None:
     require_between(
         number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3", hint=hint
     )
+    for name, (begin, taken, end) in zip(("log_metrics",) * 3 + ("sample",), seen.moments["taken"], strict=True):
+        what = f"time of the snapshot after a call of {name}"
+        require_between(number(taken, "Snapshot.time"), begin - 0.01, end + 0.01, what=what)
     found = series(seen.moments["text"])
     moment = number(found.get(("training_last_step_timestamp_seconds", "")), "training_last_step_timestamp_seconds")
     require_close(moment, smaller, relative=1e-12, what="training_last_step_timestamp_seconds in /metrics")
     loss = number(found.get(("training_loss", "")), "training_loss")
     require_close(loss, losses[-1], relative=1e-6, what="training_loss, logged as a tensor of one number")
+    hint = "write a line and flush it: who watches a training, or looks after a crash, reads the file"
+    lines = [2, 3, 4]
+    require_equal(seen.moments["lines"], lines, what="lines in metrics.jsonl after one, two, three steps", hint=hint)
     require_equal(seen.lines, '{"earlier": true}', what="first line of a metrics.jsonl that was there before")
     _, _, other = refused(submission, fresh)
     require_equal(
-        other.ranks["silent"], [0, False, None],
-        what="where RANK is 1 in the environment: starts of NVML, whether its folder is there, url",
+        other.ranks["silent"], [0, False, None, 0, 0],
+        what="where RANK is 1 in the environment: starts of NVML, whether its folder is there, url, snapshots, alerts",
         hint="rank 0 alone monitors; without the argument the environment says which rank this is",
     )  # fmt: skip
+    require(other.ranks["made"], "no metrics.jsonl in a log_dir of which two folders were missing", "made if need be")
     hint = "a CollectorRegistry of its own: two monitors do not disturb each other"
     what = "whether two monitors have one registry, and one of them the other's training_loss"
     require_equal(other.ranks["shared"], [False, False], what=what, hint=hint)

@@ -62,6 +62,20 @@ class TestPipeline:
                 require_equal(
                     len(each), 2 * given.batches(ranks), what=f"{what}: batches that rank {rank} went through"
                 )
+                whole = given.batches(ranks)
+                zeroth, first = each[:whole], each[whole:]
+                orders = {
+                    "epoch 1, and again": first + first,
+                    "the rest of epoch 0": zeroth[1:],
+                    "epoch 1 in the middle of epoch 0": first,
+                }
+                for name, order in orders.items():
+                    require_equal(
+                        seen[rank].elsewhere[name],
+                        order,
+                        what=f"samples of each batch, train_epoch() asked for {name}, on rank {rank} of {ranks}",
+                        hint="the epoch that was asked for, from its beginning, or from where the loader is in it",
+                    )
             steps = windows(numbers, given.batches(ranks), 3)
             expected = given.follow(steps, given.total_steps(ranks))
             # Clipped exactly, or as PyTorch does it: both are right.
@@ -250,6 +264,7 @@ class TestPipeline:
                 require_equal(each.graphs, 0, what="outputs of validate() that hold a graph", hint="torch.no_grad()")
                 care.require_counted_validation(each.sequences, sequences, ranks)
                 require(bool(each.refused), "validate() without any sample raised no ValueError")
+        care.require_kinds(submission, fresh)
 
     def test_resumed_run_has_the_same_bits(self, submission: Submission, fresh: Fresh) -> None:
         """Resumes with the same bits."""

@@ -144,6 +144,16 @@ class TestProfiling:
                         hint="the docstring says what lies in which region; after_step lies in none; copies are waited "
                         "for only where job.non_blocking is False",
                     )
+            outside = [
+                start
+                for start, length in seen.events["copies"]
+                if not any(a - 1e-6 <= start and start + length <= a + b + 1e-6 for a, b in seen.events["transfer"])
+            ]
+            require(
+                not outside,
+                f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
+                "inputs and targets are moved there",
+            )
             for step in range(steps):
                 starts = [seen.events[name][step][0] for name in REGIONS]
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
@@ -238,8 +248,9 @@ class TestProfiling:
         require_equal(seen.refused, [True, True], what="whether steps=0 and warmup=-1 raised a ValueError")
         require_equal(
             submission.probe("lab5.profiling.on_cpu", device="cpu").errors,
-            ["", ""],
-            what="errors of profile_job() and step_breakdown() of a job on the CPU, where there is no GPU",
+            ["", "", "", ""],
+            what="errors of profile_job(), step_breakdown(), step_breakdown(warmup=0) and tune() of a job on the CPU, "
+            "where there is no GPU",
             hint="only a GPU is waited for",
         )
         hint = "wait for the device before each reading of the clock; medians over the timed steps; after_step is none"
@@ -295,9 +306,9 @@ class TestProfiling:
         tuning.judge_choice(submission, fresh)
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
-    def test_busy_after_tuning(self, submission: Submission) -> None:
+    def test_busy_after_tuning(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps the GPU busy after tuning."""
-        tuning.judge_program(submission)
+        tuning.judge_program(submission, fresh)
 
 
 _TIMELINE = ("start", "stop", "kernels", "copies_in", "copies_out", "waits", "regions")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -50,6 +52,25 @@ def require_counted_targets(submission: Submission, fresh: Fresh) -> None:
             hint="weigh each batch by the targets that count, and divide by those of the window on all ranks",
         )
         require_close(each.result["loss"], wanted.loss, relative=1e-6, what=f"{what}: EpochResult.loss")
+
+
+def require_kinds(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless an accuracy is of classes only, on the GPU too; and an epoch in which nothing counts has no loss."""
+    samples = 4 * fresh.integer(2, 4) + 1
+    classes, logits = fresh.integer(3, 6), fresh.normal(samples, 6) * 2
+    logits = logits[:, :classes]
+    targets = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+    seen = submission.numeric_probe("lab5.counting.kinds", logits=logits, targets=targets)
+    right = float(np.mean(logits.argmax(1) == targets))
+    require_close(seen.classes["accuracy"], right, relative=1e-6, what="accuracy of validate() on a GPU, of classes")
+    require_equal(
+        seen.numbers["accuracy"], None,
+        what="accuracy of validate(), where the targets are numbers (float64)", hint="only classes are right or wrong",
+    )  # fmt: skip
+    require_equal(
+        [seen.nothing["loss"], seen.nothing["samples"], seen.nothing["complete"]], [None, 0, True],
+        what="loss, samples and complete of train_epoch(), where no target of the epoch counts",
+    )  # fmt: skip
 
 
 def require_counted_validation(told: dict[str, Any], given: tokens.Tokens, ranks: int) -> None:

@@ -223,7 +223,8 @@ def judge_early(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a run stops when patience ends, and best.pt is that of its best epoch."""
     arguments = case(fresh.shared("lab5.early")).given()
     del arguments["batch_size"]
-    cases = [*(_until_it_stops(fresh) for _ in range(3)), _without_a_number(fresh)]
+    cases = [*(_until_it_stops(fresh, fresh.integer(1, 6)) for _ in range(3)), _until_it_stops(fresh, 0)]
+    cases.append(_without_a_number(fresh))
     cases[0]["losses"] = cases[0]["losses"][: cases[0]["best"] + 1 + cases[0]["patience"]]  # both end at once
     asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
     runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
@@ -251,15 +252,15 @@ def judge_early(submission: Submission, fresh: Fresh) -> None:
         require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
 
 
-def _until_it_stops(fresh: Fresh) -> dict[str, Any]:
+def _until_it_stops(fresh: Fresh, best: int) -> dict[str, Any]:
     """Validation losses: up and down to the `best`, then `patience` that are not lower, one equal, one no number.
 
     Then lower.
     Before the best, fewer than `patience` in a row are not lower.
     """
-    patience, best = fresh.integer(2, 3), fresh.integer(1, 6)
+    patience = fresh.integer(2, 3)
     lowest = fresh.uniform(0.5, 0.6)
-    losses, missed = [lowest + 0.5], 0
+    losses, missed = [lowest + 0.5] * min(best, 1), 0
     for _ in range(best - 1):
         missed = missed + 1 if missed < patience - 1 and fresh.integer(0, 1) else 0
         losses.append(min(losses) + fresh.uniform(0.01, 0.05) * (1 if missed else -1))

@@ -129,6 +129,32 @@ def validate(
     return {**seen, "graphs": model.graphs, "refused": refused}
 
 
+def kinds(student: Any, *, logits: Tensor, targets: Tensor) -> dict[str, Any]:
+    """What `validate` says on the GPU of classes and of numbers as targets; and of an epoch in which nothing counts."""
+    torch.set_num_threads(1)
+    settings = student.module(CONFIG).TrainerConfig(output_dir=str(Path("kinds")))
+    ignored = torch.full_like(targets, -100)
+
+    def first_column(outputs: Tensor, numbers: Tensor) -> Tensor:
+        return nn.functional.mse_loss(outputs[:, 0], numbers.to(outputs.dtype))
+
+    def made(given: Tensor, criterion: Any = None) -> Any:
+        model = _Classifier(logits.shape[1], 0.0).to(student.device)
+        train = ResumableLoader(Indexed(logits.double(), given), 4)
+        batches = list(zip(logits.double().split(4), given.split(4), strict=True))
+        trainer = student.module(TRAINER).ProductionTrainer(
+            model, train, batches, settings, criterion=criterion, device=student.device
+        )
+        KEPT.append(trainer)
+        return trainer
+
+    return {
+        "classes": fields(made(targets).validate(), ValidationResult, "validate()"),
+        "numbers": fields(made(targets.double(), first_column).validate(), ValidationResult, "validate()"),
+        "nothing": fields(made(ignored).train_epoch(0), EpochResult, "train_epoch()"),
+    }
+
+
 class _Sink:
     """Is told metrics, as a `GPUMonitor` is."""
 

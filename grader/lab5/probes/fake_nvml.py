@@ -36,12 +36,14 @@ class FakeNvml:
         """GPUs that are lost after so many more answers, those about XID errors not counted."""
         self.users = 0
         self.started = 0
+        self.events = 0
+        """Event sets that were created and not given back."""
         self.calls: list[int] = []
         """The thread of each question to a GPU."""
         self.asked_while_closed = 0
         self.gate: Callable[[], None] | None = None
         """Called in the middle of each question, where it may wait."""
-        self._error = error if at_start else None
+        self.error = error if at_start else None
         self._error_of_count = None if at_start else error
         answers = _answers(self)
         next(answers)
@@ -49,8 +51,8 @@ class FakeNvml:
 
     def start(self) -> None:
         """nvmlInit."""
-        if self._error is not None:
-            raise problem(self._error)
+        if self.error is not None:
+            raise problem(self.error)
         self.users += 1
         self.started += 1
 
@@ -59,6 +61,10 @@ class FakeNvml:
         if not self.users:
             raise problem("UNINITIALIZED")
         self.users -= 1
+
+    def event_sets(self, more: int) -> None:
+        """nvmlEventSetCreate, and nvmlEventSetFree with -1."""
+        self.events += more
 
     def count(self) -> int:
         """How many GPUs there are."""
@@ -105,7 +111,8 @@ class FakeNvml:
 
 def _answers(fake: FakeNvml) -> Generator[Any, tuple[Any, ...]]:
     """Answers one request after the other, each the name of a method with its arguments, or the error it raised."""
-    methods = {name: getattr(fake, name) for name in ("start", "stop", "count", "handle", "note", "know", "next_error")}
+    names = ("start", "stop", "count", "handle", "note", "know", "next_error", "event_sets")
+    methods = {name: getattr(fake, name) for name in names}
     answer: Any = None
     while True:
         name, *given = yield answer

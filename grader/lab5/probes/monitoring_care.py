@@ -86,7 +86,9 @@ def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float,
         reader.close()
         reader.close()
         after = len(sequence(reader.read(), "GpuReader.read() after close()"))
+        shared = _shared(student.module(READINGS), nvml, losing)
         ranks = _by_rank(module, nvml, Path(folder))
+        without = _without_gpus(module, nvml)
     unit = _failure(lambda: student.module(READINGS).base_value("furlongs", 1.0))
     return {
         "unit": unit,
@@ -95,7 +97,9 @@ def refused(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float,
         "lost": lost,
         "after": after,
         "left_open": nvml.users,
+        "shared": shared,
         "ranks": ranks,
+        "without": without,
     }
 
 
@@ -120,23 +124,66 @@ def _lost_while_read(reader: Any, nvml: FakeNvml, index: int) -> list[dict[str, 
     return found
 
 
+def _shared(module: Any, nvml: FakeNvml, index: int) -> dict[str, Any]:
+    """What readers leave of an NVML that somebody else in this process uses, too; and a reading without a counter."""
+    nvml.users, nvml.events = 1, 0
+    reader = module.GpuReader()
+    seen = {"message": plain(reader.message, "GpuReader.message")}
+    alone = fields(module.read_gpu(index, index), GpuReading, "read_gpu() without a counter of XID errors")
+    seen["xids"] = [reading["xid_errors"] for reading in (alone, _readings(reader)[index])]
+    reader.close()
+    reader.close()
+    seen["users"], seen["events"] = nvml.users, nvml.events
+    nvml.error = "DRIVER_NOT_LOADED"
+    never = module.GpuReader()
+    never.close()
+    seen["users_later"] = nvml.users
+    nvml.error, nvml.users = None, 0
+    return seen
+
+
 def _by_rank(module: Any, nvml: FakeNvml, folder: Path) -> dict[str, Any]:
     """Where RANK is 1: a monitor that is told nothing, and one that is told to be of rank 0."""
     os.environ["RANK"] = "1"
     started = nvml.started
     try:
-        other = module.GPUMonitor(folder / "other", port=0, interval=_NEVER)
+        note, alerts = notes()
+        other = module.GPUMonitor(folder / "other", port=0, interval=_NEVER, on_alert=lambda alert: note(1))
         other.sample()
-        other.log_metrics(1, {"loss": 1.0})
+        other.log_metrics(1, {"loss": float("nan")})
         other.close()
         silent = [nvml.started - started, (folder / "other").exists(), plain(other.url, "GPUMonitor.url")]
-        with module.GPUMonitor(interval=_NEVER, rank=0) as one, module.GPUMonitor(interval=_NEVER, rank=0) as two:
+        silent += [len(other.history), len(alerts())]
+        with (
+            module.GPUMonitor(folder / "new" / "runs", interval=_NEVER, rank=0) as one,
+            module.GPUMonitor(interval=_NEVER, rank=0) as two,
+        ):
             told = nvml.started - started - silent[0]
             one.log_metrics(1, {"loss": 1.0})
+            made = (folder / "new" / "runs" / "metrics.jsonl").exists()
             shared = [one.registry is two.registry, "training_loss" in _text(two)]
     finally:
         del os.environ["RANK"]
-    return {"silent": silent, "told": told, "shared": shared}
+    return {"silent": silent, "told": told, "made": made, "shared": shared}
+
+
+def _without_gpus(module: Any, nvml: FakeNvml) -> dict[str, Any]:
+    """A monitor without NVML: what it says, how many snapshots it remembers, whether its threads hold up the end."""
+    nvml.error = "LIBRARY_NOT_FOUND"
+    before = set(threading.enumerate())
+    with module.GPUMonitor(interval=_NEVER) as monitor:
+        threads = set(threading.enumerate()) - before
+        seen: dict[str, Any] = {"holding_up": sum(not thread.daemon for thread in threads), "many": module.HISTORY + 3}
+        messages = [monitor.message, instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()").message]
+        seen["messages"] = [plain(message, "message") for message in messages]
+        monitor.sample()
+        second = monitor.history[-1].time
+        for _ in range(seen["many"] - 2):
+            monitor.sample()
+        seen["remembered"] = len(monitor.history)
+        seen["forgotten"] = bool(monitor.history[0].time > second)
+    nvml.error = None
+    return seen
 
 
 def unharmed(
@@ -155,7 +202,7 @@ def unharmed(
         lines.write_text('{"earlier": true}\n', encoding="utf-8")
         monitor = module.GPUMonitor(folder, port=0, interval=_NEVER)
         url = monitor.url
-        seen["moments"] = _moments(monitor, losses)
+        seen["moments"] = _moments(monitor, losses, lines)
         seen["costs"] = _costs(monitor, nvml, logs, question)
         before = said.getvalue()
         seen["lines"] = lines.read_text(encoding="utf-8").splitlines()[0]
@@ -169,9 +216,23 @@ def unharmed(
             seen["after_full"] = _text(monitor)
             error = _failure(monitor.close)
         seen["closed"] = {"error": error, "answers": _answers(url)}
+        with module.GPUMonitor(Path(folder, "another"), interval=_NEVER) as another:
+            another.log_metrics(1, {"loss": 1.0})
+        seen["closed"]["left_open"] = _open_below(Path(folder, "another"))
         seen["record"] = student.module(EXPORTING).jsonl_line(Snapshot(time=1.5, metrics={}))
     seen["alerts"] = _with_a_full_mailbox(module, nvml, hot, said)
     return seen
+
+
+def _open_below(folder: Path) -> list[str]:
+    """The names of files below a folder that this process has open; none where the system does not tell."""
+    found = []
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            place = Path(os.readlink(descriptor))
+            if place.is_relative_to(folder):
+                found.append(place.name.partition(".")[0])
+    return sorted(found)
 
 
 def _text(monitor: Any) -> str:
@@ -185,29 +246,38 @@ def _answers(url: Any) -> bool:
     return False
 
 
-def _moments(monitor: Any, losses: Sequence[float]) -> dict[str, Any]:
-    """When the step is said to have changed: after a step, after the same again, after a smaller one."""
-    moments = []
+def _moments(monitor: Any, losses: Sequence[float], file: Path) -> dict[str, Any]:
+    """When the step is said to have changed: after a step, after the same again, after a smaller one.
+
+    `taken` is when these snapshots, and that of a sample afterwards, are said to have been taken; `lines` are those of
+    `file` after each step.
+    """
+    moments, taken, lines = [], [], []
     for step, loss in zip((7, 7, 3), losses, strict=True):
         begin = time.time()
         monitor.log_metrics(step, {"loss": torch.tensor(loss)})
         now = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
-        moments.append([begin, plain(now.step_time, "Snapshot.step_time"), time.time()])
+        end = time.time()
+        moments.append([begin, plain(now.step_time, "Snapshot.step_time"), end])
+        taken.append([begin, plain(now.time, "Snapshot.time"), end])
+        lines.append(file.read_text(encoding="utf-8").count("\n"))
         time.sleep(0.03)
-    history = len(monitor.history)
+    history, begin = len(monitor.history), time.time()
     monitor.sample()
-    return {"moments": moments, "history": [history, len(monitor.history)], "text": _text(monitor)}
+    taken.append([begin, plain(monitor.history[-1].time, "Snapshot.time"), time.time()])
+    history_lengths = [history, len(monitor.history)]
+    return {"moments": moments, "taken": taken, "lines": lines, "history": history_lengths, "text": _text(monitor)}
 
 
 def _costs(monitor: Any, nvml: FakeNvml, logs: int, question: float) -> dict[str, Any]:
-    """What `logs` calls of log_metrics, then a sample, took by our clock; and /metrics before, between and after."""
+    """What `logs` calls of log_metrics, then two samples, took by our clock; and /metrics before, between and after."""
     texts, took = [_text(monitor)], []
 
     def log() -> None:
         for step in range(logs):
             monitor.log_metrics(100 + step, {"loss": 1.0})
 
-    for call in (log, monitor.sample):
+    for call in (log, monitor.sample, monitor.sample):
         nvml.gate = (lambda: time.sleep(question)) if call != log else None
         begin = time.perf_counter()
         call()

@@ -88,6 +88,15 @@ def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         question(handle, "xids")
         events.setdefault("gpus", []).append(handle)
 
+    def create() -> dict[str, Any]:
+        ask("event_sets", 1)
+        return {}
+
+    def free(events: dict[str, Any]) -> None:
+        if not events.pop("freed", False):
+            ask("event_sets", -1)
+        events["freed"] = True
+
     def wait(events: dict[str, Any], *_: Any) -> Any:
         for handle in events.get("gpus", []):
             if (xid := answered(handle, "next_error")) is not None:
@@ -110,8 +119,8 @@ def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         "nvmlDeviceGetPcieThroughput": lambda handle, counter: question(
             handle, "received_kilobytes" if counter else "sent_kilobytes"
         ),
-        "nvmlEventSetCreate": dict,
-        "nvmlEventSetFree": lambda events: None,
+        "nvmlEventSetCreate": create,
+        "nvmlEventSetFree": free,
         "nvmlDeviceRegisterEvents": register,
         "nvmlEventSetWait": wait,
         "nvmlEventSetWait_v2": wait,

@@ -109,6 +109,8 @@ class Case:
     dropout: float = 0.0
     low: bool = False
     """Whether parameters are float32, for autocast; else float64."""
+    train: Any = None
+    """The loader of the trainer that was made last."""
 
     def make(
         self,
@@ -133,7 +135,7 @@ class Case:
         dataset = Indexed(numbered(self.inputs), self.targets.to(dtype))
         if self.low:
             dataset.inputs = dataset.inputs.float()
-        train = ResumableLoader(Signalling(dataset, at=at, times=times), self.batch_size, seed=5)
+        self.train = train = ResumableLoader(Signalling(dataset, at=at, times=times), self.batch_size, seed=5)
         val = ResumableLoader(Signalling(dataset, at=validating), self.batch_size, shuffle=False, padded=False)
         trainer = student.module(TRAINER).ProductionTrainer(
             model, train, val, config, criterion=model.criterion(), device=device, monitor=monitor
@@ -243,7 +245,13 @@ def steps(
                 results.append(fields(trainer.train_epoch(epoch), EpochResult, "train_epoch()"))
                 trained = trainer.model.training
                 trainer.model.eval()
+        elsewhere = {
+            "epoch 1, and again": _elsewhere(case, student, None, (1, 1)),
+            "the rest of epoch 0": _elsewhere(case, student, 0, (0,)),
+            "epoch 1 in the middle of epoch 0": _elsewhere(case, student, 0, (1,)),
+        }
     return {
+        "elsewhere": elsewhere,
         "results": results,
         "seen": trainer.model.seen,
         "validated": len(trainer.model.validated),
@@ -256,6 +264,18 @@ def steps(
         "reduced_bytes": reduced.reduced_bytes,
         "gradient_bytes": trainer.model.whole().nbytes,
     }
+
+
+def _elsewhere(case: Case, student: Any, begun: int | None, epochs: Sequence[int]) -> list[list[int]]:
+    """The samples of each batch of these epochs, where the loader has handed out one batch of the epoch `begun`."""
+    trainer = case.make(student, base_of(student) / f"from {begun} to {epochs}")
+    if begun is not None:
+        case.train.set_epoch(begun)
+        next(iter(case.train))
+    for epoch in epochs:
+        trainer.train_epoch(epoch)
+    seen: list[list[int]] = trainer.model.seen
+    return seen
 
 
 def mixed(

@@ -24,7 +24,7 @@ from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.ranks import group
 from grader.shared.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
-from labkit.results import DeviceTime, StepBreakdown
+from labkit.results import DeviceTime, PipelineSettings, StepBreakdown
 
 PROFILING = "lab5_production.profiling"
 
@@ -61,7 +61,7 @@ def record(
     job.optimizer.register_step_post_hook(after_update)
     next(iter(job.model.parameters())).register_post_accumulate_grad_hook(lambda _: naps["backward"]())
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "traces", f"trace{suffix}")
+        path = Path(folder, "traces", "new", f"trace{suffix}")
         told = student.module(PROFILING).profile_job(job, steps=steps, trace=path)
         events = _trace(path)
     timeline = fields(told, Timeline, "profile_job()")
@@ -77,24 +77,30 @@ def record(
 
 
 def _trace(path: Path) -> dict[str, list[list[float]]] | None:
-    """Start and duration in seconds of the host's regions and steps in a written trace; None where there is none."""
+    """Start and duration in seconds of the host's regions and steps in a written trace; None where there is none.
+
+    And, on the virtual GPU, of the host's calls that copy to the device ("copies").
+    """
     if not path.is_file():
         return None
     data = path.read_bytes()
     document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     events = document["traceEvents"] if isinstance(document, dict) else document
-    found: dict[str, list[list[float]]] = {name: [] for name in (*REGIONS, "step")}
+    found: dict[str, list[list[float]]] = {name: [] for name in (*REGIONS, "step", "copies")}
     for event in events:
         name = str(event.get("name"))
-        key = "step" if name.startswith(STEP_PREFIX) else name
+        key = "step" if name.startswith(STEP_PREFIX) else "copies" if name.startswith("Memcpy HtoD") else name
         if event.get("ph") == "X" and key in found and not str(event.get("cat")).startswith("gpu"):
             found[key].append([float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6])
     return {name: sorted(spans) for name, spans in found.items()}
 
 
 def on_cpu(student: Any) -> dict[str, Any]:
-    """`profile_job` and `step_breakdown` of a job on the CPU, where there is no GPU at all: the error of each."""
-    module = student.module(PROFILING)
+    """`profile_job`, `step_breakdown` and `tune` of a job on the CPU, where there is no GPU at all: the error of each.
+
+    The trace goes to a folder that is there; one breakdown has no warm-up.
+    """
+    module, tuner = student.module(PROFILING), student.module("lab5_production.tuning")
     model = nn.Linear(4, 4)
 
     def job() -> TrainingJob:
@@ -107,8 +113,14 @@ def on_cpu(student: Any) -> dict[str, Any]:
             criterion=nn.functional.mse_loss,
         )
 
-    calls = (module.profile_job, module.step_breakdown)
-    return {"errors": [ending(partial(call, job(), steps=1)) for call in calls]}
+    with tempfile.TemporaryDirectory() as folder:
+        calls = (
+            partial(module.profile_job, trace=Path(folder, "trace.json")),
+            module.step_breakdown,
+            partial(module.step_breakdown, warmup=0),
+            lambda made, steps: tuner.tune(lambda _: made, [PipelineSettings(batch_size=2)], steps=steps, warmup=0),
+        )
+        return {"errors": [ending(partial(call, job(), steps=1)) for call in calls]}
 
 
 def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str, Any]:

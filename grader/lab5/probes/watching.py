@@ -18,18 +18,27 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from grader.lab5.probes.monitoring import MONITOR
+from grader.lab5.probes.monitoring_care import READINGS
 from grader.shared.probes.figures import watch_png
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.support import fields, plain, run_program
+from labkit.device import open_device
 from labkit.monitoring import GpuReading, Snapshot
 from labkit.results import MonitorOverhead
 
 PROGRAM = "lab5_production.watch"
 
 
-def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`measure_overhead`, and what its monitors were asked for; then what `plot_history` draws of these snapshots."""
+def watched(
+    student: Any, *, steps: int, interval: float, snapshots: Sequence[Mapping[str, Any]], reading_seconds: float
+) -> dict[str, Any]:
+    """`measure_overhead`, and what its monitors were asked for; then what `plot_history` draws of these snapshots.
+
+    Each reading of the GPUs takes `reading_seconds` longer. Where one step is measured on a virtual GPU, only what the
+    result says of the device is looked at.
+    """
     torch.set_num_threads(1)
+    _slow_down(student.module(READINGS).GpuReader, reading_seconds)
     module, monitor = student.module(PROGRAM), student.module(MONITOR).GPUMonitor
     note, made = notes()
     begin = monitor.__init__
@@ -47,6 +56,9 @@ def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Ma
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             overhead = fields(module.measure_overhead(steps, interval=interval), MonitorOverhead, "measure_overhead()")
+            with open_device("vgpu:T4"):
+                told = module.measure_overhead(1, device="cuda", interval=interval)
+                on_gpu = fields(told, MonitorOverhead, "measure_overhead()")
     finally:
         monitor.__init__ = begin
     history = [Snapshot(**{**given, "gpus": tuple(GpuReading(**gpu) for gpu in given["gpus"])}) for given in snapshots]
@@ -56,9 +68,21 @@ def watched(student: Any, *, steps: int, interval: float, snapshots: Sequence[Ma
     return {
         "monitors": made(),
         "overhead": overhead,
+        "on_gpu": on_gpu["device"],
         "drawn": [*itertools.chain(*figures)],
         "told": plain(str(told), "plot_history()"),
     }
+
+
+def _slow_down(reader: Any, more: float) -> None:
+    read, wait = reader.read, nap(more)
+
+    @functools.wraps(read)
+    def slow(*given: Any) -> Any:
+        wait()
+        return read(*given)
+
+    reader.read = slow
 
 
 def _series(figure: Any) -> list[list[list[float]]]:
@@ -78,8 +102,10 @@ def _series(figure: Any) -> list[list[list[float]]]:
     return drawn
 
 
-def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float) -> dict[str, Any]:
+def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float, slow: int) -> dict[str, Any]:
     """The program, with few steps, where every optimizer step and every `log_metrics` takes so much longer.
+
+    From step number `slow` on three take a quarter of a second more, which no median sees; so does one `log_metrics`.
 
     `steps` are the moments of the optimizer steps, `logs` those at which `log_metrics` began and ended, by the clock
     that the program reads.
@@ -87,15 +113,19 @@ def program(student: Any, *, steps: int, step_seconds: float, log_seconds: float
     torch.set_num_threads(1)
     monitor = student.module(MONITOR).GPUMonitor
     log_metrics, (step, stepped), (log, logged) = monitor.log_metrics, notes(), notes()
-    wait_for_step, wait_for_log = nap(step_seconds), nap(log_seconds)
+    wait_for_step, wait_for_log, wait_long = nap(step_seconds), nap(log_seconds), nap(0.25)
 
     def slow_step(*_: Any) -> None:
         step(time.perf_counter())
         wait_for_step()
+        if slow <= len(stepped()) - 1 < slow + 3:
+            wait_long()
 
     def slow_log(*given: Any, **named: Any) -> Any:
         begin = time.perf_counter()
         wait_for_log()
+        if len(logged()) == 3:
+            wait_long()
         try:
             return log_metrics(*given, **named)
         finally:

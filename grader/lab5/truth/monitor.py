@@ -210,6 +210,8 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 {"utilization_ratio": 0.0},
                 {"memory_used_bytes": 19},
                 {"memory_used_bytes": 20},
+                {"memory_used_bytes": 20, "memory_total_bytes": None},
+                {"memory_used_bytes": None},
                 {"throttle_reasons": ["idle"]},
                 *({"throttle_reasons": ["power_cap", reason]} for reason in sorted(_SLOWED_BY)),
                 {"ecc_errors": fresh.integer(1, 5)},

@@ -24,7 +24,8 @@ _FLOOR = 0.99
 def judge(submission: Submission, fresh: Fresh) -> None:
     """Fail unless the program's `MonitorOverhead` says how long its own steps took."""
     step, log = fresh.uniform(6e-3, 25e-3), fresh.uniform(6e-3, 25e-3)
-    seen = submission.probe("lab5.watching.program", steps=_STEPS, step_seconds=step, log_seconds=log)
+    options: dict[str, Any] = {"steps": _STEPS, "step_seconds": step, "log_seconds": log, "slow": fresh.integer(14, 30)}
+    seen = submission.probe("lab5.watching.program", **options)
     rows = picture_and_json(seen, "python -m labs.lab5_production.watch")
     row: dict[str, Any] = rows[0] if rows and isinstance(rows[0], dict) else {}
     require(
@@ -59,7 +60,9 @@ def judge_watching(submission: Submission, fresh: Fresh) -> None:
     """Fail unless the monitor is made as asked, and its history drawn as it was."""
     interval = round(fresh.uniform(0.2, 0.9), 3)
     snapshots = _history(fresh)
-    seen = submission.probe("lab5.watching.watched", device="cpu", steps=4, interval=interval, snapshots=snapshots)
+    reading = fresh.uniform(6e-3, 12e-3)
+    options: dict[str, Any] = {"steps": 4, "interval": interval, "snapshots": snapshots, "reading_seconds": reading}
+    seen = submission.probe("lab5.watching.watched", device="cpu", **options)
     what = f"measure_overhead(4, interval={interval})"
     require_equal(
         [row for row in seen.monitors if row != [interval, True, True]] if seen.monitors else None,
@@ -71,6 +74,11 @@ def judge_watching(submission: Submission, fresh: Fresh) -> None:
         [seen.overhead[name] for name in ("steps", "interval_seconds", "device")], [4, interval, "cpu"],
         what=f"{what}: steps, interval_seconds and device",
     )  # fmt: skip
+    require_between(
+        seen.overhead["sample_seconds"], _FLOOR * reading, 60,
+        what=f"{what}: sample_seconds, where GpuReader.read() takes {seconds(reading)}", show=seconds,
+    )  # fmt: skip
+    require_equal(seen.on_gpu, "cuda", what="device of measure_overhead(1, device='cuda')")
     start = snapshots[0]["time"]
     shown: dict[str, list[tuple[float, float]]] = {"loss": [], "utilisation of GPU 0": [], "power of GPU 0": []}
     for each in snapshots:
@@ -79,7 +87,7 @@ def judge_watching(submission: Submission, fresh: Fresh) -> None:
             shown["loss"].append((at, each["metrics"]["loss"]))
         if gpu["utilization_ratio"] is not None:
             shown["utilisation of GPU 0"].append((at, gpu["utilization_ratio"]))
-        if gpu["power_watts"] is not None:
+        if gpu["power_watts"] is not None and gpu["power_limit_watts"] is not None:
             shown["power of GPU 0"].append((at, gpu["power_watts"] / gpu["power_limit_watts"]))
     for name, points in shown.items():
         factors = (1.0,) if name == "loss" else (1.0, 100.0)  # a share, or percent
@@ -92,11 +100,11 @@ def judge_watching(submission: Submission, fresh: Fresh) -> None:
 
 
 def _history(fresh: Fresh) -> list[dict[str, Any]]:
-    """Snapshots with gaps: no loss yet, a GPU that idles, one that tells nothing, and another beside it."""
+    """Snapshots with gaps: no loss yet, a GPU that idles, one that tells nothing or no limit, and another beside it."""
     time, limit = float(fresh.integer(1_700_000_000, 1_800_000_000)), float(fresh.integer(300, 700))
     idle, silent = fresh.shuffled(range(1, 7))[:2]
     rows = []
-    for index in range(8):
+    for index in range(9):
         busy, watts = fresh.uniform(0.2, 0.99), fresh.uniform(0.2, 0.9) * limit
         rows.append(
             {
@@ -107,7 +115,7 @@ def _history(fresh: Fresh) -> list[dict[str, Any]]:
                         "index": 0,
                         "utilization_ratio": {idle: 0.0, silent: None}.get(index, busy),
                         "power_watts": None if index == silent else watts,
-                        "power_limit_watts": limit,
+                        "power_limit_watts": None if index == 8 else limit,
                     },
                     {"index": 1, "utilization_ratio": 0.5, "power_watts": 100.0, "power_limit_watts": 200.0},
                 ],

@@ -1,0 +1,46 @@
+"""What submissions run on, in the processes that they run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LEAVES = textwrap.dedent("""
+    import os, sys, torch.distributed as dist
+    from torch import nn
+    from grader.shared import devices
+
+    def threads_after(name):
+        dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/{name}", rank=0, world_size=1)
+        replica = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        dist.destroy_process_group()
+        del replica  # after its group, whose last owner it is
+        return len(os.listdir("/proc/self/task"))
+
+    threads_after("first")  # what starts but once
+    before = threads_after("before")
+    with devices.attach(sys.argv[2], values=True, ranks=1, prepared=None):
+        print(before, threads_after("attached"), threads_after("again"))
+""")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads by /proc")
+@pytest.mark.parametrize("device", ["cpu", "vgpu:T4"])
+def test_a_process_group_does_not_end_with_the_last_that_holds_it(device: str, tmp_path: Path) -> None:
+    """Its end waits for its threads, and hung now and then where that was a DistributedDataParallel's doing."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _LEAVES, str(tmp_path), device],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    before, attached, again = map(int, ran.stdout.split())
+    assert before < attached < again, "threads of gloo"
