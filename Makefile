@@ -64,7 +64,7 @@ test: $(READY) $(TESTS_READY) lint ## run the project's own tests
 test-all: $(READY) $(TESTS_READY) lint ## everything: fresh questions, all Pythons, and once more with the machine's programs hidden
 	@rm -rf build/replies-all
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --seed random --whole --replies build/replies-all
-	@$(BIN)/python -m tests.bare -m pytest -n $(TEST_JOBS) --dist worksteal --ignore=tests/scenarios -rs
+	@$(BIN)/python -m tests.bare -m pytest -n $(TEST_JOBS) --dist worksteal --whole --ignore=tests/scenarios -rs
 	@$(PYTHON) .ci/pythons.py --all
 	@$(PYTHON) .ci/pythons.py --all --tested
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grader
-from gradebox import front
+from gradebox import front, launch
 from gradebox.grade import Circumstances, ExitCode, grade
 from gradebox.options import Options
 from gradebox.report.document import SCHEMA_FILE, to_json
@@ -42,11 +42,13 @@ def outcomes(grade: dict[str, Any]) -> list[str]:
 
 
 ENDLESS = "import time\nbegun = time.monotonic()\nwhile time.monotonic() < begun + 600:\n    pass\n"
+UNDER_PYTEST = ("under pytest", "--grade")
 GRADE = """\
 import sys
 from gradebox import launch
 from gradebox.options import Options
-sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=sys.argv[3], jobs=1)))
+options = Options(course=sys.argv[-3], submission=sys.argv[-2], report=sys.argv[-1], jobs=1)
+sys.exit(launch.run(options, ["--grade"] if sys.argv[1] == "pytest" else None))
 """
 
 
@@ -56,7 +58,13 @@ def small(tmp_path: Path) -> list[str]:
     changes = ("basics/checks/numbers.py", "from gradebox.assertions", "import time\nfrom gradebox.assertions")
     slow = ("basics/checks/numbers.py", "seen = ", "time.sleep(1.2)\n        seen = ")
     submission = write_submission(tmp_path, sums=ENDLESS + SUMS)
-    return [sys.executable, "-c", GRADE, str(write_course(tmp_path, changes, slow)), str(submission)]
+    return [sys.executable, "-c", GRADE, "alone", str(write_course(tmp_path, changes, slow)), str(submission)]
+
+
+@pytest.fixture
+def small_pytest(small: list[str]) -> list[str]:
+    """The same as `pytest --grade` does it."""
+    return ["pytest" if word == "alone" else word for word in small]
 
 
 @pytest.fixture
@@ -102,6 +110,7 @@ class Started:
     ("number", "course"),
     [
         (signal.SIGINT, "small"),
+        (signal.SIGINT, "small_pytest"),
         *(pytest.param(number, "small", marks=pytest.mark.night) for number in (signal.SIGTERM, signal.SIGHUP)),
         pytest.param(signal.SIGINT, "ours", marks=pytest.mark.night),
     ],
@@ -169,13 +178,17 @@ def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
         assert done.stdout == ""
 
 
-def graded_on_a_small_disk(course: Path, folder: Path, size: str, report: Path) -> tuple[int, str, str]:
+FRONTS = ["alone", pytest.param("pytest", marks=pytest.mark.night)]
+"""Who grades: `gpulabs grade`, or pytest."""
+
+
+def graded_on_a_small_disk(front: str, course: Path, folder: Path, size: str, report: Path) -> tuple[int, str, str]:
     """With that disk in `folder`, which is also the one for temporary files unless the report is in it."""
     folder.mkdir()
     temporary = {} if report.is_relative_to(folder) else {"TMPDIR": str(folder)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", GRADE, str(course), str(write_submission(course.parent)), str(report)],
+            [sys.executable, "-c", GRADE, front, str(course), str(write_submission(course.parent)), str(report)],
             cwd=ROOT,
             env={**os.environ, **temporary},
             preexec_fn=on_a_small_disk(folder, size),
@@ -188,17 +201,20 @@ def graded_on_a_small_disk(course: Path, folder: Path, size: str, report: Path) 
     return done.returncode, done.stdout, done.stderr
 
 
-def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), tmp_path / "small", "4k", tmp_path / "report")
+@pytest.mark.parametrize("front", FRONTS)
+def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(front: str, tmp_path: Path) -> None:
+    course, report = write_course(tmp_path), tmp_path / "report"
+    code, output, errors = graded_on_a_small_disk(front, course, tmp_path / "small", "4k", report)
     assert code == 2, output + errors
     assert errors.startswith("could not grade: there is no room for a copy of the submission in")
     assert "TMPDIR=/path" in errors
     assert "Traceback" not in output + errors
 
 
-def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("front", FRONTS)
+def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(front: str, tmp_path: Path) -> None:
     small = tmp_path / "small"
-    code, output, errors = graded_on_a_small_disk(write_course(tmp_path), small, "4k", small / "report")
+    code, output, errors = graded_on_a_small_disk(front, write_course(tmp_path), small, "4k", small / "report")
     assert code == 2, output + errors
     assert "Grade 10/10" in output
     assert "could not grade: the report cannot be written" in errors
@@ -221,9 +237,9 @@ sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))
     ("jobs", "under_pytest"),
     [
         pytest.param(1, (), id="alone"),
-        pytest.param(2, ("under pytest", "--grade"), marks=pytest.mark.night, id="pytest"),
+        pytest.param(2, UNDER_PYTEST, marks=pytest.mark.night, id="pytest"),
         pytest.param(2, (), marks=pytest.mark.night, id="alone, two sandboxes"),
-        pytest.param(1, ("under pytest", "--grade"), marks=pytest.mark.night, id="pytest, one sandbox"),
+        pytest.param(1, UNDER_PYTEST, marks=pytest.mark.night, id="pytest, one sandbox"),
     ],
 )
 def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
@@ -304,3 +320,33 @@ def test_a_machine_that_breaks_during_a_grading_ends_it_incomplete(
     assert grade["incomplete"].startswith("this machine cannot run checks")
     assert "passed" in outcomes(grade)
     assert "failed" not in outcomes(grade)
+
+
+BREAKING = """\
+import json, sys
+from dataclasses import asdict
+import gradebox.run
+from gradebox import launch
+from gradebox.options import Options
+from tests.gradebox.test_ends import UNDER_PYTEST, breaking_after
+gradebox.run.Sandbox = breaking_after(int(sys.argv[1]))
+options = Options(course=sys.argv[2], submission=sys.argv[3], report=sys.argv[4], jobs=1)
+sys.exit(launch.judge([json.dumps(asdict(options)), *UNDER_PYTEST]))
+"""
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_machine_that_breaks_under_pytest_ends_it_likewise(after: int, options: Options) -> None:
+    command = [sys.executable, "-c", BREAKING, str(after), options.course, options.submission, options.report]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == launch._ENDED + ExitCode.COULD_NOT_GRADE, ended.stdout + ended.stderr
+    assert "could not grade: this machine cannot run checks: " in ended.stderr
+    assert "ask the staff" in ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+    if after:
+        grade = document(options.report_folder)
+        assert grade["incomplete"].startswith("this machine cannot run checks")
+        assert "passed" in outcomes(grade)
+        assert "failed" not in outcomes(grade)
+    else:
+        assert not options.report_folder.exists()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import jsonschema
 import pytest
 
 from gradebox.configuration import ROOT
+from gradebox.options import Options
 from gradebox.report.document import SCHEMA_FILE
 from tests.gradebox.small_course import NUMBERS, write, write_course, write_submission
 
@@ -190,6 +193,54 @@ def test_what_cannot_be_graded_is_one_line_and_exit_code_2(options: tuple[str, .
     assert done.stderr.strip() == f"could not grade: {said}"
     assert "Traceback" not in done.stdout + done.stderr
     assert not shell.report.exists()
+
+
+def test_points_given_by_hand_are_read_from_where_the_option_says(shell: Shell, tmp_path: Path) -> None:
+    given = '[[override]]\nstudent = "ada"\ncriterion = "basics.notes"\npoints = 0\nreason = "copied"\n'
+    write(tmp_path / "staff", {"given.toml": given})
+    done = shell.grade("--overrides", str(tmp_path / "staff" / "given.toml"), "--student", "ada")
+    assert "given by the instructor instead of" in done.stdout, done.stdout + done.stderr
+    assert "Grade 10/10" not in done.stdout
+
+
+TYPED = """\
+import json, sys
+from dataclasses import asdict
+import pytest
+from gradebox import launch
+from grader.cli import app
+launch.run = lambda options, arguments=None: print(json.dumps(asdict(options)), file=sys.stderr) or 0
+front, *typed = sys.argv[1:]
+pytest.main(["--grade", "--submission", "mine", *typed]) if front == "pytest" else app(["grade", "mine", *typed])
+"""
+
+
+def test_every_option_means_the_same_to_both_commands(tmp_path: Path) -> None:
+    typed = ["--lab", "1", "--criterion", "lab1.memory", "--device", "vgpu:H100", "--overrides", "given.toml"]
+    typed += ["--student", "ada", "--time-limit", "77", "--grade-seed", "5", "--grade-report", "elsewhere"]
+    asked = []
+    for front in ("gpulabs", "pytest"):
+        command = [sys.executable, "-c", TYPED, front, *typed]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        asked.append(json.loads(done.stderr))
+    assert asked[0] == asked[1]
+    nothing = asdict(Options(course=asked[0]["course"]))
+    same = [name for name, value in nothing.items() if asked[0][name] == value]
+    assert same == ["course", "jobs", "origin"], "an option that this test does not give"
+
+
+@pytest.mark.night
+def test_a_hostile_submission_inside_this_checkout_runs_nothing_before_the_judge(tmp_path: Path) -> None:
+    marker, folder = tmp_path / "marker", ROOT / "build" / f"hostile-{os.getpid()}"
+    names = ("conftest.py", "test_theirs.py", "sitecustomize.py", "lab1_gpu_basics/conftest.py")
+    write(folder, dict.fromkeys(names, HOSTILE.format(str(marker))))
+    write(folder, {"lab1_gpu_basics/benchmark.py": "", "lab1_gpu_basics/pytest.ini": "[pytest]\naddopts = -p plugin\n"})
+    try:
+        done = ours("--lab=1", f"--submission={folder.relative_to(ROOT)}", f"--grade-report={tmp_path / 'report'}")
+    finally:
+        shutil.rmtree(folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert not marker.exists()
 
 
 def test_without_a_course_there_is_nothing_to_grade(shell: Shell) -> None:

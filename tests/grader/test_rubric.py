@@ -19,3 +19,9 @@ def test_every_check_that_is_paid_for_is_written_and_has_a_title_of_its_own() ->
         checks = course.checks(lab)
         assert len(checks) == sum(len(criterion.checks) for criterion in lab.criteria)
         assert all(check.title and "\n" not in check.title for check in checks.values())
+
+
+def test_what_people_are_told_to_type_is_this_courses() -> None:
+    course = grader.course()
+    assert "`make doctor`" in course.mend
+    assert course.guide.typed == "make next"
