@@ -1,0 +1,33 @@
+"""What gradings of the reference ask: the requests about the submission, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradebox.sandbox import Reply, Request
+from tests.scenarios.asking import Asking, Turn
+from tests.scenarios.build import SCENARIOS, load
+from tests.scenarios.grading import Bench, rebuild
+from tests.scenarios.reuse import Code
+
+
+class Listening(Asking):
+    """Keeps the questions."""
+
+    def __init__(self, asking: Asking) -> None:
+        super().__init__(asking.sandbox, asking.store)
+        self.requests: list[Request] = []
+
+    def run(self, request: Request) -> Reply:
+        self.requests.append(request)
+        return super().run(request)
+
+
+def requests_of(bench: Bench, lab: int, seeds: Iterable[int]) -> list[Request]:
+    """The questions of one lab to the reference, graded with each of these seeds."""
+    rebuild(load(SCENARIOS / "exploits" / "honest_right"), bench.folder)
+    listening = Listening(bench.asking)
+    for seed in seeds:
+        listening.begin(Turn(Code.of(bench.folder)))
+        bench.carry_out(bench.order(str(lab), seed=seed), listening)
+    return [request for request in listening.requests if request.student]

@@ -1,0 +1,109 @@
+"""Input spaces: what the cases of a probe differ in, as data, and what of it gradings have asked.
+
+A mistake hides where two things meet that no case has together (a frozen parameter *and* a short last window). So a
+lab's file here declares, for each probe that is given inputs, the dimensions in which they differ (sizes, divisibility,
+types, flags, order, presence, what is degenerate, what was there before) and the values of each; the requests of real
+gradings are read, and a pair of values that none of ten has asked is a gap: another case in the check that asks, or an
+entry in `apart` that says why the two cannot meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradebox.sandbox import Request
+
+Case = Mapping[str, Any]
+"""One call of what a student writes, as a request describes it."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One thing in which cases differ."""
+
+    name: str
+    values: tuple[str, ...]
+    """All that must occur."""
+    of: Callable[[Case], str | None]
+    """Which of them a case has; None where the case has nothing of the kind."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What the cases of some probes, which ask for the same code, differ in."""
+
+    probes: tuple[str, ...]
+    cases: Callable[[Request], Iterable[Case]]
+    """The cases of a request."""
+    dimensions: tuple[Dimension, ...]
+    apart: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Pairs that need not occur, each value as `dimension=value`, and why: they cannot meet, or nothing depends on it.
+    With `dimension=*` for one of the two, whatever the other dimension has."""
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Every pair of values that must occur."""
+        for one, other in itertools.combinations(self.dimensions, 2):
+            for left, right in itertools.product(one.values, other.values):
+                pair = f"{one.name}={left}", f"{other.name}={right}"
+                if not self._is_apart(pair, one.name, other.name):
+                    yield pair
+
+    def _is_apart(self, pair: tuple[str, str], one: str, other: str) -> bool:
+        left, right = pair
+        named = {(left, right), (left, f"{other}=*"), (f"{one}=*", right), (f"{one}=*", f"{other}=*")}
+        return any(both in self.apart or both[::-1] in self.apart for both in named)
+
+    def seen(self, request: Request) -> Iterator[frozenset[str]]:
+        """The values of each case of a request, as `dimension=value`.
+
+        Raises:
+            ValueError: a case has a value that its dimension does not know.
+        """
+        for case in self.cases(request):
+            found = {dimension.name: dimension.of(case) for dimension in self.dimensions}
+            for dimension in self.dimensions:
+                value = found[dimension.name]
+                if value is not None and value not in dimension.values:
+                    raise ValueError(f"{request.probe}: {dimension.name} has no value {value!r}")
+            yield frozenset(f"{name}={value}" for name, value in found.items() if value is not None)
+
+
+@dataclass
+class Coverage:
+    """What of a space has been asked."""
+
+    space: Space
+    values: set[str] = field(default_factory=set)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    cases: int = 0
+
+    def add(self, request: Request) -> None:
+        """Count a request, if it is one to this space's probes."""
+        if request.probe not in self.space.probes or not request.student:
+            return
+        for case in self.space.seen(request):
+            self.cases += 1
+            self.values |= case
+            ordered = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
+            self.pairs |= set(itertools.combinations([name for name in ordered if name in case], 2))
+
+    def missing_values(self) -> list[str]:
+        """Values that no case had."""
+        wanted = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
+        return [name for name in wanted if name not in self.values]
+
+    def missing_pairs(self) -> list[tuple[str, str]]:
+        """Pairs that must occur and did not."""
+        return [pair for pair in self.space.pairs() if pair not in self.pairs]
+
+    def idle_excuses(self) -> list[tuple[str, str]]:
+        """Entries of `apart` that name two values which did meet, or none that there is."""
+        known = {f"{one.name}={value}" for one in self.space.dimensions for value in (*one.values, "*")}
+        return [
+            pair
+            for pair in self.space.apart
+            if not set(pair) <= known or ("*" not in "".join(pair) and {pair, pair[::-1]} & self.pairs)
+        ]
