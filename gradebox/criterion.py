@@ -26,16 +26,21 @@ GIVEN = ("submission", "fresh")
 """What a check may take."""
 
 
-def criterion(criterion_id: str) -> Callable[[_Class], _Class]:
+def criterion(criterion_id: str, *, early: bool = False) -> Callable[[_Class], _Class]:
     """Bind a class of checks to one criterion of a `rubric.toml`.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
     stand in the rubric. It may take `submission` (`gradebox.submission.Submission`) and `fresh`, which draws its inputs
     (`gradebox.fresh.Fresh`). The first line of its docstring is its title for people.
+
+    Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
+    longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
+    has the processor.
     """
 
     def bind(cls: _Class) -> _Class:
         cls.__criterion__ = criterion_id  # type: ignore[attr-defined]
+        cls.__early__ = early  # type: ignore[attr-defined]
         return cls
 
     return bind
@@ -69,6 +74,8 @@ class CheckFunction:
     """Of the method."""
     takes: tuple[str, ...]
     """Which of `GIVEN` it wants."""
+    early: bool = False
+    """Whether its criterion is begun before others."""
 
     @property
     def function(self) -> FunctionType:
@@ -104,4 +111,5 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
                 cls=cls,
                 name=name,
                 takes=tuple(inspect.signature(function).parameters)[1:],
+                early=getattr(cls, "__early__", False),
             )

@@ -48,6 +48,11 @@ class Lane:
 
     checks: list[CheckFunction] = field(default_factory=list)
 
+    @property
+    def early(self) -> bool:
+        """Whether it is begun before others."""
+        return any(check.early for check in self.checks)
+
 
 def plan_of(order: Order) -> tuple[CheckFunction, ...]:
     """The checks to ask, in the rubric's order: those of the order, and those that they build on, which earn nothing.

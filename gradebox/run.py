@@ -183,6 +183,7 @@ class Grading:
         self._watcher.begins(len(self._plan))
         self._open = deque(lanes_of(self._plan))
         if len(self._boxes) > 1:
+            self._open = deque(sorted(self._open, key=lambda lane: not lane.early))
             for box in self._boxes:
                 thread = threading.Thread(target=self._work, args=(box,), daemon=True)
                 self._threads.append(thread)

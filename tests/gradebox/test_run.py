@@ -115,6 +115,15 @@ def test_side_by_side_gives_the_same_grade_as_one_after_the_other(numbers: str, 
     assert len(first.integrity) == 1
 
 
+def test_an_early_criterion_is_begun_first_where_others_are_asked_beside_it(tmp_path: Path) -> None:
+    early = ("further/checks/sums.py", '@criterion("further.sums")', '@criterion("further.sums", early=True)')
+    course, submission = write_course(tmp_path, early), write_submission(tmp_path)
+    alone, beside = Told(), Told()
+    assert document(run(order(course, submission), alone)) == document(run(order(course, submission, jobs=2), beside))
+    assert alone.started == CHECKS
+    assert beside.started[0] == "further.sums.total"
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_check_that_is_void_leaves_the_others_of_its_criterion_to_a_person(jobs: int, tmp_path: Path) -> None:
     numbers = NUMBERS.replace("return base", "import time; time.perf_counter = lambda: 0.0; return base")

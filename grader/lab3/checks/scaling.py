@@ -100,7 +100,7 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
     )
 
 
-@criterion("lab3.scaling")
+@criterion("lab3.scaling", early=True)
 class TestScaling:
     def test_speedup_and_efficiency_strong(self, submission: Submission, fresh: Fresh) -> None:
         """Computes strong speedup and efficiency."""

@@ -39,7 +39,7 @@ COLD = Limits(wall_seconds=180.0)
 """For new interpreters: 5 to 8 seconds on a quiet machine, a minute on one that is five times overbooked."""
 
 
-@criterion("lab3.setup")
+@criterion("lab3.setup", early=True)
 class TestSetup:
     def test_joins_and_leaves(self, submission: Submission, fresh: Fresh) -> None:
         """Joins the process group and leaves it."""

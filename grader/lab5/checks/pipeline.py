@@ -39,7 +39,7 @@ def stepped(submission: Submission, fresh: Fresh, ranks: int) -> tuple[Case, lis
     return given, submission.rank_probe("lab5.pipeline.steps", ranks, device="cpu", **given.given())
 
 
-@criterion("lab5.pipeline")
+@criterion("lab5.pipeline", early=True)
 class TestPipeline:
     def test_configuration_kept(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps its configuration, and refuses a bad one."""
