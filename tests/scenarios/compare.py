@@ -216,7 +216,8 @@ def show(one: Path, other: Path) -> int:
     both = [key for key in before if key in after]
     wrong = 0
     for key in both:
-        lines = list(differences(_said(before[key]["grade"]), _said(after[key]["grade"])))
+        asked = before[key]["asked"] or after[key]["asked"]  # an older version without the newer one's replies asks all
+        lines = list(differences(*(_said(plain(file[key]["grade"], asked)) for file in (before, after))))
         wrong += bool(lines)
         print(*(f"{key}: {line}" for line in lines), sep="\n", end="\n" * bool(lines))
     checks = sum(len(after[key]["asked"]) for key in both)
