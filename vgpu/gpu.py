@@ -23,8 +23,9 @@ from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.memory.workspaces import Workspaces
-from vgpu.operations import charges, generator, precision
+from vgpu.operations import charges, precision
 from vgpu.operations.operation import Operation
+from vgpu.random import generator
 from vgpu.state import THREAD
 from vgpu.timing.device_queue import COMPUTE, ON_HOST, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
 from vgpu.timing.witness import READ_EVENT

@@ -6,7 +6,7 @@ Not here: any behaviour.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU
@@ -25,6 +25,8 @@ class ThreadState(threading.local):
 
     device: int = 0
     target: int | None = None
+    generator: Any = None
+    """The GPU's generator that the operation which is being called was given (`vgpu.random.generator`)."""
 
     def __init__(self) -> None:
         self.streams: dict[int, int] = {}

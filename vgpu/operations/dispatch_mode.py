@@ -23,6 +23,7 @@ from vgpu.operations import charges, determinism, device_rules, extensions, prec
 from vgpu.operations.accumulation import is_accumulated
 from vgpu.operations.gradients import bring_home
 from vgpu.operations.operation import Operation, facts, needs_values
+from vgpu.random import distributions
 from vgpu.state import HOST, THREAD
 from vgpu.unsupported import unsupported
 
@@ -231,14 +232,17 @@ class DispatchMode(TorchDispatchMode):
         return operation.overload(*args, **kwargs)
 
     def _random(self, gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """CUDA's generator is not the CPU's: random operations on a GPU draw from its own."""
+        """Random operations on a GPU draw from its generator, or from the one they are given; never from the CPU's."""
+        given = kwargs.get("generator") is not None
+        generator = THREAD.generator if given and THREAD.generator is not None else gpu.generator
+        drawn = distributions.compute(gpu.spec, generator, operation.overload, args, kwargs)
+        if drawn is not None:
+            return drawn
         if operation.takes_generator:
-            if kwargs.get("generator") is None:
-                kwargs = {**kwargs, "generator": gpu.generator.draw()}
-            return operation.overload(*args, **kwargs)
+            return operation.overload(*args, **{**kwargs, "generator": generator.draw()})
         default = torch.default_generator
         saved = default.get_state()
-        default.manual_seed(gpu.generator.next_seed())
+        default.manual_seed(generator.next_seed())
         try:
             return operation.overload(*args, **kwargs)
         finally:

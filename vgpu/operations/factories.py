@@ -14,7 +14,7 @@ import torch.utils._device
 from vgpu.devices import place
 from vgpu.memory.residency import CPU_DEVICE
 from vgpu.operations import transfers
-from vgpu.operations.generator import CudaGenerator
+from vgpu.random.generator import CudaGenerator
 from vgpu.state import HOST, THREAD
 from vgpu.unsupported import unsupported
 
@@ -66,7 +66,7 @@ def check_generator(generator: torch.Generator | None, gpu: VirtualGPU | None) -
     if generator is not None and generator.device.type != wanted:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
     if isinstance(generator, CudaGenerator):
-        generator.draw()  # in the dispatch mode it is only PyTorch's generator
+        THREAD.generator = generator  # in the dispatch mode it is only PyTorch's generator
 
 
 def draw(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.memory.device_memory import DeviceMemory
 from vgpu.patches.base import PatchSet
+from vgpu.random.launch import resident_threads
 from vgpu.state import THREAD
 
 _MEBI = 1 << 20
@@ -65,7 +66,7 @@ def properties(gpu: VirtualGPU) -> DeviceProperties:
     return DeviceProperties(
         name=spec.title, major=major, minor=minor, total_memory=spec.memory_bytes,
         multi_processor_count=spec.multiprocessors, warp_size=32,
-        max_threads_per_multi_processor=1024 if (major, minor) == (7, 5) else 2048, max_threads_per_block=1024,
+        max_threads_per_multi_processor=resident_threads((major, minor)), max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152, L2_cache_size=spec.l2_bytes,
         clock_rate=int(spec.clock_hertz / 1000), is_integrated=False, is_multi_gpu_board=False,
         gcnArchName="", uuid=gpu.uuid, pci_bus_id=0, pci_device_id=4 + gpu.index, pci_domain_id=0,

@@ -1,6 +1,6 @@
 """`torch.Generator(device="cuda")` and the default generator of each GPU.
 
-Not here: the generator itself (`vgpu.operations.generator`) and which operations draw from it
+Not here: the generator itself (`vgpu.random.generator`) and which operations draw from it
 (`vgpu.operations.dispatch_mode`).
 """
 
@@ -12,8 +12,8 @@ import torch
 
 from vgpu.devices import place
 from vgpu.machine import Machine
-from vgpu.operations.generator import on
 from vgpu.patches.base import PatchSet
+from vgpu.random.generator import on
 from vgpu.state import machine as attached_machine
 
 _plain = torch.Generator

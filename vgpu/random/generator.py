@@ -1,8 +1,8 @@
 """The random-number generator of a GPU: a seed and an offset, as CUDA's.
 
-As on CUDA its state is 16 bytes (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp). Each operation draws from PyTorch's CPU
-generator, newly seeded from both: so the numbers are neither those of a real GPU's Philox nor the CPU's. Not here:
-which operations draw from it (`vgpu.operations.dispatch_mode`, `vgpu.operations.factories`).
+As on CUDA its state is 16 bytes (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp), and operations draw by Philox from both
+(`vgpu.random.distributions`). The few whose kernels are not known here draw from PyTorch's CPU generator, newly seeded
+from both: their numbers are neither those of a real GPU nor the CPU's.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -43,6 +43,12 @@ class CudaGenerator(torch.Generator):
     def initial_seed(self) -> int:
         """The seed."""
         return self._seed
+
+    def advance(self, count: int) -> tuple[int, int]:
+        """Seed and offset for an operation of which each thread draws up to `count` numbers; moves the offset on."""
+        offset = self._offset
+        self._offset += -(-count // _OFFSET_STEP) * _OFFSET_STEP
+        return self._seed, offset
 
     def next_seed(self) -> int:
         """Where the next operation's numbers begin, in 63 bits (the finaliser of splitmix64); moves the offset on."""
