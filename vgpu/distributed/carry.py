@@ -10,17 +10,14 @@ released when the program drops it. Not here: time (`vgpu.distributed.channel`).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
 
+from vgpu.distributed.channel import Channel
 from vgpu.unsupported import unsupported
-
-if TYPE_CHECKING:
-    from vgpu.distributed.channel import Channel
 
 _LOW = (torch.float16, torch.bfloat16)
 # ncclDataType_t of ProcessGroupNCCL (`ncclDataType` in NCCLUtils / ProcessGroupNCCL.cpp); the rest it refuses.
@@ -32,13 +29,6 @@ NCCL_TYPES = {
 }  # fmt: skip
 # The reduction's name in NCCL's kernels (src/device/generate.py); an average multiplies before or divides after.
 _REDUCTIONS = {"SUM": "Sum", "PRODUCT": "Prod", "MAX": "MinMax", "MIN": "MinMax"}
-
-
-@contextlib.contextmanager
-def plain() -> Iterator[None]:
-    """Inside, tensors are the CPU tensors that they are: no modes, no autograd."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
-        yield
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

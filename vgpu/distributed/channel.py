@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from vgpu import cost
-from vgpu.distributed.carry import plain
+from vgpu.distributed.plain import plain
 from vgpu.distributed.work import Ending, on_stream
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine

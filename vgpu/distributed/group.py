@@ -19,6 +19,7 @@ import torch._C._distributed_c10d as c10d
 from vgpu.distributed import carry
 from vgpu.distributed.arguments import listed, nested, parts_of, reduction_name, total_bytes, with_reduction
 from vgpu.distributed.channel import Channel
+from vgpu.distributed.plain import plain
 from vgpu.distributed.runner import Carrier, Collective, GlooCarrier, Lend, Runner
 from vgpu.distributed.work import Ending, VirtualWork, require_gpu
 from vgpu.state import machine as attached_machine
@@ -127,7 +128,7 @@ class CollectiveGroup(Runner):
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.numel() * self.size() != tensor.numel():
                 raise ValueError("input tensor must be the same size as output size times world size")
-        with carry.plain():
+        with plain():
             parts = [list(carry.flat(tensor).chunk(self.size())) for tensor in inputs]
         return self._scatter_reduced(list(outputs), parts, with_reduction(opts, c10d.ReduceScatterOptions))
 

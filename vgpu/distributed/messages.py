@@ -20,6 +20,7 @@ from vgpu import cost
 from vgpu.distributed import carry
 from vgpu.distributed.channel import CALL_SECONDS, Channel, slower
 from vgpu.distributed.group import CollectiveGroup
+from vgpu.distributed.plain import plain
 from vgpu.distributed.work import Ending, VirtualWork, on_stream
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
@@ -152,7 +153,7 @@ class MessageWork(VirtualWork):
     def _take(self, arrival: _Arrival) -> float:
         channel, tensor = self._party.channel, arrival.message.tensor
         channel.call("recv", lambda: arrival.work)
-        with carry.plain():
+        with plain():
             if arrival.message.peer is None:
                 self._source = arrival.work._source_rank()
             if not tensor.is_meta:
@@ -184,7 +185,7 @@ def _seconds(link: Interconnect, sent: int, arriving: Sequence[_Arrival]) -> flo
 
 
 def _send(channel: Channel, message: Message, ready: float) -> None:
-    with carry.plain():
+    with plain():
         header = torch.tensor([ready], dtype=torch.float64, device="cpu").view(torch.uint8)
         values = [] if message.tensor.is_meta else [carry.as_bytes(message.tensor)]
         buffer = torch.cat([header, *values])
@@ -196,7 +197,7 @@ def _send(channel: Channel, message: Message, ready: float) -> None:
 
 
 def _receive(channel: Channel, message: Message) -> _Arrival:
-    with carry.plain():
+    with plain():
         size = 0 if message.tensor.is_meta else message.tensor.nbytes
         buffer = torch.empty(_HEADER + size, dtype=torch.uint8, device="cpu")
         if message.peer is None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from vgpu.distributed import carry
 from vgpu.distributed.arguments import Loan, check_nccl, dtype_name
 from vgpu.distributed.channel import Channel
+from vgpu.distributed.plain import plain
 from vgpu.distributed.work import VirtualWork, require_gpu
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
@@ -90,7 +90,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
     def _run(self, collective: Collective, on_nccl: Carrier, on_gloo: GlooCarrier) -> Any:
         machine, gpu, channel = self._channel(collective.tensors)
         channel.sequence += 1
-        with carry.plain():
+        with plain():
             has_values = not any(tensor.is_meta for tensor in collective.tensors)
         if gpu is not None and channel.is_nccl:
             dtype = check_nccl(collective.tensors)
@@ -100,13 +100,13 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
                 machine, gpu, collective.cost, name, collective.moved, dtype_name(collective.tensors)
             )
             if has_values:
-                with carry.plain():
+                with plain():
                     on_nccl(channel)
         else:
             ending = channel.on_host(machine, gpu, collective.cost, collective.moved)
             if has_values:
                 lent = Loan(copies=gpu is not None)
-                with carry.plain():
+                with plain():
                     channel.call(collective.cost, lambda: on_gloo(channel, lent.lend))
                     lent.give_back()
         return VirtualWork(ending, collective.outputs)

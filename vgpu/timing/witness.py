@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from vgpu.timing.turns import ThreadClock
+from typing import Any, Protocol
 
 READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
@@ -91,6 +88,12 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
             events.append(asked)
 
 
+class Clock(Protocol):
+    """Something that has a time."""
+
+    now: float
+
+
 class Keeper:
     """What a program holds of a record or a history."""
 
@@ -115,7 +118,7 @@ class Keeper:
                 return
 
 
-def steps(clock: ThreadClock, audit: Callable[..., None] = _audit) -> Generator[bool, float | None, None]:
+def steps(clock: Clock, audit: Callable[..., None] = _audit) -> Generator[bool, float | None, None]:
     """Moves `clock` to each moment that is sent; for None, the answer is whether nobody else has moved it.
 
     It does so itself, so that a signal handler or a finalizer finds both or none of the two moved. Going back raises
