@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gradebox.assertions import require_close, require_equal, seconds
 from gradebox.criterion import criterion
@@ -17,12 +18,34 @@ from grader.lab1.truth.operations import (
     require_slowest,
 )
 from grader.lab1.truth.refusals import calls_of, require_refused
+from grader.shared.cases import every_value, one_and_its_opposite
 from labkit.results import STAGES
 
 _USUAL_BYTES = 4
 _CPU_SIZE = 512
 """Rows and columns of a product that a CPU is busy with for milliseconds."""
 _TIES = (("launch", "memory"), ("launch", "compute"), ("memory", "compute"), ("launch", "memory", "compute"))
+
+
+_MEASURED = {
+    "sizes": ("one", "several"),
+    "order": ("ascending", "descending", "mixed"),
+    "wins": ("never", "always", "from one on", "a lucky one"),
+    "as fast": (False, True),
+}
+_BOUNDS = {
+    "answer": ("launch", "memory", "compute"),
+    "bytes": (None, 1, 2, 4, 8),
+    "size": ("small", "usual", "large"),
+}
+_SIZES = {"small": (1, 63), "usual": (64, 8192), "large": (10**5, 10**6)}
+_WINNERS = {"winner": ("first", "between", "last"), "equal": (False, True)}
+_PROFILED = {
+    "slowest": ("mm", "exp"),
+    "several steps": (False, True),
+    "warmed up": (False, True),
+    "indexed": (False, True),
+}
 
 
 @criterion("lab1.analysis")
@@ -44,6 +67,11 @@ class TestAnalysis:
             cases.append([rows[index] for index in order])
         cases.insert(place := fresh.integer(0, len(cases)), [])
         answers.insert(place, None)
+        for row in every_value(fresh, _MEASURED, 3, _measured_allowed):
+            case, answer = _measured(fresh, row)
+            place = fresh.integer(0, len(cases))
+            cases.insert(place, case)
+            answers.insert(place, answer)
         seen = submission.numeric_probe("lab1.gpu_basics.crossover", cases=cases)
         for case, answer, told in zip(cases, answers, seen.sizes, strict=True):
             shown = ", ".join(f"{row[0]}: {row[1] / row[2]:.4g}x" for row in sorted(case)) or "of no size at all"
@@ -59,8 +87,10 @@ class TestAnalysis:
         """Names what bounds a product: launch, memory or compute."""
         cases: list[dict[str, float]] = []
         answers: list[tuple[str, dict[str, float]]] = []
-        for answer in fresh.shuffled(("launch", "memory", "compute") * 3):
-            size, element = fresh.integer(64, 8192), 2 ** fresh.integer(1, 3)
+        rows = every_value(fresh, _BOUNDS, 5)
+        for row in fresh.shuffled([*rows, *({"answer": answer} for answer in ("launch", "memory", "compute"))]):
+            answer, size = row["answer"], fresh.integer(*_SIZES[row.get("size", "usual")])
+            element = row.get("bytes") or 2 ** fresh.integer(1, 3)
             rest = [fresh.log_uniform(1e-6, 1e-3) for _ in range(2)]
             longest = max(rest) * fresh.uniform(1.2, 1.8)  # close, so that a wrong factor of 2 or 3 shows
             names = [name for name in ("launch", "memory", "compute") if name != answer]
@@ -71,7 +101,9 @@ class TestAnalysis:
                 "bandwidth_bytes_per_second": 3 * size**2 * element / took["memory"],
                 "launch_seconds": took["launch"],
             }
-            if element != _USUAL_BYTES or fresh.integer(0, 1):  # it need not be told
+            if row.get("bytes", element) is None:  # it need not be told
+                case["bandwidth_bytes_per_second"] *= _USUAL_BYTES / element
+            else:
                 case["bytes_per_element"] = element
             cases.append(case)
             answers.append((answer, took))
@@ -121,14 +153,16 @@ class TestAnalysis:
     def test_bottleneck_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the stage that needs the most memory."""
         count = len(STAGES)
-        winners = fresh.shuffled(list(range(count)))[:4]
+        drawn = every_value(fresh, _WINNERS, 4, lambda row: not (row["equal"] and row["winner"] == "last"))
+        places = {"first": [0], "between": range(1, count - 1), "last": [count - 1]}
+        winners = [fresh.shuffled(places[row["winner"]])[0] for row in drawn]
         peaks = [[fresh.integer(10**6, 5 * 10**8) for _ in STAGES] for _ in winners]
-        for row, winner in zip(peaks, winners, strict=True):
+        for row, winner, how in zip(peaks, winners, drawn, strict=True):
             row[winner] = max(row) + fresh.integer(10**6, 10**8)
-        for row, winner in zip(peaks[:2], winners[:2], strict=True):  # of equal ones the first
-            for later in range(winner + 1, count):
-                row[later] = fresh.shuffled((row[later], row[winner]))[0]
-            row[-1] = row[winner]
+            if how["equal"]:  # of equal ones the first
+                for later in range(winner + 1, count):
+                    row[later] = fresh.shuffled((row[later], row[winner]))[0]
+                row[-1] = row[winner]
         allocated = [[fresh.integer(10**5, peak) for peak in row] for row in peaks]
         for held, winner in zip(allocated, winners, strict=True):  # who needs most is never who holds most
             held[winner] = max(size for stage, size in enumerate(held) if stage != winner) // 2
@@ -153,20 +187,20 @@ class TestAnalysis:
     def test_slowest_operation_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the slowest operation of a training step."""
         # One long kernel beside many launches, and many short kernels beside one product.
-        cases: list[tuple[str, int, dict[str, int]]] = [
-            ("mm", fresh.integer(1000, 1200), {"mm": 1, "exp": fresh.integer(4, 5)}),
-            ("exp", fresh.integer(88, 104), {"exp": fresh.integer(30, 60), "mm": 1}),
-        ]
-        several = fresh.shuffled([1, fresh.integer(3, 7)])
-        names = fresh.shuffled([False, True])
-        for (slowest, size, repeats), steps, indexed in zip(fresh.shuffled(cases), several, names, strict=True):
+        cases: dict[str, tuple[int, dict[str, int]]] = {
+            "mm": (fresh.integer(1000, 1200), {"mm": 1, "exp": fresh.integer(4, 5)}),
+            "exp": (fresh.integer(88, 104), {"exp": fresh.integer(30, 60), "mm": 1}),
+        }
+        for row in one_and_its_opposite(fresh, _PROFILED):
+            slowest, indexed = row["slowest"], row["indexed"]
+            (size, repeats), steps = cases[slowest], fresh.integer(3, 7) if row["several steps"] else 1
             # A pace for each kind of kernel, which no data sheet tells; the longest stays the longest.
             longer = round(fresh.uniform(1.6, 4.0), 3)
             shorter = round(fresh.uniform(1.2, longer), 3)
             paces = [[f"aten::{name}", longer if name == slowest else shorter] for name in repeats]
             beside, beside_paces = one_and_many(fresh)
             paces += beside_paces
-            warmup = fresh.integer(0, 4)
+            warmup = fresh.integer(1, 4) if row["warmed up"] else 0
             seen = submission.probe(
                 "lab1.operations.operations",
                 values=not submission.device.simulated,
@@ -203,6 +237,38 @@ class TestAnalysis:
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""
         lab1_report.judge(submission)
+
+
+def _measured_allowed(row: Mapping[str, Any]) -> bool:
+    """One size has no order, and no lucky one below a slower one; and none is as fast where all are faster."""
+    several = row["sizes"] == "several" or (row["order"] == "ascending" and row["wins"] in ("always", "never"))
+    return several and not (row["as fast"] and row["wins"] == "always")
+
+
+def _measured(fresh: Fresh, row: Mapping[str, Any]) -> tuple[list[list[float]], int | None]:
+    """Rows (size, CPU seconds, GPU seconds) of one case of `find_crossover`, and what it is to return."""
+    count = 1 if row["sizes"] == "one" else fresh.integer(3, 5)
+    first = fresh.integer(1, count - 1) if count > 1 else 0
+    faster = {
+        "never": [False] * count,
+        "always": [True] * count,
+        "from one on": [index >= first for index in range(count)],
+        "a lucky one": [index in (0, count - 1) for index in range(count)],
+    }[row["wins"]]
+    sizes = sorted(fresh.odd(10 + 400 * index, 380 + 400 * index) for index in range(count))
+    lost = [index for index in range(count) if not faster[index]]
+    equal = fresh.shuffled(lost)[0] if row["as fast"] else None
+    case = []
+    for index, size in enumerate(sizes):
+        gpu, ratio = fresh.log_uniform(1e-5, 1e-2), fresh.log_uniform(1.01, 40)
+        case.append([float(size), gpu * ratio if faster[index] else gpu if index == equal else gpu / ratio, gpu])
+    stays = [size for index, size in enumerate(sizes) if all(faster[index:])]
+    ordered = {
+        "ascending": case,
+        "descending": case[::-1],
+        "mixed": [*case[1::2], *case[::2]],
+    }[row["order"]]
+    return ordered, stays[0] if stays else None
 
 
 def _outcomes(fresh: Fresh) -> list[list[int]]:

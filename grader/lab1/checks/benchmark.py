@@ -23,7 +23,9 @@ from grader.lab1.truth.refusals import calls_of, require_refused
 from grader.lab1.truth.timing import (
     NAMES,
     Call,
+    as_written,
     count_of,
+    crossed,
     expected,
     expected_on_host,
     host_paces,
@@ -35,6 +37,7 @@ from grader.lab1.truth.timing import (
     require_ran,
     require_waited_for_by_any_name,
 )
+from grader.shared.cases import every_value
 from grader.shared.programs import is_simulated, own_gpu, picture_and_json, require_simulated_pictures
 
 _MANY = 60
@@ -46,6 +49,18 @@ _REFUSED = (
     {"sizes": [64], "iterations": 0},
     {"sizes": [64], "cpu_iterations": 0},
 )
+_NONSENSE = {
+    "argument": ("size", "iterations", "warmup"),
+    "value": ("0", "negative"),
+    "device": ("cpu", "cuda", "cuda:0"),
+}
+_COMPARED: dict[str, tuple[Any, ...]] = {
+    "dtype": (None, "float16", "bfloat16", "float64"),
+    "device": (None, "cuda:0"),
+    "sizes": ("one", "ascending", "in another order"),
+    "iterations": (None, 1, "some"),
+    "cpu_iterations": (None, 1, "some"),
+}
 ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
 _BOTH = "call benchmark_matmul for the CPU and for the GPU"
 DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
@@ -169,6 +184,8 @@ class TestBenchmark:
             {"size": size, "iterations": count, "warmup": fresh.integer(0, 3)}
             for size, count in zip(long_sizes(device, fresh, len(counts)), counts, strict=True)
         ]
+        for call, seen in zip(*crossed(submission, fresh), strict=True):
+            _require_counted(call, seen)
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
             honest = expected(device, call, seen)
             require_between(
@@ -180,24 +197,18 @@ class TestBenchmark:
                 expected=f"about {seconds(honest.low)}",
                 hint="MatmulResult.seconds is per product: divide by the number of products between start and stop",
             )
-            ran, asked = count_of(call, seen), call["warmup"] + call["iterations"]
-            # Some timers warm up by themselves, even for each product.
-            require(
-                asked <= ran <= _OWN_WARM_UP * (call["iterations"] + 4) + call["warmup"],
-                f"benchmark_matmul(..., iterations={call['iterations']}, warmup={call['warmup']}) ran {ran} products, "
-                f"expected {asked}",
-                "iterations counts the timed products of all measurements together, the last, shorter block included",
-            )
+            _require_counted(call, seen)
 
     @requires("returns_result")
     def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
         """Compares the CPU with the GPU at every size."""
         simulated = submission.device.simulated
         sizes = [fresh.odd(33, 1023) for _ in range(fresh.integer(4, 6))]
-        dtype = fresh.shuffled(("float16", "bfloat16", "float64"))[0] if simulated else "float64"
         calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(8, 15), "cpu_iterations": 7}]
-        again = {"iterations": 6, "cpu_iterations": 8, "dtype": dtype, "device": "cuda:0"}
-        calls.append({"sizes": fresh.shuffled(sizes[:2]), **again})
+        # CPUs are very slow in 16 bits.
+        dtypes = {} if simulated else {"dtype": (None, "float64")}
+        calls += [_compared_call(fresh, row, sizes) for row in every_value(fresh, {**_COMPARED, **dtypes}, 2)]
+        given = len(calls)
         if simulated:  # the default takes long on a real CPU
             calls.append({})
         paces = host_paces(fresh, sizes) if simulated else []
@@ -217,7 +228,7 @@ class TestBenchmark:
                         "its data sheet",
                         _BOTH,
                     )
-        for call in [{**given, "size": size} for given in calls[:2] for size in given["sizes"]]:
+        for call in [{"iterations": 100, **one, "size": size} for one in calls[:given] for size in one["sizes"]]:
             require_ran(call, {"products": seen.products}, _BOTH)
             if not simulated:  # where no CPU's time is known, its products were seen
                 require_ran({**call, "iterations": 1}, {"products": seen.products}, _BOTH, place="cpu")
@@ -229,13 +240,16 @@ class TestBenchmark:
     def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
         """Refuses arguments that make no sense."""
         size = fresh.odd(33, 99)
-        cases = [
+        cases: list[Call] = [
             {"size": 0},
             {"size": -size},
             {"size": size, "iterations": 0},
             {"size": size, "iterations": -fresh.integer(1, 9)},
             {"size": size, "iterations": 5, "warmup": -fresh.integer(1, 9)},
         ]
+        for row in every_value(fresh, _NONSENSE, 2, lambda row: (row["argument"], row["value"]) != ("warmup", "0")):
+            value = 0 if row["value"] == "0" else -fresh.integer(1, 9)
+            cases.append({"device": row["device"], "size": size, row["argument"]: value})
         seen = submission.probe("lab1.gpu_basics.matmul_refusals", values=False, cases=cases)
         require_refused(calls_of("benchmark_matmul", cases), seen.endings)
 
@@ -245,7 +259,7 @@ class TestBenchmark:
         sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
         chosen = ",".join(map(str, sizes))
         arguments = ["--sizes", chosen, "--iterations", "5", *own_gpu(submission.device)]
-        plots = [made_up_comparisons(fresh) for _ in range(2)]
+        plots = made_up_comparisons(fresh)
         device = "cpu" if submission.device.simulated else None
         seen = submission.probe("lab1.pictures.benchmark", device=device, arguments=arguments, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
@@ -267,7 +281,37 @@ class TestBenchmark:
         require_written("plot_speedup", seen)
 
 
+def _require_counted(call: Call, seen: dict[str, Any]) -> None:
+    """Fail unless as many products ran as were asked for, in the type asked for, and the result says so."""
+    what, iterations, warmup = as_written(call), call.get("iterations", 100), call.get("warmup", 0)
+    result = seen["result"]
+    place, dtype = call.get("device", "cuda").partition(":")[0], call.get("dtype", "float32")
+    require_equal(
+        [result["device"], result["dtype"], result["size"], result["iterations"]],
+        [place, dtype, call["size"], iterations],
+        what=f"{what}: device, dtype, size and iterations of its MatmulResult",
+    )
+    ran, asked = count_of(call, seen), warmup + iterations
+    # Some timers warm up by themselves, even for each product.
+    require(
+        asked <= ran <= _OWN_WARM_UP * (iterations + 4) + (warmup if "warmup" in call else _MANY),
+        f"{what} ran {ran} products of {call['size']} in {dtype}, expected {asked}",
+        "iterations counts the timed products of all measurements together, the last, shorter block included; warmup "
+        "those before",
+    )
+
+
 _CALLS = ("plot_speedup() of some comparisons", "plot_speedup() of others")
+
+
+def _compared_call(fresh: Fresh, row: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
+    """Arguments of `compare_cpu_gpu`: two of these sizes or one, and of the others those that are not None."""
+    two = sorted(fresh.shuffled(sizes)[:2], reverse=row["sizes"] != "ascending")
+    call: dict[str, Any] = {"sizes": two[:1] if row["sizes"] == "one" else two}
+    for name in ("dtype", "device", "iterations", "cpu_iterations"):
+        if row[name] is not None:
+            call[name] = fresh.integer(6, 9) if row[name] == "some" else row[name]
+    return call
 
 
 def _compared(row: Any) -> dict[str, Any]:

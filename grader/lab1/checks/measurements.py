@@ -10,6 +10,8 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.timing import (
     Call,
+    as_written,
+    crossed,
     devices,
     expected,
     long_size,
@@ -47,6 +49,11 @@ class TestMeasurements:
                     f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
                     SYNC_HINT,
                 )
+        for call, seen in zip(*crossed(submission, fresh), strict=True):
+            before = f", after {call['busy']} products that nobody has waited for" if "busy" in call else ""
+            expected(submission.device.name, call, seen).require(
+                seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
+            )
         # A CPU on which each product waits for something: only a clock on the wall sees that.
         nap = round(fresh.uniform(*_NAPS), 4)
         seen = submission.probe(
@@ -98,7 +105,10 @@ class TestMeasurements:
     def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
         """Starts the clock when the GPU is idle."""
         device = submission.device.name
-        calls = [{"size": size, "iterations": 1} for size in long_sizes(device, fresh, 3)]
+        calls: list[Call] = [{"size": size, "iterations": 1} for size in long_sizes(device, fresh, 3)]
+        # Nobody waits for earlier work in passing, while the device is warmed up.
+        for call, warmup in zip(calls, fresh.shuffled([0, fresh.integer(1, 9)]), strict=False):
+            call["warmup"] = warmup
         for call, seen in zip(
             calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
         ):

@@ -106,7 +106,8 @@ def matmul(
     """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
 
     Args:
-        calls: with `as_object` the device is a `torch.device`.
+        calls: with `as_object` the device is a `torch.device`; with `busy` so many products of the call's size are
+            queued before it, whatever `busy_products` says.
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
         hiccups: of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
@@ -125,6 +126,7 @@ def matmul(
         arguments = {"device": student.device, **call}
         _typed(arguments)
         size, dtype = arguments["size"], arguments.get("dtype", torch.float32)
+        busy = arguments.pop("busy", busy_products)
         if arguments.pop("as_object", False):
             arguments["device"] = torch.device(arguments["device"])
         if warm:
@@ -133,9 +135,9 @@ def matmul(
         # Measured before a first, cold call it would do the student's warm-up for them.
         truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
         if to_come:
-            _disturb(student.gpu, to_come.pop(), size, arguments.get("warmup", 10))
-        if busy_products:
-            _queue_products(arguments["device"], size, dtype, busy_products)
+            _disturb(student.gpu, to_come.pop(), size, busy + arguments.get("warmup", 10))
+        if busy:
+            _queue_products(arguments["device"], size, dtype, busy)
         with watch_products(student.gpu) as products:
             result = module.benchmark_matmul(**arguments)
             seen = products()
@@ -146,7 +148,7 @@ def matmul(
                 "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
                 "products": _counted(seen),
                 "truth": truths,
-                "idle_at_start": _idle_at_start(student.gpu, size, arguments["iterations"]),
+                "idle_at_start": _idle_at_start(student.gpu, size, arguments.get("iterations", 100)),
             }
         )
     return {"calls": observed}
@@ -159,14 +161,14 @@ def _typed(arguments: dict[str, Any]) -> None:
 
 
 def matmul_refusals(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How `benchmark_matmul` ends with each case's arguments."""
+    """How `benchmark_matmul` ends with each case's arguments, on the GPU unless they name a device."""
     run = student.module(BENCHMARK).benchmark_matmul
-    return {"endings": [ending(lambda: run(student.device, **case)) for case in cases]}  # noqa: B023
+    return {"endings": [ending(lambda: run(**{"device": student.device, **case})) for case in cases]}  # noqa: B023
 
 
-def _disturb(gpu: Any, runs: Sequence[dict[str, Any]], size: int, warmup: int) -> None:
+def _disturb(gpu: Any, runs: Sequence[dict[str, Any]], size: int, before: int) -> None:
     for run in runs:
-        skipped = warmup + run["first"]
+        skipped = before + run["first"]
         gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
 
 

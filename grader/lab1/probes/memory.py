@@ -21,7 +21,8 @@ def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: in
     """`profile_training_memory` of fully connected networks, one after the other.
 
     Args:
-        runs: of each network layer `widths`, `batch` and how much `room` it takes; perhaps a `dtype`.
+        runs: of each network layer `widths`, `batch` and how much `room` it takes; perhaps a `dtype`, and `indexed`
+            (true: the GPU is named with its index).
         kept: bytes that somebody else holds meanwhile.
         freed: bytes that somebody else held before.
     """
@@ -31,7 +32,8 @@ def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: in
     for number, run in enumerate(runs, 1):
         create_model, create_batch = network(run["widths"], run["batch"], run["room"])
         options = {"dtype": getattr(torch, run["dtype"])} if "dtype" in run else {}
-        told = profile_step(create_model, create_batch, device=student.device, **options)
+        device = f"{student.device}:0" if run.get("indexed") else student.device
+        told = profile_step(create_model, create_batch, device=device, **options)
         profiles.append(fields(told, MemoryProfile, f"profile_training_memory(), call {number}"))
         gc.collect()
     del others
@@ -46,18 +48,17 @@ def _others(device: str, kept: int, freed: int) -> torch.Tensor:
 
 
 def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]], kept: int, freed: int) -> dict[str, Any]:
-    """`compare_precisions` of the same kind of network, for each one (`widths`, `batch` and `room`).
+    """`compare_precisions` of each network: `widths`, `batch`, `room`, and `indexed` (the GPU is named with its index).
 
-    The GPU is named without its index and with it in turn. Then how both functions end on a CPU, and
-    `profile_training_memory` on a GPU that is named with its index.
+    Then how both functions end on a CPU, and `profile_training_memory` on a GPU that is named with its index.
     """
     module = student.module(MEMORY)
     others = _others(student.device, kept, freed)
     compared = []
     indexed = f"{student.device}:0"
-    for number, given in enumerate(networks):
-        create_model, create_batch = network(**given)
-        device = indexed if number % 2 else student.device
+    for given in networks:
+        create_model, create_batch = network(given["widths"], given["batch"], given["room"])
+        device = indexed if given["indexed"] else student.device
         what = f"compare_precisions(device={device!r})"
         profiles = sequence(module.compare_precisions(create_model, create_batch, device=device), what)
         compared.append([fields(profile, MemoryProfile, f"{what}[{i}]") for i, profile in enumerate(profiles)])

@@ -32,7 +32,13 @@ def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: in
 
 
 def _step(
-    *, widths: Sequence[int], batch: int, room: Sequence[int], adam: dict[str, Any], dtype: str = "float32"
+    *,
+    widths: Sequence[int],
+    batch: int,
+    room: Sequence[int],
+    adam: dict[str, Any],
+    dtype: str = "float32",
+    indexed: bool = False,
 ) -> list[dict[str, Any]]:
     create_model, create_batch = network(widths, batch, room)
     stages: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from typing import Any
 from gradebox.assertions import mebibytes, number, require_between
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.shared.cases import every_value, one_and_its_opposite
 
 TOLERANCE = 0.03
 """Share of the step's peak: room for a library workspace that one method allocates earlier than another."""
@@ -23,17 +24,29 @@ _UNSPLIT_BYTES = 2**20  # and does not split off less than this from a large blo
 
 
 def steps(fresh: Fresh) -> dict[str, Any]:
-    """Three steps, and what others hold on the device: the same for all checks of one grading, so asked once.
+    """Some steps, and what others hold on the device: the same for all checks of one grading, so asked once.
 
-    Of the first the parameters weigh most, of the others, one of them in float16, batch and output.
+    The first is in float32.
     """
     fresh = fresh.shared("lab1.memory")
-    return {"runs": [network(fresh), _wide(fresh), _wide(fresh) | {"dtype": "float16"}], **_others(fresh)}
+    rows = every_value(fresh, _STEPS, 3)
+    rows.sort(key=lambda row: row["dtype"] is not None)
+    return {"runs": [{name: one for name, one in _step(fresh, row).items() if one} for row in rows], **_others(fresh)}
 
 
 def comparisons(fresh: Fresh) -> dict[str, Any]:
     """Networks whose precisions are compared."""
-    return {"networks": fresh.shuffled([network(fresh), network(fresh)]), **_others(fresh)}
+    return {"networks": [_step(fresh, row) for row in one_and_its_opposite(fresh, _COMPARED)], **_others(fresh)}
+
+
+_COMPARED = {"network": ("deep", "wide"), "indexed": (False, True)}
+_STEPS = {**_COMPARED, "dtype": (None, "float16", "bfloat16")}
+
+
+def _step(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A network of which the parameters weigh most, or, where it is wide, batch and output."""
+    made = network(fresh) if row["network"] == "deep" else _wide(fresh)
+    return {**made, **{name: value for name, value in row.items() if name != "network"}}
 
 
 def _others(fresh: Fresh) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradebox.assertions import number, require, require_between, require_close, require_equal, seconds
 from gradebox.fresh import Fresh
+from grader.shared.cases import every_value
 
 _SELF = "self times: without the operations called in turn, and without listing kernels a second time"
 _PREFIX = "aten::"
@@ -158,16 +159,32 @@ def require_profiled_on_cpu(seen: Any, steps: int, warmup: int) -> None:
     )
 
 
+_SLOWEST = {
+    "on": ("GPU", "CPU"),
+    "count": ("not given", "1", "some", "all", "more"),
+    "launching": ("all", "some"),
+}
+
+
+def _allowed(row: Mapping[str, Any]) -> bool:
+    """On a CPU nothing launches; what launches nothing on a GPU has no order of its own at the end of the list."""
+    return row["launching"] == "all" or (row["on"] == "GPU" and row["count"] not in ("all", "more"))
+
+
 def made_up_operations(fresh: Fresh) -> tuple[list[list[list[Any]]], list[int | None]]:
     """Lists of (name, CPU seconds, device seconds), and how many of each are asked for: of a GPU, and of a CPU."""
-    lists = []
-    for on_gpu in (True, False, True):
+    lists: list[list[list[Any]]] = []
+    counts: list[int | None] = []
+    for row in every_value(fresh, _SLOWEST, 3, _allowed):
         length = fresh.integer(7, 11)
-        # Of a GPU most operations launch nothing; the host's times tell another order.
-        device = [fresh.log_uniform(1e-6, 1e-1) if on_gpu else 0.0 for _ in range(6)]
-        device = fresh.shuffled([*device, *[0.0] * (length - 6)])
+        launching = length if row["launching"] == "all" else 6
+        # Of a GPU most operations may launch nothing; the host's times tell another order.
+        device = [fresh.log_uniform(1e-6, 1e-1) if row["on"] == "GPU" else 0.0 for _ in range(launching)]
+        device = fresh.shuffled([*device, *[0.0] * (length - launching)])
         lists.append([[f"aten::op{i}", fresh.log_uniform(1e-6, 1e-1), took] for i, took in enumerate(device)])
-    return lists, [fresh.integer(1, 4), None, fresh.integer(5, 6)]
+        few, all_, more = fresh.integer(2, 6), len(device), len(device) + fresh.integer(1, 9)
+        counts.append({"not given": None, "1": 1, "some": few, "all": all_, "more": more}[row["count"]])
+    return lists, counts
 
 
 def require_slowest(

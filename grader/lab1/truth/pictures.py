@@ -11,33 +11,48 @@ from typing import Any
 
 from gradebox.assertions import CheckFailed, require, require_equal
 from gradebox.fresh import Fresh
+from grader.shared.cases import one_and_its_opposite
 from labkit.results import STAGES
 
 _NEAR = 1e-3
 _UNITS = {1: "bytes", 1e3: "KB", 2**10: "KiB", 1e6: "MB", 2**20: "MiB", 1e9: "GB", 2**30: "GiB"}
 _FIGURES = ("allocated_bytes", "reserved_bytes", "peak_bytes")
+_COMPARISONS = {"many": (False, True), "ascending": (False, True), "on both sides": (False, True)}
+_PROFILES = {"several": (False, True), "nothing at first": (False, True)}
 
 
-def made_up_comparisons(fresh: Fresh) -> list[list[float]]:
-    """Rows (size, CPU seconds, GPU seconds), in any order, some won and some lost."""
-    rows = []
-    for index in fresh.shuffled(range(fresh.integer(4, 6))):
-        gpu = fresh.log_uniform(1e-5, 1e-2)
-        rows.append([float(fresh.odd(100 + 500 * index, 500 + 500 * index)), gpu * fresh.log_uniform(0.1, 60), gpu])
-    return rows
+def made_up_comparisons(fresh: Fresh) -> list[list[list[float]]]:
+    """For each of two plots rows (size, CPU seconds, GPU seconds)."""
+    plots = []
+    for how in one_and_its_opposite(fresh, _COMPARISONS):
+        count = fresh.integer(4, 6) if how["many"] else fresh.integer(2, 3)
+        rows = []
+        for index in range(count):
+            gpu = fresh.log_uniform(1e-5, 1e-2)
+            lost = how["on both sides"] and index % 2 == 0
+            ratio = fresh.log_uniform(0.1, 0.9) if lost else fresh.log_uniform(1.1, 60)
+            rows.append([float(fresh.odd(100 + 500 * index, 500 + 500 * index)), gpu * ratio, gpu])
+        if not how["ascending"]:
+            rows = [rows[-1], *fresh.shuffled(rows[:-1])]
+        plots.append(rows)
+    return plots
 
 
-def made_up_profiles(fresh: Fresh, count: int) -> list[dict[str, Any]]:
-    """Profiles whose figures are all different, as the results' files have them."""
-    return [
-        {
-            "dtype": dtype,
-            "stages": [
+def made_up_profiles(fresh: Fresh) -> list[list[dict[str, Any]]]:
+    """For each of two plots profiles whose figures are all different, as the results' files have them."""
+    plots = []
+    for how in one_and_its_opposite(fresh, _PROFILES):
+        dtypes = ("float32", "float16", "bfloat16") if how["several"] else ("float32",)
+        profiles = []
+        for dtype in dtypes:
+            stages: list[dict[str, Any]] = [
                 {"stage": stage, **{figure: fresh.integer(10**6, 9 * 10**8) for figure in _FIGURES}} for stage in STAGES
-            ],
-        }
-        for dtype in ("float32", "float16", "bfloat16")[:count]
-    ]
+            ]
+            if how["nothing at first"]:  # as on a GPU that nobody else uses
+                stages[0] |= dict.fromkeys(_FIGURES, 0)
+            profiles.append({"dtype": dtype, "stages": stages})
+        plots.append(profiles)
+    return plots
 
 
 def require_speedups_drawn(axes: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[float]], what: str) -> None:

@@ -8,7 +8,7 @@ the student's, give or take 10 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from gradebox.assertions import number, require, require_between, seconds
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
+from grader.shared.cases import every_value
 
 Call = dict[str, Any]
 """Arguments of one call of `benchmark_matmul`."""
@@ -85,7 +86,7 @@ def long_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
     return [_odd(long_size(device, fresh) * fresh.log_uniform(1, 3)) for _ in range(count)]
 
 
-def short_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+def short_sizes(device: str, fresh: Fresh, count: int, dtype: str = "float32") -> list[int]:
     """Odd sizes whose products last some launches: every microsecond beside it shows, and so does a missing wait.
 
     Were the kernel shorter than its launch, a clock that is stopped too early would read what an honest one reads.
@@ -96,10 +97,69 @@ def short_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
     sizes = []
     for _ in range(count):
         size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * vgpu.cost.launch_seconds(spec)
-        while vgpu.cost.matmul_seconds(spec, size, size, size, "float32") < least:
+        while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < least:
             size += fresh.integer(3, 9) * 2
         sizes.append(size)
     return sizes
+
+
+_CROSSED: dict[str, tuple[Any, ...]] = {
+    "dtype": (None, "float16", "bfloat16", "float64"),
+    "name": NAMES,
+    "size": ("short", "long"),
+    "iterations": ("not given", "1", "a few", "fives", "no fives"),
+    "warmup": ("not given", "0", "some"),
+    "before": ("idle", "busy"),
+    "disturbed": (False, True),
+}
+_BUSY_PRODUCTS = 20
+
+
+def _allowed(row: Mapping[str, Any]) -> bool:
+    """Two products may be disturbed where there are five measurements at least."""
+    return not row["disturbed"] or row["iterations"] not in ("1", "a few")
+
+
+def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]]:
+    """Calls in which whatever a caller of `benchmark_matmul` chooses meets everything else, and what was seen of them.
+
+    The same for all checks of one grading, so asked once.
+    """
+    fresh, device = fresh.shared("lab1.crossed"), submission.device.name
+    calls = [_crossed(fresh, device, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
+    calls.sort(key=lambda call: -call["size"])  # a hiccup that is left over hits no smaller one
+    disturbed = [call.pop("disturbed") for call in calls]
+    hiccups = [
+        [{"first": place, "count": 1, "factor": 200.0} for place in (0, call.get("iterations", 100) - 1)]
+        if slow
+        else []
+        for call, slow in zip(calls, disturbed, strict=True)
+    ]
+    how = {"hiccups": hiccups} if submission.device.simulated else {}
+    return calls, measure(submission, fresh, device, calls, warm=True, **how)
+
+
+def _crossed(fresh: Fresh, device: str, row: Mapping[str, Any]) -> Call:
+    dtype = row["dtype"] or "float32"
+    size = long_size(device, fresh, dtype) if row["size"] == "long" else short_sizes(device, fresh, 1, dtype)[0]
+    counts = {"1": 1, "a few": fresh.integer(2, 4), "fives": 5 * fresh.integer(1, 3), "no fives": fresh.integer(6, 9)}
+    warmups = {"0": 0, "some": fresh.integer(1, 9)}
+    call: Call = {"size": size, "disturbed": row["disturbed"], **row["name"]}
+    if row["dtype"]:
+        call["dtype"] = dtype
+    if row["iterations"] in counts:
+        call["iterations"] = counts[row["iterations"]]
+    if row["warmup"] in warmups:
+        call["warmup"] = warmups[row["warmup"]]
+    if row["before"] == "busy":
+        call["busy"] = _BUSY_PRODUCTS
+    return call
+
+
+def as_written(call: Call) -> str:
+    """A call as it would be written."""
+    options = [f"{name}={call[name]}" for name in ("iterations", "dtype", "warmup") if name in call]
+    return f"benchmark_matmul({', '.join([named(call), str(call['size']), *options])})"
 
 
 def _odd(size: float) -> int:

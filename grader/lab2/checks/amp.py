@@ -11,12 +11,26 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab2.truth.training import Adam, relative_error, require_accurate, require_ran
+from grader.shared.cases import every_value
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 STEPS = {"float32": 3, "float16": 1, "bfloat16": 3}
 """One step in float16: what may go wrong between two, the checks of gradient scaling look at."""
 _ADAM_ERROR = 1e-3
 """Float32 makes 1e-5 of it; weight decay of AdamW's default already moves weights by 3e-3 of the way."""
+_REFUSED: dict[str, tuple[str | None, ...]] = {
+    "argument": ("epochs", "accumulation_steps"),
+    "value": ("0", "negative"),
+    "dtype": (None, *PRECISIONS),
+}
+_EVALUATIONS: dict[str, tuple[str | None, ...]] = {
+    "dtype": (None, *PRECISIONS),
+    "device": ("of the model", "given"),
+    "modes": ("training", "evaluation", "mixed"),
+    "sizes": ("one batch", "unequal"),
+    "batches": ("a list", "a loader"),
+    "right": ("some", "all", "none"),
+}
 AUTOCAST_HINT = "with torch.autocast(device_type, dtype=...) around the forward pass and the loss, and nothing else"
 
 
@@ -157,14 +171,20 @@ class TestAmp:
         targets = logits.argmax(axis=1)
         # Wrong ones lie in the short batch, where a mean of means would weigh them too much, and in the first.
         wrong = [*range(sizes[0], sizes[0] + sizes[1]), *range(fresh.integer(3, 8))]
-        targets[wrong] = (targets[wrong] + 1) % classes
-        # A batch of one sample; and no dtype given, which means float32.
-        seen = submission.numeric_probe(
-            "lab2.training.evaluate", logits=logits, targets=targets, sizes=sizes, precisions=[None, *PRECISIONS[1:]]
-        )
-        for call in seen.calls:
-            dtype = call["precision"] or "float32"
-            what = "evaluate(model, loader" + (f", dtype=torch.{dtype})" if call["precision"] else ")")
+        right = {"all": targets, "some": targets.copy(), "none": (targets + 1) % classes}
+        right["some"][wrong] = (targets[wrong] + 1) % classes
+        shares = {"all": 1.0, "some": 1 - len(wrong) / samples, "none": 0.0}
+        calls: list[dict[str, Any]] = []
+        # The last two of the batches are one of one sample, and all in one; no dtype given means float32.
+        for row in every_value(fresh, _EVALUATIONS, 4):
+            call = {"targets": row["right"], "sizes": sizes if row["sizes"] == "unequal" else [samples]}
+            call |= {"modes": row["modes"], "given": row["device"] == "given", "loader": row["batches"] == "a loader"}
+            calls.append(call | ({"dtype": row["dtype"]} if row["dtype"] else {}))
+        asked = submission.numeric_probe("lab2.training.evaluate", logits=logits, calls=calls, **right)
+        for made, call in zip(calls, asked.calls, strict=True):
+            dtype = made.get("dtype", "float32")
+            what = "evaluate(model, loader" + (f", dtype=torch.{dtype}" if "dtype" in made else "")
+            what += ", device=...)" if made["given"] else ")"
             require(
                 not any(call["during"]) and bool(call["during"]),
                 f"{what} ran the model, or one of its modules, in training mode, with dropout",
@@ -172,9 +192,9 @@ class TestAmp:
             )
             require_close(
                 call["accuracy"],
-                1 - len(wrong) / samples,
+                shares[made["targets"]],
                 relative=1e-6,
-                what=f"{what} with batches of {sizes}",
+                what=f"{what} with batches of {made['sizes']}",
                 hint="right samples / all samples: a mean over batches weighs a short batch too much",
             )
             require(not any(call["gradients"]), f"{what} recorded a graph", "with torch.no_grad():")
@@ -186,7 +206,7 @@ class TestAmp:
             )
             require(call["unchanged"], f"{what} changed the model's parameters")
             require_equal(call["products"], [dtype], what=f"{what}: dtypes of products", hint="autocast here too")
-        for call in seen.empty:
+        for call in asked.empty:
             what = "evaluate() of a loader without samples"
             require(call["refused"], f"{what} raised no ValueError")
             require_equal(
@@ -209,20 +229,23 @@ class TestAmp:
         # So small that nothing overflows at the default scale, also for those who add up losses and divide gradients.
         weight, inputs = fresh.normal(classes, features), fresh.normal(samples, features) * np.float32(0.02)
         labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
-        calls: list[dict[str, Any]] = [
-            {"epochs": -fresh.integer(0, 3)},
-            {"accumulation_steps": -fresh.integer(0, 3)},
-            {"dtype": "float64"},
+        calls: list[dict[str, Any]] = [{"dtype": "float64"}]
+        for row in every_value(fresh, _REFUSED, 4):
+            value = 0 if row["value"] == "0" else -fresh.integer(1, 3)
+            calls.append({row["argument"]: value} | ({"dtype": row["dtype"]} if row["dtype"] else {}))
+        others = [
+            {name: value for name, value in row.items() if value is not None}
+            for row in every_value(fresh, {"dtype": (None, *PRECISIONS), "epochs": (None, epochs - 1)}, 2)
         ]
         seen = submission.numeric_probe(
             "lab2.arguments.train",
             weight=weight,
             inputs=inputs,
             labels=labels,
-            runs=[{"dtype": "float32", "epochs": epochs}, {}],
+            runs=[{"dtype": "float32", "epochs": epochs}, {}, *others],
             refusals=calls,
         )
-        exact, bare = seen.runs
+        exact, bare, *rest = seen.runs
         start = np.asarray(weight, dtype=np.float64)
 
         def gradient(now: Any) -> Any:
@@ -248,6 +271,13 @@ class TestAmp:
             what="AmpTraining.final_scale after ten good steps, no scaler being given",
             hint="torch.amp.GradScaler with its defaults",
         )
+        for given, run in zip(others, rest, strict=True):
+            count, dtype = int(given.get("epochs", 10)), str(given.get("dtype", "float16"))
+            require_ran(run, dtype, taken=count, skipped=0)
+            what = f"AmpTraining of train_with_amp(model, loader{''.join(f', {k}={v}' for k, v in given.items())})"
+            require_equal(len(run["result"]["losses"]), count, what=f"{what}: number of losses")
+            scale = 2.0**16 if dtype == "float16" else None
+            require_equal(run["result"]["final_scale"], scale, what=f"{what}: final_scale")
         for call, told in zip(calls, seen.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in call.items())
             require(told, f"train_with_amp(model, loader, {shown}) raised no ValueError")

@@ -17,7 +17,9 @@ from grader.lab2.checks.conclusions import PRECISIONS, Case
 from grader.lab2.checks.plots import require_plots, require_written
 from grader.lab2.checks.refusals import require_refused
 
-STEPS, WARMUP = 5, 2
+STEPS = (5, 6)
+"""Of which two may be disturbed: a slow one, and the first one where nothing has warmed up."""
+SLOW = "slow"
 _OVERHEAD_SECONDS = 60e-6
 """What an honest method may add to a step: synchronisations, readings of clocks, a loss that is looked at."""
 _TOLERANCE, _REAL_TOLERANCE = 0.02, 0.10
@@ -49,17 +51,26 @@ _ACCURACIES = {"bfloat16": 0.91, "float32": 0.93, "float16": 0.92}
 """Made up, and handed in."""
 
 
+def plans(device: Device, fresh: Fresh) -> dict[str, Case]:
+    """For each GPU, and for the measurement with a slow step: the precisions in an order, and how many steps."""
+    fresh = fresh.shared("lab2.comparison.plans")
+    places = [*devices(device), SLOW]
+    more = len(places) - 2
+    steps = fresh.shuffled([*STEPS, *(fresh.integer(*STEPS) for _ in range(more))])
+    warmups = fresh.shuffled([0, fresh.integer(1, 3), *(fresh.integer(0, 2) for _ in range(more))])
+    first, found = fresh.shuffled(PRECISIONS), {}
+    for index, place in enumerate(places):
+        begin = first[index % len(first)]
+        order = [begin, *fresh.shuffled([name for name in PRECISIONS if name != begin])]
+        accuracies = {name: _ACCURACIES[name] for name in order}
+        found[place] = {"accuracies": accuracies, "steps": steps[index], "warmup": warmups[index]}
+    return found
+
+
 def asked(submission: Submission, device: str, case: Case, **how: Any) -> Seen:
     """What `compare_precisions` told, and what was run for it."""
     return submission.probe(
-        "lab2.comparison.compare",
-        device=device,
-        values=device == "cuda",
-        accuracies=_ACCURACIES,
-        steps=STEPS,
-        warmup=WARMUP,
-        **on(device, case),
-        **how,
+        "lab2.comparison.compare", device=device, values=device == "cuda", **on(device, case), **how
     )
 
 
@@ -67,20 +78,20 @@ def measured(submission: Submission, device: str, case: Case, **how: Any) -> lis
     """The rows of `compare_precisions`, one for each precision; how they came about is judged by one check only."""
     rows: list[dict[str, Any]] = asked(submission, device, case, **how).rows
     require_equal(
-        [row["dtype"] for row in rows], list(_ACCURACIES), what="precisions of compare_precisions(), in order"
+        [row["dtype"] for row in rows], list(how["accuracies"]), what="precisions of compare_precisions(), in order"
     )
     return rows
 
 
-def require_steps(seen: Seen) -> None:
+def require_steps(seen: Seen, plan: Case) -> None:
     """Were full training steps measured, as each precision needs them?"""
-    for row, (name, value) in zip(seen.rows, _ACCURACIES.items(), strict=True):
+    for row, (name, value) in zip(seen.rows, plan["accuracies"].items(), strict=True):
         require_equal(row["accuracy"], value, what=f"PrecisionResult.accuracy of {name}, which was passed in")
         require_equal(row["device"], "cuda", what=f"PrecisionResult.device of {name}")
-    for name, model in zip(_ACCURACIES, seen.models, strict=False):
-        what = f"compare_precisions(..., steps={STEPS}, warmup={WARMUP}) in {name}"
+    for name, model in zip(plan["accuracies"], seen.models, strict=False):
+        what = f"compare_precisions(..., steps={plan['steps']}, warmup={plan['warmup']}) in {name}"
         # torch.utils.benchmark warms up on its own account, so there may be more.
-        passes, least = model["forwards"], STEPS + WARMUP
+        passes, least = model["forwards"], plan["steps"] + plan["warmup"]
         require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
         require_equal(model["steps"], passes, what=f"{what}: steps of the optimizer, in {passes} forward passes")
         require(
@@ -112,7 +123,7 @@ def truths(submission: Submission, device: str, case: Case) -> dict[str, dict[st
             values=device == "cuda",
             student=False,
             precisions=["bfloat16", "float32", "float16"],
-            steps=STEPS if device == "cuda" else 1,
+            steps=STEPS[0] if device == "cuda" else 1,
             turn=turn,
             **on(device, case),
         ).rows
@@ -136,8 +147,9 @@ class TestComparison:
         for device in devices(submission.device):
             real = truths(submission, device, case)
             slack = _REAL_TOLERANCE if device == "cuda" else _TOLERANCE
-            rows = measured(submission, device, case)
-            require_steps(asked(submission, device, case))
+            plan = plans(submission.device, fresh)[device]
+            rows = measured(submission, device, case, **plan)
+            require_steps(asked(submission, device, case, **plan), plan)
             for row in rows:
                 wanted = real[row["dtype"]]
                 require_between(
@@ -156,7 +168,7 @@ class TestComparison:
         case = network(fresh)
         device = submission.device.name
         real = truths(submission, device, case)
-        for row in measured(submission, device, case):
+        for row in measured(submission, device, case, **plans(submission.device, fresh)[device]):
             require_close(
                 row["peak_bytes"],
                 real[row["dtype"]]["peak_bytes"],
@@ -172,16 +184,20 @@ class TestComparison:
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         flops = min(2.0 * case["batch"] * a * b for a, b in zip(case["widths"][:3], case["widths"][1:4], strict=True))
         products = 3 * 3 - 1  # per wide layer one forward and two backward, but the inputs need no gradient
-        slow = {"factor": 200.0, "after_kernels": products * (WARMUP + STEPS // 2), "min_flops": 0.99 * flops}
-        calm = {row["dtype"]: row["step_seconds"] for row in measured(submission, device, case)}
-        for row in measured(submission, device, case, slow=slow):
+        drawn = plans(submission.device, fresh)
+        plan = drawn[SLOW]
+        before = products * (plan["warmup"] + plan["steps"] // 2)
+        slow = {"factor": 200.0, "after_kernels": before, "min_flops": 0.99 * flops}
+        other = drawn.get(device, plan)
+        calm = {row["dtype"]: row["step_seconds"] for row in measured(submission, device, case, **other)}
+        for row in measured(submission, device, case, **plan, slow=slow):
             took = number(row["step_seconds"], "step_seconds")
             require_close(
                 took,
                 number(calm[row["dtype"]], "step_seconds"),
                 relative=0.05,
-                what=f"step_seconds in {row['dtype']}, when one product of one of {STEPS} timed steps takes 200 times "
-                "as long",
+                what=f"step_seconds in {row['dtype']}, when one product of one of {plan['steps']} timed steps takes "
+                f"200 times as long, after {plan['warmup']} steps to warm up",
                 show=seconds,
                 hint="the median of steps that are timed one by one",
             )
@@ -198,7 +214,7 @@ class TestComparison:
     def test_accuracies_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures the true accuracy on the test images."""
         hidden, share = fresh.odd(61, 83), fresh.uniform(0.25, 0.5)
-        precisions = ["bfloat16", "float32"]
+        precisions = fresh.shuffled(["bfloat16", "float32"])
         case: Case = {
             "first": fresh.normal(hidden, 64) / np.float32(8),
             "second": fresh.normal(10, hidden) / np.float32(8),
@@ -250,6 +266,9 @@ class TestComparison:
         for case, expected in conclusions.edges(fresh):
             cases.append(case)
             answers.append(expected)
+        for case in conclusions.crossed(fresh):
+            cases.append(case)
+            answers.append(conclusions.follows(case))
         seen = submission.numeric_probe("lab2.comparison.conclude", cases=cases)
         for case, (recommended, fastest), told in zip(cases, answers, seen.answers, strict=True):
             conclusions.require_conclusions(case, recommended, fastest, told)
@@ -258,13 +277,14 @@ class TestComparison:
         """Refuses arguments that make no sense."""
         compared: list[Case] = [
             {"precisions": ["float32", fresh.shuffled(["float64", "float8", "int8"])[0]]},
-            {"precisions": ["float32"], "steps": -fresh.integer(0, 2)},
+            {"precisions": ["float32"], "steps": 0},
+            {"precisions": ["float32"], "steps": -fresh.integer(1, 2)},
             {"precisions": ["float32"], "warmup": -fresh.integer(1, 3)},
         ]
         # Those that make sense come last: whoever refuses everything has looked at nothing.
         taken: Case = {"precisions": ["float32"], "steps": 1, "warmup": 0}
-        twice = fresh.shuffled(PRECISIONS)[0]
-        concluded = [["float16", "bfloat16"], [*PRECISIONS, twice]]
+        twice = fresh.shuffled(PRECISIONS[1:])[0]
+        concluded = [["float16", "bfloat16"], [], [*PRECISIONS, twice], fresh.shuffled(["float32", "float32", twice])]
         seen = submission.probe(
             "lab2.arguments.comparison_refused", compared=[*compared, taken], concluded=[*concluded, PRECISIONS]
         )
@@ -272,7 +292,7 @@ class TestComparison:
             shown = ", ".join(f"{name}={value}" for name, value in call.items())
             require_refused(told, call is not taken, f"compare_precisions() with {shown}")
         for names, told in zip([*concluded, PRECISIONS], seen.concluded, strict=True):
-            require_refused(told, names is not PRECISIONS, f"conclude() of results in {', '.join(names)}")
+            require_refused(told, names is not PRECISIONS, f"conclude() of results in {', '.join(names) or 'nothing'}")
 
     def test_results_and_plots_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and plots."""

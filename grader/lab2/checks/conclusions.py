@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradebox.assertions import require_between, require_equal, seconds
 from gradebox.fresh import Fresh
+from grader.shared.cases import every_value
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 
@@ -48,6 +50,8 @@ def profiles(fresh: Fresh) -> list[Profile]:
         # Better than float32 is no loss; and a stricter limit.
         profile("bfloat16", "bfloat16", quick * 1.3, quick, lost_brain=-0.02),
         profile("float16", "bfloat16", quick * 1.3, quick, lost_brain=0.006, lost_half=0.002, loss=0.004),
+        # Nothing may be lost, and something is that might by default.
+        profile("float16", "bfloat16", quick * 1.3, quick, lost_brain=0.006, lost_half=-0.001, loss=0.0),
     ]
 
 
@@ -73,11 +77,69 @@ def edges(fresh: Fresh) -> list[tuple[Case, tuple[str, str]]]:
     ]
 
 
+_CROSSED: dict[str, tuple[Any, ...]] = {
+    "rows": ("float32", "float16, float32", "bfloat16, float32", "all"),
+    "float32": ("first", "last"),
+    "fastest": PRECISIONS,
+    "others": ("within 5 %", "slower"),
+    "lossy": ("none", "float16", "bfloat16", "both"),
+    "loss": (None, 0.0, 0.05),
+    "peaks": ("known", "none", "float32's unknown", "another unknown"),
+}
+
+
+def _allowed(row: Mapping[str, Any]) -> bool:
+    there = PRECISIONS if row["rows"] == "all" else row["rows"].split(", ")
+    lossy = {"none": [], "both": ["float16", "bfloat16"]}.get(row["lossy"], [row["lossy"]])
+    alone = row["rows"] == "float32" and (row["others"], row["float32"]) != ("slower", "first")
+    unknown = row["peaks"] in ("float32's unknown", "another unknown") and row["rows"] == "float32"
+    return row["fastest"] in there and {*lossy} <= {*there} and not alone and not unknown
+
+
+def crossed(fresh: Fresh) -> list[Case]:
+    """Cases in which whatever results may be meets everything else; no two steps are near the limit of 5 %."""
+    return [_case(fresh, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
+
+
+def _case(fresh: Fresh, row: Mapping[str, Any]) -> Case:
+    names = list(PRECISIONS) if row["rows"] == "all" else row["rows"].split(", ")
+    took, peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
+    near = row["others"] == "within 5 %"
+    slower = fresh.shuffled(
+        [fresh.uniform(1.01, 1.04) if near else fresh.uniform(1.1, 1.4), 1.045 if near else fresh.uniform(1.8, 3)]
+    )
+    times = {name: took * (1.0 if name == row["fastest"] else slower.pop()) for name in names}
+    may = 0.01 if row["loss"] is None else row["loss"]
+    rows = []
+    for name in fresh.shuffled([name for name in names if name != "float32"]):
+        lost = may + fresh.log_uniform(0.002, 0.1) if row["lossy"] in (name, "both") else -fresh.uniform(0.0, 0.02)
+        rows.append([name, times[name], fresh.integer(10**7, 10**10), 0.875 - lost])
+    place = 0 if row["float32"] == "first" else len(rows)
+    rows.insert(place, ["float32", times["float32"], peak, 0.875])
+    unknown = {"none": range(len(rows)), "float32's unknown": [place], "another unknown": [int(place == 0)]}
+    for index in unknown.get(row["peaks"], []):
+        rows[index][2] = None
+    return {"rows": rows} | ({} if row["loss"] is None else {"loss": row["loss"]})
+
+
+def follows(case: Case) -> tuple[str, str]:
+    """What the docstring's rule recommends, and the fastest."""
+    times = {name: took for name, took, _, _ in case["rows"]}
+    right = {name: share for name, _, _, share in case["rows"]}
+    eligible = [name for name in times if right[name] - right["float32"] >= -case.get("loss", 0.01)]
+    limit = 1.05 * min(times[name] for name in eligible)
+    preferred = ("bfloat16", "float16", "float32")
+    return next(name for name in preferred if name in eligible and times[name] <= limit), min(
+        times, key=times.__getitem__
+    )
+
+
 def require_conclusions(case: Case, recommended: str, fastest: str, told: dict[str, Any]) -> None:
     """Fail unless `told` is what follows from the case."""
     rows = {name: (took, peak, right) for name, took, peak, right in case["rows"]}
     shown = ", ".join(f"{name} {seconds(took)} at {right:.3f}" for name, (took, _, right) in sorted(rows.items()))
-    what = f"conclude() for {shown}"
+    option = f", accuracy_loss={case['loss']:g}" if "loss" in case else ""
+    what = f"conclude() for {shown}{option}"
     base_took, base_peak, base_right = rows["float32"]
     known = all(peak is not None for _, peak, _ in rows.values())
     wanted: dict[str, dict[str, float]] = {

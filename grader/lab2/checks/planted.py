@@ -8,6 +8,14 @@ import numpy as np
 
 from gradebox.fresh import Fresh
 
+_PLANTED = {
+    "vanished": ("none", "few", "many"),
+    "dead": ("none", "some", "all"),
+    "planted": (None, float("inf"), float("-inf"), float("nan")),
+    "dtype": ("float32", "float16", "bfloat16"),
+    "share": (False, True),
+}
+
 
 def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], dict[str, Any]]:
     """Cases for `classify_gradients`, what to answer, and their tensors by name."""
@@ -80,6 +88,16 @@ def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], di
         ("healthy", {"vanished": 0.0, "dead": 0.2, "share": 0.0}),
         ("healthy", {"vanished": 1.0, "dead": 0.2, "whole_bias": True, "share": 1.0}),
     ]
+    for row in fresh.cases(_PLANTED, 3):
+        vanished = {"none": 0.0, "few": fresh.uniform(0.01, 0.03), "many": fresh.uniform(0.3, 0.9)}[row["vanished"]]
+        how = {
+            "vanished": vanished,
+            "dead": {"none": 0.0, "some": fresh.uniform(0.2, 0.7), "all": 1.0}[row["dead"]],
+            "planted": row["planted"],
+            "dtype": row["dtype"],
+        } | ({"share": 0.1} if row["share"] else {})
+        lost = row["vanished"] == "many" and row["dead"] != "all"
+        kinds.append(("overflow" if row["planted"] is not None else "underflow" if lost else "healthy", how))
     for answer, how in fresh.shuffled(kinds):
         add(answer, **how)
     return cases, answers, tensors

@@ -67,12 +67,16 @@ def require_plots(submission: Submission, fresh: Fresh) -> None:
     }
     if rows["plot_precisions"][0]["dtype"] == "float32":  # which is to be found, wherever it is
         rows["plot_precisions"].reverse()
+    rows["plot_precisions of a CPU"] = [
+        one | {"device": "cpu", "peak_bytes": None, "step_seconds": fresh.log_uniform(0.1, 1.0)}
+        for one in fresh.shuffled(rows["plot_precisions"])
+    ]
     seen = submission.numeric_probe("lab2.plots.plots", rows=rows)
     for name, plot in seen.plots.items():
         require(plot["written"] and plot["told"], f"{name}(results, path) did not write `path`, or returned another")
         require(plot["refused"], f"{name}(results, path) raised no OSError for a file that cannot be written")
-        show = _require_shares if name == "plot_precisions" else _require_losses
-        show(plot["figure"], rows[name], f"{name}()")
+        show = _require_shares if name.startswith("plot_precisions") else _require_losses
+        show(plot["figure"], rows[name], f"{name}()" if " " not in name else f"{name}, whose peaks are None,")
     _require_run_without_steps(seen.plots["plot_runs"]["figure"], len(unstable))
 
 

@@ -12,6 +12,7 @@ from gradebox.assertions import number, require, require_arrays_close, require_b
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab2.checks.crossed import crossed, require_followed
 from grader.lab2.truth.training import (
     Regression,
     Run,
@@ -206,7 +207,8 @@ class TestScaling:
             "max_grad_norm": 1e6,
             "scaler": {"init_scale": 2.0**6, "growth_interval": PATIENT},
         }
-        in_float64, in_float16 = case.train(submission, [exact, low])
+        rows = crossed(fresh, case)
+        in_float64, in_float16, *others = case.train(submission, [exact, low, *rows])
         truth = case.follow(exact)
         require_ran(in_float64, "float32", taken=6, skipped=0)
         hint = "the mean over all samples of the window, the short last window included: weigh each batch by its "
@@ -242,6 +244,8 @@ class TestScaling:
             what="relative error of one step in float16 from three batches, clipped at a norm that is never reached",
             hint=f"gradients add up while they are scaled; {ORDER_HINT}",
         )
+        for run, seen in zip(rows, others, strict=True):
+            require_followed(case, run, seen)
 
     @requires(TRAINS)
     def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
@@ -308,6 +312,7 @@ def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Ru
         "spoiled": [first],
         "far": [second],
         "decay": fresh.uniform(0.7, 0.9),
+        "momentum": 0.5,  # which moves weights also where gradients are set to 0
     }
     alone = run | {"sizes": [fresh.odd(3, 7)], "spoiled": [], "far": [0]}
     return case, [run, alone], case.train(submission, [run, alone])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gradebox.submission import Submission
 from grader.lab2.checks.planted import layers, named_blocks, planted_gradients, to_bfloat16
 from grader.lab2.checks.refusals import require_refused
 from grader.lab2.checks.unstable import require_consistent, require_steps, whole
+from grader.shared.cases import every_value
 
 ROUNDING = {"float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "float32": 8e-6, "float64": 4e-12}
 """Relative error of a result: one rounding to 16 bits, and no other; wider ones with a sum and an exponential."""
@@ -21,6 +23,58 @@ FALLS_TO = 0.7
 """Last loss / first loss of the unstable model; 0.35 to 0.40 over 14 seeds, and at least 1 when it does not learn."""
 SCALING_GAINS = 0.8
 """Last loss with small gradients, scaled / not scaled; 0.56 to 0.67 over 14 seeds, and 1 when scaling does nothing."""
+
+
+_SOFTMAX = {
+    "numbers": ("ordinary", "large", "huge", "far", "masked"),
+    "dtype": ("float16", "bfloat16", "float32", "float64"),
+    "dim": ("not given", "first", "middle", "last"),
+    "rank": (1, 3),
+    "turned": (False, True),
+}
+_TRACED = {
+    "source": ("layers", "nothing", "block", "model", "nan", "inner tuple"),
+    "form": ("tensor", "pair", "nested"),
+    "dtype": (None, "float16", "bfloat16", "float32"),
+    "training": (False, True),
+}
+_SCALES = {
+    "growth_interval": (None, 1, 2),
+    "initial_scale": (False, True),
+    "growth_factor": (False, True),
+    "backoff_factor": (False, True),
+    "overflows": ("none", "the first", "later ones"),
+}
+
+
+def _softmax_allowed(row: Mapping[str, Any]) -> bool:
+    """Float16 cannot hold what is huge, and one dimension has no middle and cannot be turned."""
+    held = row["numbers"] != "huge" or row["dtype"] != "float16"
+    return held and (row["rank"] == 3 or (row["dim"] != "middle" and not row["turned"]))
+
+
+def _softmax_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+    name = f"flat_{row['numbers']}" if row["rank"] == 1 else row["numbers"]
+    case: dict[str, Any] = {"name": name, "dtype": row["dtype"]}
+    dims = {"first": (0, -row["rank"]), "middle": (1, -2), "last": (row["rank"] - 1, -1)}
+    if row["dim"] != "not given":
+        case["dim"] = fresh.shuffled(dims[row["dim"]])[0]
+    return case | {"turned": row["turned"]}
+
+
+def _scale_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which some are not given, and steps of which some overflow, once or several times in a row."""
+    drawn = {
+        "initial_scale": 2.0 ** fresh.integer(8, 16),
+        "growth_factor": fresh.uniform(1.5, 3),
+        "backoff_factor": fresh.uniform(0.2, 0.7),
+    }
+    settings: dict[str, Any] = {name: value for name, value in drawn.items() if row[name]}
+    if row["growth_interval"] is not None:
+        settings["growth_interval"] = row["growth_interval"]
+    first = [True] * fresh.integer(1, 2)
+    bad: dict[str, list[bool]] = {"none": [], "the first": first, "later ones": [*[False] * 3, *first]}
+    return {"settings": settings, "overflows": [*bad[row["overflows"]], *[False] * 9]}
 
 
 @criterion("lab2.stability")
@@ -57,7 +111,7 @@ class TestStability:
         """Computes softmax right for extreme numbers, too."""
         ordinary = fresh.normal(fresh.odd(3, 7), fresh.odd(5, 9), fresh.odd(3, 5))
         masked = ordinary * np.float32(2)
-        masked[:, 0] = -np.inf
+        masked[np.indices(masked.shape).sum(axis=0) % 3 == 0] = -np.inf  # one number at least is finite, along any dim
         tensors: dict[str, Any] = {
             "ordinary": ordinary,
             "large": ordinary + np.float32(fresh.uniform(2e3, 9e3)),
@@ -67,22 +121,25 @@ class TestStability:
             "long": np.zeros((1, fresh.odd(70_001, 80_001)), dtype=np.float32),
             "flat": fresh.normal(fresh.odd(21, 31)) * np.float32(2),
         }
+        tensors |= {f"flat_{name}": tensors[name][1, :, 1] for name in ("ordinary", "large", "huge", "far", "masked")}
         cases: list[dict[str, Any]] = [
             {"name": "ordinary", "dtype": "float64", "dim": 1},
             {"name": "ordinary", "dtype": "float16", "dim": -2},
-            {"name": "ordinary", "dtype": "bfloat16", "dim": 0},
+            {"name": "ordinary", "dtype": "bfloat16", "dim": 0, "turned": True},
             {"name": "flat", "dtype": "float16"},
             {"name": "ordinary", "dtype": "float32"},
             {"name": "large", "dtype": "float32", "dim": 0},
             {"name": "huge", "dtype": "float32", "dim": -1},
-            {"name": "far", "dtype": "float16", "dim": 1},
+            {"name": "far", "dtype": "float16", "dim": -1},
             {"name": "masked", "dtype": "float32", "dim": 1},
             {"name": "masked", "dtype": "bfloat16", "dim": 1},
             {"name": "long", "dtype": "float16", "dim": -1},
+            *(_softmax_case(fresh, row) for row in fresh.cases(_SOFTMAX, 5, _softmax_allowed)),
         ]
         seen = submission.numeric_probe("lab2.stability.softmax", cases=cases, **tensors)
         for index, case in enumerate(cases):
             x, dim, dtype = tensors[case["name"]].astype(np.float64), case.get("dim", -1), case["dtype"]
+            x = np.swapaxes(x, 0, -1) if case.get("turned") else x
             if dtype == "bfloat16":
                 x = to_bfloat16(x)
             elif dtype == "float16":
@@ -91,7 +148,8 @@ class TestStability:
             exponent = np.abs(x[np.isfinite(x)]).max() * 2.0 ** (-50 if dtype == "float64" else -22)
             shifted = np.exp(x - x.max(axis=dim, keepdims=True))
             along = case.get("dim", "the last dimension")
-            what = f"stable_softmax() of {case['name']} numbers in {dtype} along {along}"
+            turned = ", a transposed view," * bool(case.get("turned"))
+            what = f"stable_softmax() of {case['name']} numbers{turned} in {dtype} along {along}"
             require_equal(seen.results[index]["dtype"], dtype, what=f"{what}: dtype of the result")
             require_arrays_close(
                 seen[f"results/{index}/values"],
@@ -110,11 +168,16 @@ class TestStability:
         names = layers(blocks)
         cases: list[dict[str, str]] = []
         answers = []
-        for _ in range(4):
+        rows = fresh.cases(dict.fromkeys(("nan", "inf", "-inf", "large", "none", "weight"), (False, True)), 2)
+        for _ in range(6):
             chosen = fresh.shuffled(list(range(len(names))))
             kinds = dict(zip(["nan", "inf", "-inf", "large", "none", "weight"], chosen, strict=False))
-            if len(cases) == 3:
+            if len(cases) == 2:
+                kinds = {fresh.shuffled(("nan", "inf", "-inf"))[0]: chosen[0]}
+            elif len(cases) == 3:
                 kinds = {"large": chosen[0], "none": chosen[1], "weight": chosen[2]}
+            elif len(cases) > 3:
+                kinds = dict(zip([kind for kind, there in rows.pop().items() if there], chosen, strict=False))
             cases.append({f"{names[index]}.weight": kind for kind, index in kinds.items()})
             bad = sorted(index for kind, index in kinds.items() if kind in ("nan", "inf", "-inf"))
             answers.append([f"{names[index]}.weight" for index in bad])
@@ -138,9 +201,7 @@ class TestStability:
         two = {"factors": {names[first]: 1e4, names[second]: 1e4}}
         fine = {"factors": {names[first]: 1e2, names[second]: 1e2}}
         cases: list[dict[str, Any]] = [
-            {**two, "form": "tensor", "answer": names[second]},
-            {**two, "form": "pair", "answer": names[second]},
-            {**fine, "form": "tensor", "answer": None},
+            {**two, "form": "tensor", "dtype": "float16", "answer": names[second]},
             {**fine, "form": "pair", "answer": None},
             {**two, "dtype": "bfloat16", "answer": None},
             {**two, "dtype": "float32", "answer": None},
@@ -152,6 +213,19 @@ class TestStability:
         ]
         places = fresh.shuffled(range(len(cases)))
         cases = [cases[index] | {"training": bool(place % 2)} for place, index in enumerate(places)]
+        sources: dict[str, tuple[dict[str, Any], str | None]] = {
+            "layers": (two, names[second]),
+            "nothing": (fine, None),
+            "block": ({"owns": {block: 1e6}}, block),
+            "model": ({"owns": {"": 1e6}}, ""),
+            "nan": ({"owns": {block: "nan"}}, block),
+            "inner tuple": ({"side": 1e6}, next(iter(blocks))),
+        }
+        for row in fresh.cases(_TRACED, 3, lambda row: row["source"] != "inner tuple" or row["form"] == "nested"):
+            source, answer = sources[row["source"]]
+            narrow = row["dtype"] in (None, "float16") or row["source"] == "nan"  # the others hold 10^8
+            case = {**source, "form": row["form"], "training": row["training"], "answer": answer if narrow else None}
+            cases.append(case | ({"dtype": row["dtype"]} if row["dtype"] else {}))
         asked = [{key: value for key, value in case.items() if key != "answer"} for case in cases]
         inputs = fresh.normal(fresh.odd(3, 7), fresh.odd(5, 9))
         inputs[0] = 1.0
@@ -160,7 +234,7 @@ class TestStability:
         )
         for case, told in zip(cases, seen.answers, strict=True):
             dtype = f", dtype=torch.{case['dtype']}" if "dtype" in case else ""
-            told_of = ", ".join(f"{key}={case[key]}" for key in ("factors", "owns", "side") if key in case)
+            told_of = ", ".join(f"{key}={case[key]}" for key in ("factors", "owns", "side", "form") if key in case)
             what = f"trace_nonfinite(model, inputs{dtype}) where the numbers are made large by {told_of}"
             require_equal(
                 told["name"],
@@ -220,6 +294,7 @@ class TestStability:
             for interval in (1, fresh.integer(2, 3), fresh.integer(3, 5))
         ]
         cases.append({"settings": {}, "overflows": [True, *[False] * 2001, True]})
+        cases += [_scale_case(fresh, row) for row in every_value(fresh, _SCALES, 3)]
         seen = submission.numeric_probe("lab2.unstable.loss_scale", cases=cases)
         for case, told in zip(cases, seen.scales, strict=True):
             settings = {
@@ -254,9 +329,12 @@ class TestStability:
             {"initial_scale": 0.0},
             {"initial_scale": -fresh.uniform(1, 9)},
             {"growth_factor": 1.0},
+            {"growth_factor": fresh.uniform(-1, 0.9)},
             {"backoff_factor": 0.0},
             {"backoff_factor": 1.0},
+            {"backoff_factor": fresh.shuffled((-fresh.uniform(0.1, 2), fresh.uniform(1.1, 3)))[0]},
             {"growth_interval": 0},
+            {"growth_interval": -fresh.integer(1, 9)},
         ]
         # Those that make sense come last: whoever refuses everything has looked at nothing.
         taken = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradebox.assertions import number, require, require_arrays_close, require_between, require_equal
 from gradebox.fresh import Fresh
@@ -15,6 +17,85 @@ from grader.lab2.truth.training import relative_error
 
 STEP_ERROR = 1e-3
 """Of some steps in float32, relative to the way; rounding makes 1e-5 of it."""
+LOW_PRECISION = 0.05
+"""The same in 16 bits: bfloat16 rounds each product by 0.4 %; no mistake looked for is below 30 %."""
+
+
+_CROSSED = {
+    "dtype": ("float32", "float16", "bfloat16"),
+    "optimizer": ("default", "SGD"),
+    "scale": ("none", "given"),
+    "device": ("of the model", "given"),
+    "epochs": ("default", "given"),
+    "trouble": ("none", "spoiled"),
+}
+
+
+def _allowed(row: Mapping[str, Any]) -> bool:
+    return bool(row["trouble"] == "none" or row["dtype"] == "float16")
+
+
+def _crossed(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A training in which whatever a caller of `train_unstable` chooses meets everything else."""
+    case: dict[str, Any] = {"arguments": {"dtype": row["dtype"]}, "moved": row["device"] == "given"}
+    if row["epochs"] == "given":
+        case["arguments"]["epochs"] = fresh.integer(1, 3)
+    if row["optimizer"] == "SGD":
+        case["rate"] = fresh.uniform(0.05, 0.2)
+    if row["scale"] == "given":
+        case["scale"] = {"initial_scale": 2.0 ** fresh.integer(3, 8)}
+    if row["trouble"] != "none":
+        case["troubles"] = {str(fresh.integer(0, 2)): row["trouble"]}
+    return case
+
+
+def _require_followed(
+    case: Mapping[str, Any],
+    run: Mapping[str, Any],
+    weights: Mapping[str, Any],
+    images: NDArray[np.float32],
+    sizes: Sequence[int],
+) -> None:
+    """Fail unless a training came to what its arguments say."""
+    dtype, epochs, rate = case["arguments"]["dtype"], case["arguments"].get("epochs", 5), case.get("rate")
+    skipped = next((int(place) for place in case.get("troubles", {})), None)
+    result, first = run["result"], case.get("scale", {}).get("initial_scale", 1.0)
+    what = f"train_unstable() in {dtype} for {epochs} epochs of batches of {list(sizes)}, with " + ", ".join(
+        [
+            "no optimizer given" if rate is None else "SGD",
+            f"DynamicLossScale({first:g})" if "scale" in case else "no loss_scale",
+            *(["the device given"] if case["moved"] else []),
+            *([f"an overflow in forward in batch {skipped + 1}"] if skipped is not None else []),
+        ]
+    )
+    truth, losses = follow(weights, images, sizes, epochs, rate, skipped)
+    require(run["training"], f"{what}: the model came in evaluation mode and was trained in it", "model.train()")
+    require_equal([result["device"], *run["places"]], [run["asked"]] * 2, what=f"{what}: the device of the result")
+    missed = 0 if skipped is None else epochs
+    require_equal(
+        [result["optimizer_steps"], result["skipped_steps"]],
+        [len(sizes) * epochs - missed, missed],
+        what=f"{what}: optimizer_steps and skipped_steps",
+    )
+    scales, halvings = [], 0
+    for index in range(len(sizes) * epochs):
+        scales.append(first / 2**halvings if "scale" in case else 1.0)
+        halvings += index % len(sizes) == skipped
+    require_equal([float(number(one, "scale")) for one in result["scales"]], scales, what=f"{what}: scales")
+    error = STEP_ERROR if dtype == "float32" else LOW_PRECISION
+    require_arrays_close(
+        result["losses"], losses, rtol=error, what=f"{what}: losses", hint="the mean over samples, unscaled"
+    )
+    if rate is None and dtype != "float32":
+        return  # Adam makes full steps of gradients that are nearly 0, whose sign 16 bits do not hold
+    start = np.concatenate([np.ravel(one) for one in weights.values()])
+    require_between(
+        relative_error(run["after"], truth, start),
+        0,
+        error,
+        what=f"{what}: relative error of the weights",
+        hint="gradients to None, backward of loss * scale, gradients / scale, step",
+    )
 
 
 def require_steps(submission: Submission, fresh: Fresh) -> None:
@@ -51,8 +132,13 @@ def require_steps(submission: Submission, fresh: Fresh) -> None:
         cases.append(
             {"arguments": arguments, "rate": 1e-9, "scale": {"initial_scale": 2.0**127}, "troubles": {"0": "spoiled"}}
         )
-    seen = submission.numeric_probe("lab2.unstable.steps", images=images, sizes=sizes, cases=cases, **weights)
-    with_adam, with_sgd, bright, spoiled, *others = seen.runs
+    crossed = [_crossed(fresh, row) for row in fresh.cases(_CROSSED, 2, _allowed)]
+    seen = submission.numeric_probe(
+        "lab2.unstable.steps", images=images, sizes=sizes, cases=[*cases, *crossed], **weights
+    )
+    with_adam, with_sgd, bright, spoiled, *others = seen.runs[: len(cases)]
+    for case, run in zip(crossed, seen.runs[len(cases) :], strict=True):
+        _require_followed(case, run, weights, images, sizes)
     for run, used in ((with_adam, None), (with_sgd, rate)):
         what = f"train_unstable() in float32 for {exact['epochs']} epochs of batches of {sizes}, " + (
             "no optimizer being given" if used is None else "with SGD and a loss scale"

@@ -22,17 +22,21 @@ _KINDS: dict[str, tuple[str, Any]] = {
 
 
 def plots(student: Any, *, rows: dict[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Each plot of its `rows`: what is drawn, the path told, and whether a file that cannot be is an OSError."""
+    """Each plot of its `rows`: what is drawn, the path told, and whether a file that cannot be is an OSError.
+
+    The plot's name may have words after it, which tell several apart.
+    """
     found = {}
     for name, arguments in rows.items():
-        module, kind = _KINDS[name]
+        function = name.split()[0]
+        module, kind = _KINDS[function]
         results = [
             kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
             for one in arguments
         ]
-        plot = getattr(student.module(module), name)
+        plot = getattr(student.module(module), function)
         with TemporaryDirectory() as folder, watch_png(_figure) as drawn:
-            path = Path(folder) / f"{name}.png"
+            path = Path(folder) / f"{function}.png"
             told = plot(results, path)
             written = path.is_file()
             try:

@@ -30,11 +30,16 @@ def formats(student: Any) -> dict[str, Any]:
 
 
 def softmax(student: Any, *, cases: Sequence[dict[str, Any]], **inputs: Tensor) -> dict[str, Any]:
-    """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim, if it has one."""
+    """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim, if it has one.
+
+    `turned`: its first and its last dimension are exchanged, so that it does not lie in memory in one piece.
+    """
     results = []
     with watch_names(student.gpu) as names:
         for case in cases:
             x = inputs[case["name"]].to(student.device, getattr(torch, case["dtype"]))
+            if case.get("turned"):
+                x = x.transpose(0, -1)
             before = x.clone()
             told = student.module(NUMERICS).stable_softmax(x, *([case["dim"]] if "dim" in case else []))
             if not isinstance(told, Tensor):

@@ -208,8 +208,9 @@ def train(
     A run has `dtype`, `sizes` (of the batches), `rate` (of learning) and may have `epochs`, `accumulation_steps`,
     `max_grad_norm`, `scaler` (arguments of GradScaler), `wide` (float64 throughout), `factor` (of the loss), `spoiled`
     (positions of batches whose inputs are far outside of float16), `far` (of batches whose loss is finite, and only the
-    gradient of the last output is not), `decay` (a scheduler multiplies the rate by it with each of its steps) and
-    `loader` (true: batches come from a DataLoader, which has no positions).
+    gradient of the last output is not), `decay` (a scheduler multiplies the rate by it with each of its steps),
+    `loader` (true: batches come from a DataLoader, which has no positions), `momentum` and `moved` (true: the model
+    comes on the CPU, and the device is given).
     """
     one_thread()
     module = student.module(AMP)
@@ -227,14 +228,16 @@ def _train_once(
         parts[position][0].fill_(SPOILER)
     for position in run.get("far", []):
         parts[position][1][:, -1] = FAR
-    model = Watched(Rows(weight, wide=wide), nn.Identity()).to(student.device)
+    model = Watched(Rows(weight, wide=wide), nn.Identity())
+    if not run.get("moved"):
+        model.to(student.device)
     assert isinstance(model.first, Rows)
     first, *others = model.first.parts
     groups: list[Any] = [
         {"params": list(first.parameters())},
         {"params": [parameter for part in others for parameter in part.parameters()]},
     ]
-    optimizer = torch.optim.SGD(groups, lr=run["rate"])
+    optimizer = torch.optim.SGD(groups, lr=run["rate"], momentum=run.get("momentum", 0.0))
     decay = run.get("decay")
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay**step) if decay else None
     scaler = torch.amp.GradScaler(student.device, **run["scaler"]) if "scaler" in run else None
@@ -247,6 +250,7 @@ def _train_once(
         model,
         _loader(parts) if run.get("loader") else parts,
         run.get("epochs", 1),
+        device=student.device if run.get("moved") else None,
         dtype=getattr(torch, run["dtype"]),
         optimizer=optimizer,
         criterion=criterion,
@@ -273,40 +277,41 @@ def _loader(parts: Sequence[tuple[Tensor, Tensor]]) -> Any:
     return DataLoader(dataset, batch_sampler=[part.tolist() for part in places])
 
 
-def evaluate(
-    student: Any, *, logits: Tensor, targets: Tensor, sizes: Sequence[int], precisions: Sequence[str | None]
-) -> dict[str, Any]:
-    """`evaluate` of a model whose outputs are its inputs, unless dropout is on; called with its modules in mixed modes.
+def evaluate(student: Any, *, logits: Tensor, calls: Sequence[dict[str, Any]], **targets: Tensor) -> dict[str, Any]:
+    """`evaluate` of a model whose outputs are its inputs, unless dropout is on.
 
-    A precision that is None is not passed; the device neither, the second time, when the model is there already. In
-    the end there are no samples, and the modes of a model are told from before and after.
+    A call has `targets` (their name), `sizes` (of the batches), `modes` (of the model's modules: "training",
+    "evaluation" or "mixed"), and may have `dtype`, `given` (true: the model comes on the CPU, and the device is given)
+    and `loader` (true: batches come from a DataLoader). In the end there are no samples, and the modes of a model are
+    told from before and after.
     """
     module = student.module(AMP)
-    loader = batches(logits, targets, sizes)
     seen = []
-    for name in precisions:
+    for call in calls:
         model = Watched(linear(torch.eye(logits.shape[1])), nn.Dropout(0.9))
-        options: dict[str, Any] = {"dtype": getattr(torch, name)} if name is not None else {}
-        for training, place in ((True, {"device": student.device}), (False, {})):
-            model.train(training)
-            model.first.train(not training)
-            before, weights = modes(model), flat(model)
-            model.forwards.clear()
-            with watch_products(student.gpu) as products:
-                told = module.evaluate(model, loader, **options, **place)
-                ran = products()
-            seen.append(
-                {
-                    "precision": name,
-                    "accuracy": plain(told, "evaluate()"),
-                    "before": before,
-                    "after": modes(model),
-                    "during": [any(note["training"]) for note in model.forwards],
-                    "gradients": [note["gradients"] for note in model.forwards],
-                    "products": sorted({product["dtype"] for product in ran}),
-                    "unchanged": flat(model) == weights,
-                }
-            )
+        options: dict[str, Any] = {"dtype": getattr(torch, call["dtype"])} if "dtype" in call else {}
+        if call.get("given"):
+            options["device"] = student.device
+        else:
+            model.to(student.device)
+        model.train(call["modes"] != "evaluation")
+        model.first.train(call["modes"] == "training")
+        before, weights = modes(model), flat(model)
+        parts = batches(logits, targets[call["targets"]], call["sizes"])
+        with watch_products(student.gpu) as products:
+            told = module.evaluate(model, _loader(parts) if call.get("loader") else parts, **options)
+            ran = products()
+        seen.append(
+            {
+                "accuracy": plain(told, "evaluate()"),
+                "before": before,
+                "after": modes(model),
+                "during": [any(note["training"]) for note in model.forwards],
+                "gradients": [note["gradients"] for note in model.forwards],
+                "products": sorted({product["dtype"] for product in ran}),
+                "unchanged": flat(model) == weights,
+            }
+        )
     empty = []
     for training in (True, False):
         model.train(training)

@@ -18,6 +18,7 @@ def follow(
     sizes: Sequence[int],
     epochs: int,
     rate: float | None,
+    skipped: int | None = None,
 ) -> tuple[Array, list[float]]:
     """Train the autoencoder on batches of these sizes.
 
@@ -27,6 +28,7 @@ def follow(
         sizes: of the batches.
         epochs: how often to go through them.
         rate: of SGD; None: Adam with its defaults.
+        skipped: the batch whose step is skipped in each epoch.
 
     Returns:
         All weights afterwards, in one row, and the mean loss over the samples of each epoch.
@@ -36,13 +38,16 @@ def follow(
     adam = {name: Adam() for name in now}
     losses = []
     for _ in range(epochs):
-        total = 0.0
-        for batch in np.split(pixels, np.cumsum(sizes)[:-1]):
+        total, samples = 0.0, 0
+        for place, batch in enumerate(np.split(pixels, np.cumsum(sizes)[:-1])):
+            if place == skipped:
+                continue
+            samples += len(batch)
             loss, gradients = _loss(now, batch)
             total += loss * len(batch)
             for name, gradient in gradients.items():
                 now[name] = now[name] - (adam[name].step(gradient) if rate is None else rate * gradient)
-        losses.append(total / len(pixels))
+        losses.append(total / samples)
     return np.concatenate([value.ravel() for value in now.values()]), losses
 
 

@@ -57,7 +57,9 @@ class Regression:
 
     def follow(self, run: Run) -> Truth:
         """Do the run's steps, each with the mean over all samples of its window; a window that overflows does none."""
-        weight, rate = self.start, run["rate"]
+        weight, rate, factor = self.start, run["rate"], run.get("factor", 1.0)
+        limit = run.get("max_grad_norm")
+        velocity = np.zeros_like(weight)
         losses: list[float | None] = []
         weights = [weight]
         for _ in range(run.get("epochs", 1)):
@@ -66,9 +68,14 @@ class Regression:
                 if part.overflows:
                     continue
                 count = part.where.stop - part.where.start
-                total += 0.5 * float((self.difference(weight, part.where) ** 2).sum())
+                total += factor * 0.5 * float((self.difference(weight, part.where) ** 2).sum())
                 samples += count
-                weight = weight - rate * self.gradient(weight, part.where)
+                gradient = factor * self.gradient(weight, part.where)
+                norm = float(np.linalg.norm(gradient))
+                if limit is not None and norm > limit:
+                    gradient = gradient * (limit / norm)
+                velocity = run.get("momentum", 0.0) * velocity + gradient
+                weight = weight - rate * velocity
                 rate *= run.get("decay", 1.0)
                 weights.append(weight)
             losses.append(total / samples if samples else None)

@@ -117,9 +117,7 @@ def profile_training_memory(
         trainer.fit_one_step()
     finally:
         trainer.close()
-    return MemoryProfile(
-        device=place.type, dtype={2: "float16", 4: "float32"}[dtype.itemsize], stages=tuple(monitor.readings)
-    )
+    return MemoryProfile(device=place.type, dtype=str(dtype).partition(".")[2], stages=tuple(monitor.readings))
 
 
 def compare_precisions(create_model=default_model, create_batch=default_batch, *, device="cuda"):

@@ -55,6 +55,7 @@ def profile_operations(
     insist_at_least(1, steps=steps)
     insist_at_least(0, warmup=warmup)
     on_cpu, wait = kind_of(device) == "cpu", waiter(device)
+    wait()  # without a warm-up nobody else does
     with torch.profiler.profile(
         activities=[ProfilerActivity.CPU, *([] if on_cpu else [ProfilerActivity.CUDA])],
         schedule=torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1),

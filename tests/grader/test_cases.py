@@ -1,0 +1,37 @@
+"""Rows of cases that are to have each value within one grading."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gradebox.fresh import Fresh
+from grader.shared.cases import every_value, one_and_its_opposite
+
+DIMENSIONS = {"dtype": ("a", "b", "c", "d", "e"), "window": (1, 2, 3), "clipped": (False, True), "none": (None, 0)}
+
+
+@pytest.mark.parametrize("seed", [0, 7, 19, 123_456_789])
+def test_each_value_is_in_a_row_of_each_grading(seed: int) -> None:
+    rows = every_value(Fresh(seed, "lab1.some.check"), DIMENSIONS, 2)
+    assert {name: {row[name] for row in rows} for name in DIMENSIONS} == {k: set(v) for k, v in DIMENSIONS.items()}
+
+
+def test_no_row_has_what_cannot_be_together() -> None:
+    rows = every_value(
+        Fresh(3, "lab1.some.check"), DIMENSIONS, 4, lambda row: not (row["dtype"] == "a" and row["clipped"])
+    )
+    assert all(not row["clipped"] for row in rows if row["dtype"] == "a")
+    assert {row["dtype"] for row in rows} == set(DIMENSIONS["dtype"])
+
+
+def test_two_opposite_rows_have_each_value_once_and_ten_gradings_each_pair() -> None:
+    names = dict.fromkeys("wxyz", (False, True))
+    seen: set[tuple[tuple[str, bool], ...]] = set()
+    for seed in range(10):
+        one, other = one_and_its_opposite(Fresh(seed, "lab1.some.check"), names)
+        assert all(one[name] is not other[name] for name in names)
+        for row in (one, other):
+            seen |= set(itertools.combinations(row.items(), 2))
+    assert len(seen) == 6 * 4
