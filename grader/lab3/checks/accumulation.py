@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab3.truth.training import Array, class_loss, half_squares, require_equal_replicas, require_moved_alike
 
-RTOL = 1e-6
-"""Of the weights: sums in another order differ by 1e-15, a window weighed wrongly by 1e-3 and more."""
+RTOL = {"float64": 1e-6, "float32": 2e-5}
+"""Of weights and losses: sums in another order differ by 1e-15 and 1e-6, a window weighed wrongly by 1e-3 and more."""
 EXTRA_BYTES_SHARE, EXTRA_BYTES = 0.1, 1024
 """What may be exchanged beside gradients. Right solutions: 16 bytes a step, and 8 % where frozen parameters take part;
 one exchange too many: the model again, 3,800 bytes and more."""
@@ -39,28 +40,23 @@ class Pass:
     rate: float
     momentum: float = 0.0
     tokens: bool = False
-    defaults: bool = False
-    """Whether neither optimizer nor criterion is given."""
+    default_optimizer: bool = False
+    """Whether none is given."""
+    default_criterion: bool = False
     stale: float = 0.0
-    """What gradients are beforehand."""
+    """What gradients are beforehand; 0: None."""
+    kind: str = "cpu"
+    """Of the device that the model is on; the batches are on the CPU."""
+    dtype: str = "float64"
+    frozen: bool = True
+    """Whether the model has a parameter that needs no gradient."""
+    as_list: bool = False
+    """Whether the batches are a list."""
 
     def run(self, submission: Submission, **options: Any) -> list[Seen]:
         """What the probe saw on each rank."""
-        return submission.rank_probe(
-            "lab3.accumulation.accumulate",
-            len(self.sizes),
-            **{"device": "cpu", **options},
-            weight=self.weight,
-            inputs=self.inputs,
-            targets=self.targets,
-            sizes=self.sizes,
-            steps=self.steps,
-            rate=self.rate,
-            momentum=self.momentum,
-            tokens=self.tokens,
-            defaults=self.defaults,
-            stale=self.stale,
-        )
+        (seen,) = run([self], submission, **options)
+        return seen
 
     def windows(self) -> list[list[int]]:
         """The samples behind each optimizer step."""
@@ -103,14 +99,34 @@ class Pass:
             require_equal(
                 each.result["micro_batches"], len(self.sizes[0]), what=f"{what}: micro_batches on rank {rank}"
             )
+            rtol = RTOL[self.dtype]
             require_arrays_close(
-                each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}: weights of rank {rank}", hint=hint
+                each.weight, expected, rtol=rtol, atol=rtol * scale, what=f"{what}: weights of rank {rank}", hint=hint
             )
             losses_told = numbers(each.result["losses"], len(losses), f"{what}: losses on rank {rank}", hint)
             for step, (told, loss) in enumerate(zip(losses_told, losses, strict=True)):
-                require_close(told, loss, relative=RTOL, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
+                require_close(told, loss, relative=rtol, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
             require_equal(each.modes, [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
             require(bool((each.frozen == 1).all()), f"{what}: a parameter without a gradient (frozen) was changed")
+
+    def require_counted(self, seen: list[Seen], what: str) -> None:
+        """Fail unless each step told what it is the mean over."""
+        _, _, counts = self.follow()
+        unit = "tokens" if self.tokens else "samples"
+        for rank, each in enumerate(seen):
+            require_equal(
+                each.result["effective_batch_sizes"],
+                counts,
+                what=f"{what}: effective_batch_sizes in {unit} on rank {rank} of {len(seen)}",
+                hint="what each optimizer step is the mean over: all batches of its window, on all ranks",
+            )
+
+
+def run(passes: Sequence[Pass], submission: Submission, *, device: str = "cpu") -> list[list[Seen]]:
+    """What the probe saw on each rank in each of these passes, which are asked in one request."""
+    given = [{field.name: getattr(each, field.name) for field in fields(each)} for each in passes]
+    ranks = submission.rank_probe("lab3.accumulation.accumulate", len(passes[0].sizes), device=device, passes=given)
+    return [[Seen(rank.whole("passes")[index], {}) for rank in ranks] for index in range(len(passes))]
 
 
 def regression(fresh: Fresh, sizes: list[list[int]], steps: int, *, momentum: float = 0.0) -> Pass:
@@ -149,6 +165,9 @@ def texts(fresh: Fresh) -> Pass:
         steps=2,
         rate=fresh.uniform(0.2, 0.4),
         tokens=True,
+        dtype="float32",
+        frozen=False,
+        as_list=True,
     )
 
 
@@ -168,7 +187,93 @@ def labels(fresh: Fresh) -> Pass:
         sizes=sizes,
         steps=fresh.integer(1, 2),
         rate=DEFAULT_RATE,
-        defaults=True,
+        default_optimizer=True,
+        default_criterion=True,
+    )
+
+
+_SHAPES = {"one batch": (2, 1), "divides": (4, 2), "short last": (5, 3), "longer than the epoch": (2, 5)}
+"""Batches of each rank, and of a window."""
+_SIZES = ("one sample each", "equal", "unequal", "unequal")
+_MIXED: dict[str, Sequence[Any]] = {
+    "place": ("2 ranks", "alone", "alone on a GPU"),
+    "targets": ("numbers", "classes", "tokens"),
+    "ignored": ("none", "some"),
+    "momentum": (False, True),
+    "default_optimizer": (False, True),
+    "default_criterion": (False, True),
+    "dtype": ("float64", "float32"),
+    "frozen": (False, True),
+    "stale": (False, True),
+    "as_list": (False, True),
+}
+"""What the passes of `mixed` differ in, besides windows and sizes of batches."""
+
+
+def _can_be(row: Mapping[str, Any]) -> bool:
+    """Numbers have no classes, cross entropy wants them in the second dimension, and the default is plain SGD."""
+    return (
+        (row["targets"] != "numbers" or (row["ignored"] == "none" and not row["default_criterion"]))
+        and (row["targets"] != "tokens" or not row["default_criterion"])
+        and not (row["default_optimizer"] and row["momentum"])
+    )
+
+
+def mixed(fresh: Fresh) -> list[tuple[str, Pass]]:
+    """A pass for each kind of window, in which all else that passes differ in comes together; and what it is."""
+    rows = [
+        {"window": window, **fresh.shared(f"lab3.mixed.{window}").cases(_MIXED, 1, _can_be)[0]} for window in _SHAPES
+    ]
+    sizes = fresh.shuffled(_SIZES)
+    # A batch counts at least one target: where some are ignored it cannot have a single sample with one.
+    while any(
+        size == "one sample each" and row["ignored"] == "some" and row["targets"] == "classes"
+        for row, size in zip(rows, sizes, strict=True)
+    ):
+        if all(row["ignored"] == "some" and row["targets"] == "classes" for row in rows):
+            rows[0]["ignored"] = "none"
+        sizes = fresh.shuffled(_SIZES)
+    passes = []
+    for row, size in zip(rows, sizes, strict=True):
+        what = ", ".join(f"{name}={value}" for name, value in row.items())
+        passes.append((what, _mixed(fresh, {**row, "sizes": size})))
+    return passes
+
+
+def _mixed(fresh: Fresh, row: Mapping[str, Any]) -> Pass:
+    ranks = 2 if row["place"] == "2 ranks" else 1
+    batches, steps = _SHAPES[row["window"]]
+    equal = {"one sample each": 1, "equal": 4}.get(row["sizes"])
+    sizes = [[equal] * batches if equal else fresh.shuffled([2, 3, 4, 6, 7])[:batches] for _ in range(ranks)]
+    samples, features, outputs = sum(map(sum, sizes)), fresh.odd(5, 9), fresh.odd(3, 7)
+    length = fresh.integer(4, 6)
+    shape = (samples, length) if row["targets"] == "tokens" else (samples,)
+    targets: NDArray[Any] = fresh.normal(samples, outputs)
+    if row["targets"] != "numbers":
+        targets = fresh.rng.integers(0, outputs, shape)
+        if row["ignored"] == "some":
+            firsts = np.cumsum([0, *(size for rank in sizes for size in rank)])[:-1]
+            for place in range(samples):
+                if row["targets"] == "tokens":
+                    targets[place, fresh.integer(1, length - 1) :] = IGNORED
+                elif place not in firsts and (place - 1 in firsts or fresh.integer(0, 2) == 0):
+                    targets[place] = IGNORED
+    return Pass(
+        weight=fresh.normal(outputs, features + 1) / np.float32(features**0.5),
+        inputs=fresh.normal(*shape, features),
+        targets=targets,
+        sizes=sizes,
+        steps=steps,
+        rate=DEFAULT_RATE if row["default_optimizer"] else fresh.uniform(0.1, 0.2),
+        momentum=fresh.uniform(0.5, 0.9) if row["momentum"] else 0.0,
+        tokens=row["targets"] == "tokens",
+        default_optimizer=row["default_optimizer"],
+        default_criterion=row["default_criterion"],
+        stale=fresh.uniform(0.5, 1.5) if row["stale"] else 0.0,
+        kind="cuda" if row["place"] == "alone on a GPU" else "cpu",
+        dtype=row["dtype"],
+        frozen=row["frozen"],
+        as_list=row["as_list"],
     )
 
 
@@ -178,15 +283,36 @@ def short_tail(fresh: Fresh) -> Pass:
     return regression(fresh, [[8] * 9 + [5], [8] * 9 + [5]], 4, momentum=fresh.uniform(0.5, 0.9))
 
 
+def uneven(submission: Submission, fresh: Fresh) -> list[tuple[Pass, str, list[Seen]]]:
+    """Passes over batches that count differently, what they are, and what was seen: two requests in a grading."""
+    fresh = fresh.shared("lab3.uneven counts")
+    sizes = [[fresh.integer(1, 9) for _ in range(6)] for _ in range(2)]
+    few = labels(fresh)
+    asked = [
+        (regression(fresh, sizes, 3), f"batches of {sizes} on 2 ranks, windows of 3"),
+        (few, f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}, nothing else given"),
+    ]
+    gpu = submission.device.name != "cpu"
+    for what, given in mixed(fresh):
+        one = given if gpu else replace(given, kind="cpu")
+        asked.append((one, f"batches of {one.sizes}, windows of {one.steps} ({what})"))
+    found = []
+    for ranks, device in ((2, "cpu"), (1, submission.device.name)):
+        passes = [(given, what) for given, what in asked if len(given.sizes) == ranks]
+        told = run([given for given, _ in passes], submission, device=device)
+        found += [(given, what, seen) for (given, what), seen in zip(passes, told, strict=True)]
+    return found
+
+
 @criterion("lab3.accumulation")
 class TestAccumulation:
     def test_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
         """Trains as one large batch would."""
-        alone = regression(fresh, [[8] * 8], 4)
         hint = "each batch weighs as much as its share of the window; zero_grad() and step() once per window"
         # One process may have a GPU; the batches are not there.
         gpu = submission.device.name != "cpu"
-        seen = alone.run(submission, **({"device": submission.device.name, "kind": "cuda"} if gpu else {}))
+        alone = replace(regression(fresh, [[8] * 8], 4), kind="cuda" if gpu else "cpu")
+        seen = alone.run(submission, device=submission.device.name)
         alone.require_right(seen, "4 batches of 8 against one of 32, one process", hint)
         for count, refused in seen[0].refused.items():
             require(refused, f"train_with_accumulation(model, train_loader, {count}) raised no ValueError")
@@ -204,13 +330,10 @@ class TestAccumulation:
     @requires("equals_one_large_batch")
     def test_uneven_counts(self, submission: Submission, fresh: Fresh) -> None:
         """Weighs batches of different sizes right."""
-        fresh_sizes = [[fresh.integer(1, 9) for _ in range(6)] for _ in range(2)]
-        given = regression(fresh, fresh_sizes, 3)
         hint = "a mean of means weighs a small batch too much: weigh by the counts of the whole window, on all ranks"
-        given.require_right(given.run(submission), f"batches of {fresh_sizes} on 2 ranks, windows of 3", hint)
-        few = labels(fresh)
-        what = f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}, nothing else given"
-        few.require_right(few.run(submission), what, hint + "; SGD(lr=0.1) and cross entropy are the defaults")
+        for given, what, seen in uneven(submission, fresh):
+            defaults = "; SGD(lr=0.1) and cross entropy are the defaults" if given.default_optimizer else ""
+            given.require_right(seen, what, hint + defaults)
         words = texts(fresh)
         words.require_right(words.run(submission), "texts of different length on 2 ranks", hint + " (count_targets)")
 
@@ -242,16 +365,7 @@ class TestAccumulation:
 
     def test_effective_batch_size_reported(self, submission: Submission, fresh: Fresh) -> None:
         """Reports the effective batch sizes."""
-        for given, unit in (
-            (whole_windows(fresh), "samples"),
-            (short_tail(fresh), "samples"),
-            (texts(fresh), "tokens"),
-        ):
-            _, _, counts = given.follow()
-            for rank, each in enumerate(given.run(submission)):
-                require_equal(
-                    each.result["effective_batch_sizes"],
-                    counts,
-                    what=f"effective_batch_sizes in {unit} on rank {rank} of 2",
-                    hint="what each optimizer step is the mean over: all batches of its window, on all ranks",
-                )
+        for given in (whole_windows(fresh), short_tail(fresh), texts(fresh)):
+            given.require_counted(given.run(submission), "on 2 ranks")
+        for given, what, seen in uneven(submission, fresh):
+            given.require_counted(seen, what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,25 @@ def network(fresh: Fresh, name: str) -> dict[str, Any]:
     }
 
 
+_EITHER: dict[str, Sequence[bool]] = dict.fromkeys(("path_object", "adam", "frozen"), (False, True))
+"""What saved models differ in: of the two of a grading one is always what the other is not."""
+_Kind = dict[str, Any]
+
+
+def kind_of(fresh: Fresh, *, replicated: bool) -> _Kind:
+    """How the path is given, and of what sort optimizer and model are."""
+    (row,) = fresh.shared("lab3.saved").cases(_EITHER, 1)
+    return {name: value == replicated for name, value in row.items()}
+
+
 def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[list[Seen], int]:
     """What two ranks saw when they saved, and the number of the epoch."""
     epoch = fresh.shared("lab3.save").integer(3, 30)
     case = network(fresh, "lab3.save")
     rate = fresh.shared("lab3.rate").uniform(0.01, 0.02)
+    kind = kind_of(fresh, replicated=replicated)
     seen = submission.rank_probe(
-        "lab3.checkpoints.save", 2, device="cpu", **case, epoch=epoch, rate=rate, replicated=replicated
+        "lab3.checkpoints.save", 2, device="cpu", **case, **kind, epoch=epoch, rate=rate, replicated=replicated
     )
     return seen, epoch
 
@@ -110,15 +123,25 @@ class TestCheckpointing:
         """Loads into models with and without DDP."""
         for replicated in (True, False):
             (source, _), epoch = saved(submission, fresh, replicated=replicated)
-            for ranks, wrapped in ((1, False), (3, True)):
+            kind = kind_of(fresh, replicated=replicated)
+            paths = fresh.shuffled([True, False])
+            for (ranks, wrapped), path_object in zip(((1, False), (3, True)), paths, strict=True):
                 was = "from DistributedDataParallel" if replicated else "from a plain module"
                 into = f"into DistributedDataParallel on {ranks} ranks" if wrapped else "into a plain module"
-                what = f"saved {was} on 2 ranks, loaded {into}"
-                self._require_loaded(submission, fresh, source, epoch, ranks, wrapped, what)
+                what = f"saved {was} on 2 ranks, loaded {into}" + ", one layer frozen" * kind["frozen"]
+                own = {**kind, "path_object": path_object}
+                self._require_loaded(submission, fresh, source, epoch, ranks, wrapped, own, what)
 
     @staticmethod
     def _require_loaded(
-        submission: Submission, fresh: Fresh, source: Seen, epoch: int, ranks: int, wrapped: bool, what: str
+        submission: Submission,
+        fresh: Fresh,
+        source: Seen,
+        epoch: int,
+        ranks: int,
+        wrapped: bool,
+        kind: _Kind,
+        what: str,
     ) -> None:
         loaded = submission.rank_probe(
             "lab3.checkpoints.load",
@@ -126,15 +149,17 @@ class TestCheckpointing:
             device="cpu",
             content=source.content,
             **network(fresh, "lab3.load"),
+            **kind,
             replicated=wrapped,
         )
+        names = {**_NAMES, "momentum": "averages of Adam"} if kind["adam"] else _NAMES
         for rank, each in enumerate(loaded):
             for name in ("parameters", "buffer", "count", "momentum", "rates"):
                 require_arrays_close(
                     each[name],
                     source[name],
                     rtol=0,
-                    what=f"{what}, rank {rank}: {_NAMES.get(name, name)}",
+                    what=f"{what}, rank {rank}: {names.get(name, name)}",
                     hint="the optimizer's state belongs to the checkpoint as well: state_dict() has all of it"
                     if name in ("momentum", "rates")
                     else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
@@ -170,9 +195,16 @@ class TestCheckpointing:
         targets = np.float32(3) * (inputs @ fresh.normal(features, outputs)) + fresh.normal(samples, outputs)
         data: dict[str, Any] = {"inputs": inputs, "targets": targets, "arguments": arguments, "device": "cpu"}
         weights = fresh.normal(4, outputs, features)
+        path_objects = [False, *fresh.shuffled([True, False]), fresh.integer(0, 1) == 1]
         whole_runs, stopped_runs = (
             submission.rank_probe(
-                "lab3.checkpoints.resume", 2, weights=weights, until=[until], checkpointed=checkpointed, **data
+                "lab3.checkpoints.resume",
+                2,
+                weights=weights,
+                until=[until],
+                checkpointed=checkpointed,
+                path_objects=path_objects[:1],
+                **data,
             )
             for until, checkpointed in ((epochs, False), (stop, True))
         )
@@ -182,6 +214,7 @@ class TestCheckpointing:
             weights=weights[1:],
             until=[epochs, epochs, stop],
             checkpointed=True,
+            path_objects=path_objects[1:],
             content=np.asarray(stopped_runs[0].content),
             **data,
         )

@@ -5,6 +5,7 @@ Ranks of a virtual machine share one virtual time, so the truth about a step is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gradebox.assertions import (
@@ -26,6 +27,7 @@ from grader.lab3.truth.steps import point, profile, split, tied_profiles, uneven
 from grader.shared.programs import picture_and_json
 
 PROGRAM = "lab3_distributed.scaling_analysis"
+KINDS = ("strong", "weak")
 TRUTH_TOLERANCE = 0.05
 """Of a step, simulated: styles that are right differ by less than 1 %, a step without exchange by 34 to 48 %."""
 
@@ -58,6 +60,12 @@ def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, floa
     return [made[index] for index in order], ratios
 
 
+_LOSSES: dict[str, Sequence[Any]] = {
+    "name": ("communication", "data", "imbalance", "compute"),
+    "threshold": (None, 0.1, 0.3),
+    "ranks": (1, 2, 5),
+}
+"""What names a bottleneck: the largest loss, if any, the limit, and the number of ranks."""
 Steps = list[Seen]
 
 
@@ -184,6 +192,14 @@ class TestScaling:
             profiles.append(profile(fresh, ranks=3, **shares))
             wanted.append(culprit if least < 0.12 else "compute")
             thresholds.append(least)
+        for row in fresh.cases(_LOSSES, 3, lambda row: row["ranks"] > 1 or row["name"] != "imbalance"):
+            name, least = row["name"], row["threshold"]
+            # A loss of 0.24 is above the default limit of 0.2, and above or below one that is given.
+            shares = dict.fromkeys(names[:3], 0.03) | ({name: 0.24} if name != "compute" else {})
+            shares |= {"imbalance": 0.0} if row["ranks"] == 1 else {}
+            profiles.append(profile(fresh, ranks=row["ranks"], **shares))
+            wanted.append("compute" if least == 0.3 else name)
+            thresholds.append(least)
         for given, limit, name in fresh.shuffled(tied_profiles(fresh)):
             profiles.append(given)
             wanted.append(name)
@@ -197,7 +213,7 @@ class TestScaling:
 
     def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures the true seconds of a step."""
-        for ranks, kind in ((2, "strong"), (4, "weak")):
+        for ranks, kind in zip((2, 4), fresh.shuffled(KINDS), strict=True):
             measured, truth = steps(submission, fresh, ranks, kind, uneven=False)
             for rank, (seen, real) in enumerate(zip(measured, truth, strict=True)):
                 told, what = seen.point, f"measure_rank() on rank {rank} of {ranks}, {kind} (simulated)"
@@ -245,7 +261,7 @@ class TestScaling:
     @requires("step_seconds_equal_truth")
     def test_profile_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Splits a step into its true parts."""
-        for ranks, kind in ((2, "weak"), (1, "strong")):
+        for ranks, kind in zip((2, 1), fresh.shuffled(KINDS), strict=True):
             self._require_profile(*steps(submission, fresh, ranks, kind, uneven=True))
 
     @staticmethod
@@ -291,20 +307,25 @@ class TestScaling:
         sizes = [row["batch_size"] for row in sorted(rows, key=lambda row: (row["kind"], row["world_size"]))]
         require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
         sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(3, 4)
-        asked: dict[str, Any] = {"world_sizes": sizes, "kind": "weak", "batch_size": batch, "steps": steps}
-        calls = [{**asked, "device": "cuda"}, {**asked, "device": "cpu", "world_sizes": [1], "steps": 1}]
-        many, few = submission.probe("lab3.scaling.several", device="cpu", asked=calls).seen
-        for call, told in zip(calls, (many["points"], few["points"]), strict=True):
+        many, few = fresh.shuffled(KINDS)
+        asked: dict[str, Any] = {"world_sizes": sizes, "kind": many, "batch_size": batch, "steps": steps}
+        calls = [{**asked, "device": "cuda"}, {**asked, "device": "cpu", "kind": few, "world_sizes": [1], "steps": 1}]
+        whole, short = submission.probe("lab3.scaling.several", device="cpu", asked=calls).seen
+        for call, told in zip(calls, (whole["points"], short["points"]), strict=True):
             require_equal(
                 [(point["world_size"], point["kind"], point["batch_size"], point["device"]) for point in told],
-                [(size, "weak", size * batch, call["device"]) for size in call["world_sizes"]],
+                [
+                    (size, call["kind"], size * batch if call["kind"] == "weak" else batch, call["device"])
+                    for size in call["world_sizes"]
+                ],
                 what=f"world_size, kind, batch_size and device that measure_scaling({call['world_sizes']}, "
-                f"kind='weak', batch_size={batch}, device={call['device']!r}) told",
+                f"kind={call['kind']!r}, batch_size={batch}, device={call['device']!r}) told",
                 hint="one point for each number of processes, in the order in which they are given",
             )
         require(
-            many["calls"]["1"] > few["calls"]["1"],
-            f"measure_scaling(..., steps={steps}) calls its model as often as with steps=1: {many['calls']['1']} times",
+            whole["calls"]["1"] > short["calls"]["1"],
+            f"measure_scaling(..., steps={steps}) calls its model as often as with steps=1: "
+            f"{whole['calls']['1']} times",
             "it hands on all that measure_rank is told: kind, batch_size, device and steps",
         )
 

@@ -12,7 +12,7 @@ from gradebox.fresh import Fresh
 from gradebox.sandbox import Limits
 from gradebox.submission import Seen, Submission
 from grader.lab3.truth.draws import require_own_draws
-from grader.lab3.truth.evaluation import evaluation, require_counted, require_divided
+from grader.lab3.truth.evaluation import evaluations, require_counted, require_divided
 from grader.lab3.truth.reported import require_batches, require_patience, require_said, require_told
 from grader.lab3.truth.training import (
     debugging_case,
@@ -31,6 +31,8 @@ from grader.shared.programs import picture_and_json
 SHARES = "a DistributedSampler with this rank's number gives it its own share of every epoch"
 PORT = "task 3.5: not setup is at fault, but where train_two_heads tells it to meet; another job listens there"
 PROGRAM = "lab3_distributed.ddp_training"
+_WAYS = ("file", "tcp", "environment")
+"""How ranks meet."""
 DIGITS = 1438
 """Training images, of which each rank takes half in an epoch."""
 _LEAST_CHILDREN_SECONDS = 0.01
@@ -43,7 +45,15 @@ COLD = Limits(wall_seconds=180.0)
 class TestSetup:
     def test_joins_and_leaves(self, submission: Submission, fresh: Fresh) -> None:
         """Joins the process group and leaves it."""
-        cases = [{"way": way, "device": "cpu"} for way in fresh.shuffled(["file", "tcp", "environment"])]
+        cases = [
+            {"way": way, **({} if local is None else {"local": local}), "device": device}
+            for way, local, device in zip(
+                fresh.shuffled(_WAYS),
+                fresh.shuffled([None, None, [1, 0]]),
+                fresh.shuffled(["cpu", "cpu", None]),
+                strict=True,
+            )
+        ]
         patience = fresh.uniform(2.0, 3.0)
         seen = self._require_joined(submission, "cpu", cases, patience=patience)
         for each in seen:
@@ -67,12 +77,14 @@ class TestSetup:
         cases: list[dict[str, Any]] = [{"way": "file", "device": "cuda"}]
         cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
         if submission.device.simulated:
-            cases.append({"device": "cuda", "gpus": 1})
+            cases.append({"device": "cuda", "gpus": 1, **fresh.shuffled([{}, swapped])[0]})
             cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
-        cases = [{"way": "file", **case} for case in cases]
+        cases = [{"way": way, **case} for way, case in zip(fresh.shuffled([*_WAYS, *_WAYS]), cases, strict=False)]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if submission.device.simulated:  # in turn: 0, 1, and 0 again
-            self._require_joined(submission, submission.device.name, [{"way": "file", "device": "cuda", "gpus": 2}], 3)
+            asked, local = fresh.shuffled(["cuda", None])[0], fresh.shuffled([{}, {"local": [2, 0, 1]}])[0]
+            few = {"way": fresh.shuffled(_WAYS)[0], "device": asked, "gpus": 2, **local}
+            self._require_joined(submission, submission.device.name, [few], 3)
         if first.gpus:
             self._require_trained_there(submission, fresh, first.gpus)
 
@@ -127,7 +139,8 @@ class TestSetup:
         given = even_case(fresh)
         seen = given.train(submission)
         hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
-        require_equal_replicas(seen, what="train() on 2 ranks", hint=hint, names=("weight", "shift"))
+        names = ("weight", "shift")
+        require_equal_replicas(seen, what="train() on 2 ranks", hint=hint, names=names, rtol=given.rtol)
         shift = np.asarray(given.shifts[0], dtype=np.float64)
         require_arrays_close(seen[0].shift, shift, rtol=1e-6, what="train() on 2 ranks: rank 0's buffer", hint=hint)
         require_exchanged(seen, what="train() on 2 ranks")
@@ -145,6 +158,7 @@ class TestSetup:
             expected,
             what=f"train() on 2 ranks, {len(steps_of(seen))} steps of SGD from rank 0's weights",
             hint="each step follows the mean gradient over the batches of all ranks, with the learning rate given",
+            rtol=given.rtol,
         )
 
     @requires("gradients_equal_full_batch")
@@ -205,30 +219,35 @@ class TestSetup:
 
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
         """Evaluates each sample once."""
-        batch = fresh.integer(2, 3)
-        for ranks, samples in ((2, fresh.shuffled([9, 13, 17])[0]), (3, fresh.shuffled([1, 2])[0])):
-            given = evaluation(fresh, ranks, samples)
-            right = given.pop("right")
-            seen = submission.rank_probe("lab3.training.evaluate", ranks, device="cpu", batch_size=batch, **given)
-            what = f"evaluate() of {samples} samples"
-            for call, model in enumerate(("a replicated", "a plain")):
-                those = f"{what} by {model} model on {ranks} ranks"
-                require_counted([each.together[call] for each in seen], right, those)
-                require_divided([each.together[call] for each in seen], samples, batch, those)
-            for rank, each in enumerate(seen):
-                require_counted([each.alone], right[rank : rank + 1], f"{what} without a process group")
-                for calls in (*each.together, each.alone):
-                    require(
-                        calls["quiet"],
-                        f"{what}: a forward pass was not in evaluation mode, or with gradients",
-                        "model.eval(), which reaches every part, and torch.no_grad() around the loop",
-                    )
-                    require(
-                        calls["modes_kept"],
-                        f"{what}: afterwards a part of the model was in another mode than before",
-                        "note the mode of each of model.modules(), and put it back: train() changes them all",
-                    )
+        for ranks, cases in evaluations(fresh).items():
+            rights = [case.pop("right") for case in cases]
+            seen = submission.rank_probe("lab3.training.evaluate", ranks, device="cpu", cases=cases)
+            for index, (case, right) in enumerate(zip(cases, rights, strict=True)):
+                self._require_evaluated([each.cases[index] for each in seen], right, case["batch_size"])
+            for each in seen:
                 require(each.refused, "evaluate() of no samples raised no ValueError")
+
+    @staticmethod
+    def _require_evaluated(seen: list[Any], right: Any, batch: int) -> None:
+        samples = right.shape[1]
+        what = f"evaluate() of {samples} samples, batch_size={batch}"
+        for call, model in enumerate(("a replicated", "a plain")):
+            those = f"{what} by {model} model on {len(seen)} ranks"
+            require_counted([each["together"][call] for each in seen], right, those)
+            require_divided([each["together"][call] for each in seen], samples, batch, those)
+        for rank, each in enumerate(seen):
+            require_counted([each["alone"]], right[rank : rank + 1], f"{what} without a process group")
+            for calls in (*each["together"], each["alone"]):
+                require(
+                    calls["quiet"],
+                    f"{what}: a forward pass was not in evaluation mode, or with gradients",
+                    "model.eval(), which reaches every part, and torch.no_grad() around the loop",
+                )
+                require(
+                    calls["modes_kept"],
+                    f"{what}: afterwards a part of the model was in another mode than before",
+                    "note the mode of each of model.modules(), and put it back: train() changes them all",
+                )
 
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
         """Ends on all ranks when one of them fails."""

@@ -35,15 +35,20 @@ class _Batches:
 
 
 class _Linear(nn.Module):
-    """A linear layer with a bias in float64, behind a frozen scale of ones; notes in which mode it is called."""
+    """A linear layer with a bias, behind a scale of ones: a `frozen` parameter, or a buffer. Notes in which mode it is
+    called."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype, *, frozen: bool) -> None:
         super().__init__()
         features = weight.shape[1] - 1
-        self.scale = nn.Parameter(torch.ones(features, dtype=torch.float64), requires_grad=False)
-        self.linear = nn.Linear(features, weight.shape[0], dtype=torch.float64)
-        self.linear.weight.data = weight[:, :-1].double().clone()
-        self.linear.bias.data = weight[:, -1].double().clone()
+        scale = torch.ones(features, dtype=dtype)
+        if frozen:
+            self.scale = nn.Parameter(scale, requires_grad=False)
+        else:
+            self.register_buffer("scale", scale)
+        self.linear = nn.Linear(features, weight.shape[0], dtype=dtype)
+        self.linear.weight.data = weight[:, :-1].to(dtype).clone()
+        self.linear.bias.data = weight[:, -1].to(dtype).clone()
         self.modes: set[bool] = set()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +61,24 @@ class _Linear(nn.Module):
         return torch.cat([self.linear.weight, self.linear.bias.unsqueeze(1)], dim=1).detach().cpu()
 
 
-def accumulate(
+def accumulate(student: Any, *, passes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`train_with_accumulation` on this rank's batches, once for each of `passes`.
+
+    A pass has the batches of each rank (`sizes[rank]`, the ranks' samples one after the other) and a linear model in
+    `dtype` on a device of this `kind`, a part of which may be `frozen`: half squared distances, or a classifier whose
+    targets may be -100: of samples, or with `tokens` of each token [samples, length, features]. With
+    `default_optimizer` and `default_criterion` these are not given. Gradients have the value `stale` beforehand, None
+    where that is 0, and the model is in evaluation mode. Batches come as a `list`, or as what has a length and no
+    index. One process alone works without a process group.
+    """
+    torch.set_num_threads(1)
+    if student.ranks == 1:
+        return {"passes": [_pass(student, **each) for each in passes]}
+    with group(student):
+        return {"passes": [_pass(student, **each) for each in passes]}
+
+
+def _pass(
     student: Any,
     *,
     weight: Tensor,
@@ -66,55 +88,49 @@ def accumulate(
     steps: int,
     rate: float,
     momentum: float,
-    tokens: bool = False,
-    defaults: bool = False,
-    kind: str = "cpu",
-    stale: float = 0.0,
+    tokens: bool,
+    default_optimizer: bool,
+    default_criterion: bool,
+    kind: str,
+    dtype: str,
+    frozen: bool,
+    stale: float,
+    as_list: bool,
 ) -> dict[str, Any]:
-    """`train_with_accumulation` on this rank's batches (`sizes[rank]`, the ranks' samples one after the other).
-
-    A linear model in float64 on a device of this `kind`: half squared distances, or with `tokens` a classifier of each
-    token [samples, length, features] whose targets may be -100. With `defaults` neither optimizer nor criterion is
-    given. Gradients have the value `stale` beforehand, and the model is in evaluation mode. One process alone works
-    without a process group.
-    """
-    torch.set_num_threads(1)
     run = student.module(DDP).train_with_accumulation
-    model = _Linear(weight).to(kind)
+    own_dtype = getattr(torch, dtype)
+    model = _Linear(weight, own_dtype, frozen=frozen).to(kind)
     start = sum(sum(rank) for rank in sizes[: student.rank])
     own = list(sizes[student.rank])
     part = slice(start, start + sum(own))
-    wanted = targets[part] if targets.dtype == torch.int64 else targets[part].double()
-    loader = _Batches(list(zip(inputs[part].double().split(own), wanted.split(own), strict=True)))
+    classes = targets.dtype == torch.int64
+    wanted = targets[part] if classes else targets[part].to(own_dtype)
+    batches = list(zip(inputs[part].to(own_dtype).split(own), wanted.split(own), strict=True))
+    loader = batches if as_list else _Batches(batches)
     for parameter in model.linear.parameters():
-        parameter.grad = torch.full_like(parameter, stale)
+        parameter.grad = torch.full_like(parameter, stale) if stale else None
     options: dict[str, Any] = {}
-    if not defaults:
+    if not default_optimizer:
         options["optimizer"] = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
-        options["criterion"] = _of_tokens if tokens else half_squares
-
-    def call(trained: nn.Module) -> tuple[Any, int]:
-        trained.eval()
-        with Collectives() as seen:
-            result = run(trained, loader, steps, **options)
-        return result, seen.reduced_bytes
-
+    if not default_criterion:
+        options["criterion"] = _of_tokens if tokens else functional.cross_entropy if classes else half_squares
     refused = {}
+    trained: nn.Module = model
+    if student.ranks > 1:
+        trained = DistributedDataParallel(model)
+        _kept.append(trained)
+    trained.eval()
+    with Collectives() as seen:
+        result = run(trained, loader, steps, **options)
     if student.ranks == 1:
-        result, reduced = call(model)
         refused = {str(count): is_refused(functools.partial(run, model, loader, count)) for count in (0, -2)}
-    else:
-        with group(student):
-            replica = DistributedDataParallel(model)
-            _kept.append(replica)
-            result, reduced = call(replica)
     return {
         "result": fields(result, AccumulationResult, "train_with_accumulation()"),
         "weight": model.together(),
         "frozen": model.scale.detach().cpu(),
         "modes": sorted(model.modes),
         "refused": refused,
-        "reduced_bytes": reduced,
+        "reduced_bytes": seen.reduced_bytes,
         "gradient_bytes": sum(parameter.nbytes for parameter in model.linear.parameters()),
     }
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,15 @@ class _Slow:
         time.sleep(_SLOW_SECONDS)
 
 
-def _trained(model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 0.01) -> torch.optim.SGD:
-    """SGD with momentum that has some; the first parameter has a learning rate of its own."""
+def _trained(
+    model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 0.01, adam: bool = False
+) -> torch.optim.Optimizer:
+    """SGD with momentum, or Adam, that has some; the first parameter has a learning rate of its own."""
     first, *others = model.parameters()
     groups: list[dict[str, Any]] = [{"params": [first], "lr": rate / 2}, {"params": others}]
-    optimizer = torch.optim.SGD(groups, lr=rate, momentum=0.9)
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(groups, lr=rate) if adam else torch.optim.SGD(groups, lr=rate, momentum=0.9)
+    )
     for _ in range(steps):
         optimizer.zero_grad()
         model(inputs.double()).square().mean().backward()
@@ -67,9 +72,8 @@ def _trained(model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 
 
 
 def _described(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    moments = [
-        optimizer.state[parameter].get("momentum_buffer") for parameter in model.parameters() if parameter.requires_grad
-    ]
+    states = [optimizer.state[parameter] for parameter in model.parameters() if parameter.requires_grad]
+    moments = [state.get(name) for name in ("momentum_buffer", "exp_avg", "exp_avg_sq", "step") for state in states]
     return {
         "parameters": flat(model),
         "buffer": model.get_buffer("seen").double(),
@@ -82,10 +86,20 @@ def _described(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def save(
-    student: Any, *, first: Tensor, second: Tensor, inputs: Tensor, epoch: int, rate: float, replicated: bool
+    student: Any,
+    *,
+    first: Tensor,
+    second: Tensor,
+    inputs: Tensor,
+    epoch: int,
+    rate: float,
+    replicated: bool,
+    path_object: bool,
+    adam: bool,
+    frozen: bool,
 ) -> dict[str, Any]:
     """Each rank saves in a working directory of its own, under the same name, and saves again after a step; with
-    `replicated` rank 0 then takes its time to collect its state.
+    `replicated` rank 0 then takes its time to collect its state. Of the model the last layer may be `frozen`.
 
     Afterwards: which files each rank made, whether rank 0's was what it is in the end when `save_checkpoint` was over
     on every rank, and its bytes.
@@ -96,10 +110,10 @@ def save(
     own, file = base / f"rank{student.rank}", base / "rank0" / FILE
     own.mkdir(exist_ok=True)
     os.chdir(own)
-    model = Network(first, second)
+    model = _network(first, second, frozen=frozen)
     with group(student):
         replica = DistributedDataParallel(model) if replicated else model
-        optimizer = _trained(replica, inputs, rate=rate)
+        optimizer = _trained(replica, inputs, rate=rate, adam=adam)
         save_checkpoint(FILE, replica, optimizer, epoch - 1)
         dist.barrier()
         for parameter in model.parameters():
@@ -107,7 +121,7 @@ def save(
         if replicated and student.rank == 0:
             model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_pre_hook(_Slow())
-        save_checkpoint(Path(FILE) if replicated else FILE, replica, optimizer, epoch)
+        save_checkpoint(Path(FILE) if path_object else FILE, replica, optimizer, epoch)
         then = file.read_bytes() if file.exists() else None
         dist.barrier()
         complete = then is not None and then == file.read_bytes()
@@ -121,8 +135,25 @@ def save(
     }
 
 
+def _network(first: Tensor, second: Tensor, *, frozen: bool) -> Network:
+    model = Network(first, second)
+    if frozen:
+        [*_, last] = model.parameters()
+        last.requires_grad_(False)
+    return model
+
+
 def load(
-    student: Any, *, content: Tensor, first: Tensor, second: Tensor, inputs: Tensor, replicated: bool
+    student: Any,
+    *,
+    content: Tensor,
+    first: Tensor,
+    second: Tensor,
+    inputs: Tensor,
+    replicated: bool,
+    path_object: bool,
+    adam: bool,
+    frozen: bool,
 ) -> dict[str, Any]:
     """Load a file with these bytes into a model of other weights, whose optimizer has gone its own way; then into
     models that it does not fit, and from a file that is not there."""
@@ -130,12 +161,12 @@ def load(
     load_checkpoint = student.module(DDP).load_checkpoint
     file = Path(f"given-{student.rank}.pt")
     file.write_bytes(bytes(content.tolist()))
-    model = Network(first, second)
+    model = _network(first, second, frozen=frozen)
     before = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
     with group(student) if student.ranks > 1 else contextlib.nullcontext():
         replica = DistributedDataParallel(model) if replicated else model
-        optimizer = _trained(replica, inputs, steps=1, rate=0.5)
-        epoch = load_checkpoint(str(file) if replicated else file, replica, optimizer)
+        optimizer = _trained(replica, inputs, steps=1, rate=0.5, adam=adam)
+        epoch = load_checkpoint(file if path_object else str(file), replica, optimizer)
         del replica
     seen = {
         "epoch": plain(epoch, "load_checkpoint()"),
@@ -236,6 +267,7 @@ def resume(
     arguments: dict[str, Any],
     checkpointed: bool,
     content: Tensor | None = None,
+    path_objects: Sequence[bool] = (),
 ) -> dict[str, Any]:
     """`train` with dropout, once for each number of epochs in `until`, each time with a new model.
 
@@ -269,7 +301,7 @@ def resume(
             dataset=dataset,
             criterion=half_squares,
             epochs=epochs,
-            checkpoint=(path, str(path))[index % 2] if checkpointed else None,
+            checkpoint=(path if path_objects[index] else str(path)) if checkpointed else None,
             timeout_seconds=TIMEOUT_SECONDS,
             **arguments,
         )

@@ -44,9 +44,9 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
     for index, case in enumerate(cases):
         address: str | None = f"{student.rendezvous}-{index}"
         if case["way"] == "tcp":
-            address = f"tcp://127.0.0.1:{port + 1}"
+            address = f"tcp://127.0.0.1:{port + index}"  # one for each: who is slow to leave meets nobody else
         elif case["way"] == "environment":
-            os.environ.update(environment)
+            os.environ.update(environment, MASTER_PORT=str(port + index))
             address = None
         if "local" in case:
             place = (case["local"][student.rank], case.get("machine", student.ranks))

@@ -40,7 +40,7 @@ _kept: list[object] = []
 
 
 class Regression(nn.Module):
-    """A linear model with a buffer, in float64. The first number of each input is the sample's; it is only noted.
+    """A linear model with a buffer. The first number of each input is the sample's; it is only noted.
 
     In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
     its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
@@ -56,13 +56,14 @@ class Regression(nn.Module):
         unused: bool = False,
         factors: Sequence[float] = (),
         nap_seconds: float = 0.0,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
-        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
-        self.linear.weight.data = weight.double().clone()
-        self.register_buffer("shift", shift.double().clone())
+        self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=dtype)
+        self.linear.weight.data = weight.to(dtype).clone()
+        self.register_buffer("shift", shift.to(dtype).clone())
         if unused:
-            self.spare = nn.Linear(3, 2, dtype=torch.float64)
+            self.spare = nn.Linear(3, 2, dtype=dtype)
         self.dropout, self.factors = dropout, factors
         self.nap_seconds = nap_seconds
         self.samples: list[list[int]] = []
@@ -106,7 +107,7 @@ def flat(module: nn.Module) -> Tensor:
 def on_cpu(student: Any) -> dict[str, Any]:
     """`train` alone, on the CPU of a machine that has a GPU: what it says of its device."""
     torch.set_num_threads(1)
-    samples = [(torch.full((4,), float(number)), number % 2) for number in range(8)]
+    samples = [(torch.full((4,), float(number)), torch.tensor(number % 2)) for number in range(8)]
     with open_device("vgpu:T4"):
         told = student.module(DDP).train(
             0, 1, f"{student.rendezvous}-cpu", device="cpu", model=nn.Linear(4, 2), dataset=samples, epochs=1
@@ -127,11 +128,12 @@ def train(
     tests: int = 0,
     again: Sequence[dict[str, Any]] = (),
     kind: str = "cpu",
+    dtype: str = "float64",
     broken: int | None = None,
     damage: str = "damaged",
     function: str = f"{DDP}.train",
 ) -> dict[str, Any]:
-    """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended.
+    """`train` with a model of this rank's own weights in `dtype`; what passed it, what it became, and how it ended.
 
     The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
     `damage`. With `classes` the number of a target's largest value is its class, and no criterion is given. The last
@@ -142,12 +144,14 @@ def train(
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
     debugging = module == DEBUGGING
-    labels = targets.argmax(dim=1) if classes else targets.double()
+    own_dtype = getattr(torch, dtype)
+    labels = targets.argmax(dim=1) if classes else targets.to(own_dtype)
     learned = len(inputs) - tests
-    dataset = Indexed(numbered(inputs[:learned]), labels[:learned], broken=broken, damage=damage)
+    samples = numbered(inputs[:learned]).to(own_dtype)
+    dataset = Indexed(samples, labels[:learned], broken=broken, damage=damage)
     extra: dict[str, Any] = {} if classes else {"criterion": half_squares}
     if tests:
-        extra["test_dataset"] = Indexed(numbered(inputs[learned:]), labels[learned:])
+        extra["test_dataset"] = Indexed(numbered(inputs[learned:]).to(own_dtype), labels[learned:])
     occupied = occupy_usual_ports(student.rank) if debugging else []
     if debugging:  # the sandbox's is one of the usual ones
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
@@ -177,6 +181,7 @@ def train(
                 unused=debugging,
                 factors=factors[student.rank],
                 nap_seconds=nap_seconds,
+                dtype=own_dtype,
             )
         )
         model: Any = _kept[-1]
@@ -215,6 +220,7 @@ def train(
         "weight": model.linear.weight.detach().cpu(),
         "shift": model.get_buffer("shift").cpu(),
         "place": str(model.linear.weight.device),
+        "dtype": plain(model.linear.weight.dtype, ""),
         "patience": model.patience,
         "least_seconds": model.moments[-1] - model.moments[0] if model.moments else 0.0,
         "whole_seconds": whole_seconds,
@@ -257,16 +263,36 @@ class _Constant(nn.Module):
         return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
 
 
-def evaluate(student: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, batch_size: int) -> dict[str, Any]:
-    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone, also of no samples.
+def evaluate(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone, of each case's samples;
+    then of none.
 
+    A case has `logits`, `targets`, `batch_size`, and `turned[rank]`, which says where the models of the ranks differ.
     Each time: what it told, which samples passed the model on this rank, in which batches, whether each batch did so in
     evaluation mode and without gradients, and whether all modules had changed their mode afterwards. Before, the
-    replicated model is in training mode but for one of its parts, the plain one the other way round. `turned[rank]`
-    says where the models of the ranks differ.
+    replicated model is in training mode but for one of its parts, the plain one the other way round.
     """
     torch.set_num_threads(1)
     module = student.module(DDP)
+    with group(student):
+        together = [_evaluated(student, module, replicated=True, **case) for case in cases]
+    alone = [_evaluated(student, module, replicated=False, **case) for case in cases]
+    model = _Constant(2, torch.zeros(1).bool())
+    try:
+        module.evaluate(model, Indexed(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), batch_size=2)
+    except Exception as error:
+        refused = isinstance(error, ValueError)
+    else:
+        refused = False
+    return {
+        "cases": [{"together": those, "alone": one} for those, (one,) in zip(together, alone, strict=True)],
+        "refused": refused,
+    }
+
+
+def _evaluated(
+    student: Any, module: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, batch_size: int, replicated: bool
+) -> list[dict[str, Any]]:
     model = _Constant(logits.shape[1], turned[student.rank].bool())
     numbers = torch.arange(len(logits), dtype=logits.dtype).unsqueeze(1)
     dataset = Indexed(torch.cat([numbers, logits], dim=1), targets)
@@ -286,15 +312,9 @@ def evaluate(student: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, b
             "modes_kept": [each.training for each in which.modules()] == modes,
         }
 
-    with group(student):
-        replica = DistributedDataParallel(model)
-        together = [call(replica, training=True), call(model, training=False)]
-        del replica
-    alone = call(model, training=True)
-    try:
-        module.evaluate(model, Indexed(dataset.inputs[:0], dataset.targets[:0]), batch_size=batch_size)
-    except Exception as error:
-        refused = isinstance(error, ValueError)
-    else:
-        refused = False
-    return {"together": together, "alone": alone, "refused": refused}
+    if not replicated:
+        return [call(model, training=True)]
+    replica = DistributedDataParallel(model)
+    seen = [call(replica, training=True), call(model, training=False)]
+    _kept.append(replica)
+    return seen

@@ -15,6 +15,29 @@ _REPEATED = 3
 """The first samples are those that a sampler repeats: wrong, and the same on all ranks."""
 
 
+def evaluations(fresh: Fresh) -> dict[int, list[dict[str, Any]]]:
+    """For each number of ranks: fewer samples than ranks, shares that differ, equal shares; with batches of one sample,
+    of which the last is short or full, and of more than a share."""
+    draws: list[tuple[int, int]] = []
+    sizes: list[int] = []
+    for ranks, samples in ((2, fresh.odd(9, 17)), (2, 12), (3, 3 * fresh.integer(3, 5) + fresh.integer(1, 2)), (3, 12)):
+        draws.append((ranks, samples))
+    kinds = fresh.shuffled(["one", "short", "full", "long"])
+    for (ranks, samples), kind in zip(draws, kinds, strict=True):
+        share = -(-samples // ranks)
+        divisors = [size for size in range(2, share + 1) if share % size == 0]
+        others = [size for size in range(2, share) if share % size]
+        sizes.append(
+            {"one": 1, "short": fresh.shuffled(others)[0], "full": fresh.shuffled(divisors)[0], "long": share + 2}[kind]
+        )
+    draws += [(2, 1), (3, fresh.integer(1, 2))]
+    sizes += fresh.shuffled([1, 3])
+    found: dict[int, list[dict[str, Any]]] = {2: [], 3: []}
+    for (ranks, samples), size in zip(draws, sizes, strict=True):
+        found[ranks].append({**evaluation(fresh, ranks, samples), "batch_size": size})
+    return found
+
+
 def evaluation(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
     """Logits and targets, and samples of which the ranks' models say different things (`turned`).
 

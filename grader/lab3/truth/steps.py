@@ -26,12 +26,19 @@ def split(profile: Mapping[str, Any]) -> dict[str, float]:
 
 
 def profile(fresh: Fresh, *, ranks: int, communication: float, data: float, imbalance: float) -> Profile:
-    """A step of which these shares are lost, and the rest is computation; one rank, not the first, is the slow one.
+    """A step of which these shares are lost, and the rest is computation; of several ranks one, not the first, is the
+    slow one.
 
     What the other ranks wait for it looks like communication.
     """
     step = fresh.log_uniform(1e-3, 1.0)
     compute = step * (1 - communication - data - imbalance)
+    if ranks == 1:
+        return {
+            "data_seconds": [step * data],
+            "compute_seconds": [compute],
+            "communication_seconds": [step * communication],
+        }
     slow = fresh.integer(1, ranks - 1)
     # The slowest rank has `imbalance` more than the mean, so the others have less.
     extra = [-imbalance * step / (ranks - 1)] * ranks

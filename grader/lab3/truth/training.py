@@ -19,7 +19,10 @@ from gradebox.submission import Seen, Submission
 
 Array = NDArray[np.float64]
 RTOL = 1e-9
-"""Relative to the largest weight. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and more."""
+"""Relative to the largest weight, in float64. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and
+more."""
+_RTOL = {"float64": RTOL, "float32": 2e-5}
+"""In float32 such sums differ by 1e-6."""
 
 
 _FACTORS = 64
@@ -49,6 +52,13 @@ class Case:
     """The last so many samples are the test set."""
     again: tuple[dict[str, Any], ...] = ()
     """Arguments of further trainings that differ."""
+    dtype: str = "float64"
+    """Of the model and of its inputs."""
+
+    @property
+    def rtol(self) -> float:
+        """Of weights, relative to the largest one."""
+        return _RTOL[self.dtype]
 
     @property
     def samples(self) -> int:
@@ -71,6 +81,7 @@ class Case:
                 "classes": self.classes,
                 "tests": self.tests,
                 "again": list(self.again),
+                "dtype": self.dtype,
                 **options,
             },
         )
@@ -89,13 +100,17 @@ class Case:
             weight = weight - self.arguments["learning_rate"] * velocity
         return weight, losses
 
-    def accuracy(self, weight: Array) -> float | None:
-        """The share of the test samples that these weights get right."""
+    def accuracy(self, weight: Array) -> tuple[float, float] | None:
+        """The least and the most of the test samples, as a share, that these weights get right; they differ where two
+        outputs do not for this dtype."""
         if not self.tests:
             return None
         x, wanted = (np.asarray(all_of[self.samples :], dtype=np.float64) for all_of in (self.inputs, self.targets))
         outputs = x @ weight.T + np.asarray(self.shifts[0], dtype=np.float64)
-        return float((outputs.argmax(axis=1) == wanted.argmax(axis=1)).mean())
+        own = outputs[np.arange(len(x)), wanted.argmax(axis=1)][:, np.newaxis]
+        room = 10 * self.rtol * np.abs(outputs).max()
+        ahead = (outputs > own + room).any(axis=1), (outputs > own - room).sum(axis=1) > 1
+        return float((~ahead[0] & ~ahead[1]).mean()), float((~ahead[0]).mean())
 
     def _factors(self, seen: Sequence[Seen], step: int) -> Array:
         """[samples of all ranks, 1]: what the inputs of each were multiplied by."""
@@ -132,6 +147,7 @@ def case(
     classes: bool = False,
     tests: int = 0,
     again: tuple[dict[str, Any], ...] = (),
+    dtype: str = "float64",
     **arguments: Any,
 ) -> Case:
     """A fresh case of this many samples to learn from, and `tests` more."""
@@ -147,60 +163,84 @@ def case(
         classes=classes,
         tests=tests,
         again=again,
+        dtype=dtype,
     )
 
 
+_EITHER: dict[str, Sequence[bool]] = dict.fromkeys(
+    ("shared evenly", "last batch full", "classes", "momentum", "float32"), (False, True)
+)
+"""What trainings differ in. Of the two trainings of a grading one is always what the other is not."""
+
+
+def _drawn(fresh: Fresh, *, opposite: bool) -> dict[str, bool]:
+    (row,) = fresh.shared("lab3.trainings").cases(_EITHER, 1)
+    return {name: value != opposite for name, value in row.items()}
+
+
+def _samples(fresh: Fresh, row: dict[str, bool], ranks: int, batch_size: int) -> int:
+    """As many as make a rank's last batch full or not, in shares that are equal or must be filled up."""
+    share = batch_size * fresh.integer(3, 4) - (0 if row["last batch full"] else fresh.integer(1, batch_size - 1))
+    return ranks * share - (0 if row["shared evenly"] else fresh.integer(1, ranks - 1))
+
+
 def even_case(fresh: Fresh) -> Case:
-    """Samples that two ranks can share evenly, the last batch smaller than the others. One training for many checks.
+    """Samples for two ranks. One training for many checks.
 
     Then one more epoch with the same seed, and two with the next one.
     """
+    row = _drawn(fresh, opposite=False)
     fresh = fresh.shared("lab3.train")
-    seed = fresh.integer(1, 1000)
+    seed, momentum = fresh.integer(1, 1000), fresh.uniform(0.5, 0.8)
     return case(
         fresh,
         ranks=2,
-        samples=2 * fresh.odd(13, 17),
+        samples=_samples(fresh, row, 2, 4),
+        classes=row["classes"],
+        tests=fresh.integer(10, 20) if row["classes"] else 0,
         epochs=3,
         batch_size=4,
         learning_rate=fresh.uniform(0.03, 0.05),
-        momentum=fresh.uniform(0.5, 0.8),
+        momentum=momentum if row["momentum"] else 0.0,
         seed=seed,
         again=({"epochs": 1}, {"epochs": 2, "seed": seed + 1}),
+        dtype="float32" if row["float32"] else "float64",
     )
 
 
 def uneven_case(fresh: Fresh, ranks: int = 3) -> Case:
-    """Samples that two or three ranks cannot share evenly: one has a batch more unless shares are filled up.
-
-    Classes, the default loss, and a test set.
-    """
+    """Samples for three ranks, or two, and whatever else `even_case` has not in this grading."""
+    row = _drawn(fresh, opposite=True)
     fresh = fresh.shared("lab3.uneven")
+    momentum = fresh.uniform(0.5, 0.8)
     return case(
         fresh,
         ranks=ranks,
-        samples=12 * fresh.integer(1, 2) + 1,
-        classes=True,
-        tests=fresh.integer(10, 20),
+        samples=_samples(fresh, row, ranks, 4),
+        classes=row["classes"],
+        tests=fresh.integer(10, 20) if row["classes"] else 0,
         epochs=2,
         batch_size=4,
-        learning_rate=fresh.uniform(0.05, 0.1),
-        momentum=0.0,
+        learning_rate=fresh.uniform(0.03, 0.05) if row["momentum"] else fresh.uniform(0.05, 0.1),
+        momentum=momentum if row["momentum"] else 0.0,
+        dtype="float32" if row["float32"] else "float64",
     )
 
 
 def debugging_case(fresh: Fresh) -> Case:
     """The same for the script of Task 3.5; then once more as torchrun starts it, which says where to meet."""
     fresh = fresh.shared("lab3.debugging")
+    share = fresh.odd(13, 17)
+    sizes = fresh.shuffled([4, share])  # in one of the two the last batch is as large as the others
     return case(
         fresh,
         ranks=2,
-        samples=2 * fresh.odd(13, 17),
+        samples=2 * share,
         classes=True,
         epochs=2,
-        batch_size=4,
+        batch_size=sizes[0],
         learning_rate=fresh.uniform(0.05, 0.1),
-        again=({"by_environment": True, "epochs": 1},),
+        again=({"by_environment": True, "epochs": 1, "batch_size": sizes[1]},),
     )
 
 
@@ -230,12 +270,12 @@ def epochs_of(seen: Seen, epochs: int) -> list[list[int]]:
     ]
 
 
-def require_trained(seen: Sequence[Seen], expected: Array, *, what: str, hint: str) -> None:
+def require_trained(seen: Sequence[Seen], expected: Array, *, what: str, hint: str, rtol: float = RTOL) -> None:
     """Fail unless every rank's weights are those expected."""
     for rank, each in enumerate(seen):
         scale = float(np.abs(expected).max())
         require_arrays_close(
-            each.weight, expected, rtol=RTOL, atol=RTOL * scale, what=f"{what}, weights of rank {rank}", hint=hint
+            each.weight, expected, rtol=rtol, atol=rtol * scale, what=f"{what}, weights of rank {rank}", hint=hint
         )
 
 
@@ -251,13 +291,15 @@ def require_exchanged(seen: Sequence[Seen], *, what: str) -> None:
         )
 
 
-def require_equal_replicas(seen: Sequence[Seen], *, what: str, hint: str, names: Sequence[str] = ("weight",)) -> None:
+def require_equal_replicas(
+    seen: Sequence[Seen], *, what: str, hint: str, names: Sequence[str] = ("weight",), rtol: float = RTOL
+) -> None:
     """Fail unless the ranks ended with the same values."""
     for name in names:
         first = np.asarray(seen[0][name], dtype=np.float64)
         for rank, each in enumerate(seen[1:], start=1):
             apart = float(np.abs(np.asarray(each[name], dtype=np.float64) - first).max())
-            if not apart <= RTOL * max(1.0, float(np.abs(first).max())):
+            if not apart <= rtol * max(1.0, float(np.abs(first).max())):
                 raise CheckFailed(f"{what}: {name} of rank {rank} differs from rank 0's by {apart:.3g}", hint)
 
 

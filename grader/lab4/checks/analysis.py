@@ -52,9 +52,16 @@ def setups_of(fresh: Fresh) -> list[dict[str, Any]]:
         mlp(two, low),
         transformer(three, "float32", None),
         transformer(one, other, None),
-        {**transformer(two, "float32", fresh.integer(2, 3)), "layers": 5},
-        # Every block, or all of them in one segment.
-        transformer(three, low, fresh.shuffled([1, 7])[0]),
+        *(
+            {**transformer(optimizer, dtype, every), "layers": 5}
+            # Every block, some of them with a short last segment, and all of them in one.
+            for optimizer, dtype, every in zip(
+                fresh.shuffled(["sgd", "momentum", "adam"]),
+                ["float32", *fresh.shuffled([low, other])],
+                fresh.shuffled([1, fresh.integer(2, 3), 7]),
+                strict=True,
+            )
+        ),
     ]
 
 

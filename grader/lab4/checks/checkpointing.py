@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal, seconds
@@ -10,6 +11,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
 from grader.lab4.truth.reference import runs
+from grader.shared.rows import rows_with_every_value
 
 LAYERS = 13
 """So that most intervals leave a short last segment: one kept as a whole is not taken for a first one kept."""
@@ -241,6 +243,9 @@ class TestCheckpointing:
     def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the fastest interval that fits."""
         drawn = [*(_case(fresh) for _ in range(4)), *(_case(fresh, smallest_may_win=False) for _ in range(3))]
+        enough = {"fits": "all", "budget": "roomy", "equally fast": False, "without checkpointing": "fits"}
+        rows = [enough, *rows_with_every_value(fresh, _MEASURED, 3, _can_be_measured)]
+        drawn += [_mixed_case(fresh, row) for row in rows]
         cases = fresh.shuffled([*drawn, {**_case(fresh), "budget": 10}])
         seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)
         for case, chosen in zip(cases, seen.chosen, strict=True):
@@ -250,7 +255,7 @@ class TestCheckpointing:
                 require_equal(chosen, "ValueError", what=what, hint="nothing fits: say so")
                 continue
             require(isinstance(chosen, dict), f"{what} raised {chosen}", "a peak equal to the budget still fits")
-            wanted = min(fitting)[2]
+            wanted = min(fitting, key=lambda one: one[:2])[2]
             require_equal(
                 chosen["checkpoint_every"], wanted, what=what, hint="the fastest of those that fit, then the smallest"
             )
@@ -292,6 +297,7 @@ def _require_steps(forwards: list[list[dict[str, Any]]], steps: int) -> None:
         )
 
 
+_WAYS: dict[str, Sequence[Any]] = {"interval": (None, 1, 2, 3, 4), "needed": (False, True), "passes": (1, 2)}
 Way = tuple[int | None, bool, int]
 """An interval, whether the input requires a gradient, and the forward passes before one backward pass."""
 
@@ -301,6 +307,8 @@ def _trained(submission: Submission, fresh: Fresh) -> list[tuple[Way, dict[str, 
     case = small(fresh)
     # 2 does not divide the three blocks, and 4 is more than there are.
     ways: list[Way] = [(None, True, 1), (1, True, 1), (2, False, 1), (1, False, 2), (4, True, 1)]
+    (row,) = fresh.shared("lab4.ways").cases(_WAYS, 1)
+    ways.append((row["interval"], row["needed"], row["passes"]))
     seen = runs(submission.numeric_probe("lab4.checkpointing.equivalence", case=case, ways=ways))
     truth = runs(
         submission.numeric_probe(
@@ -327,3 +335,40 @@ def _case(fresh: Fresh, *, smallest_may_win: bool = True) -> dict[str, Any]:
     rows: list[Any] = [[every, time, peak] for every, time, peak in zip(small, took, peaks[:3], strict=True)]
     rows += [[large, fresh.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
     return {"rows": [rows[index] for index in fresh.shuffled(list(range(5)))], "budget": budget}
+
+
+_MEASURED: dict[str, Sequence[Any]] = {
+    "fits": ("none", "one", "some", "all"),
+    "budget": ("exact", "roomy"),
+    "equally fast": (False, True),
+    "without checkpointing": ("fits", "does not"),
+}
+
+
+def _can_be_measured(row: Mapping[str, Any]) -> bool:
+    fits, plain = row["fits"], row["without checkpointing"] == "fits"
+    return not (
+        (fits == "none" and (plain or row["equally fast"] or row["budget"] == "exact"))
+        or (fits == "one" and row["equally fast"])
+        or (fits == "all" and not plain)
+    )
+
+
+def _mixed_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Five measurements, of which so many fit, and two of these are equally fast or not."""
+    peaks = sorted(int(peak) for peak in fresh.rng.choice(range(1000, 9000, 10), 5, replace=False))
+    fitting = {"none": 0, "one": 1, "some": fresh.integer(2, 4), "all": 5}[row["fits"]]
+    budget = peaks[fitting - 1] if fitting else peaks[0] - 9
+    if fitting and row["budget"] == "roomy":
+        budget += 5
+    took = [fresh.uniform(1.0, 3.0) for _ in peaks]
+    if row["equally fast"]:
+        one, other = fresh.shuffled(list(range(fitting)))[:2]
+        took[one] = took[other] = min(took) * fresh.uniform(0.5, 0.9)
+    plain = fresh.integer(0, fitting - 1) if row["without checkpointing"] == "fits" else fresh.integer(fitting, 4)
+    if row["without checkpointing"] == "fits" and not row["equally fast"]:
+        took[plain] = 0.9 * min(took)
+    intervals: list[int | None] = list(fresh.shuffled((1, 2, 3, 4, 6, 8))[:5])
+    intervals[plain] = None
+    rows = [[every, time, peak] for every, time, peak in zip(intervals, took, peaks, strict=True)]
+    return {"rows": fresh.shuffled(rows), "budget": budget}

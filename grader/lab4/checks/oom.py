@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,8 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_refusals
-from grader.lab4.truth.reference import Training, split
+from grader.lab4.truth.reference import Training, runs, split
+from grader.shared.rows import rows_with_every_value
 
 LENGTH = 512
 SHAPES = "mat1 and mat2 shapes cannot be multiplied"
@@ -26,6 +28,13 @@ _SMALL = 2.0**-23
 """What the criterion is multiplied by: gradients of outputs get below half of float16's smallest number."""
 _LOW, _APART = 0.05, 0.7
 """Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""
+_TRAININGS: dict[str, Sequence[Any]] = {
+    "epochs": (1, 3),
+    "sequence": (False, True),
+    "given": (False, True),
+    "streamed": (False, True),
+}
+"""What the further trainings of `same_losses` differ in, besides their micro-batches."""
 _FLAT_SHARE = 0.5
 """Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
 _FIRST_STEP = 1
@@ -86,9 +95,10 @@ class TestOom:
     def test_same_losses(self, submission: Submission, fresh: Fresh) -> None:
         """Trains as it would on whole batches."""
         width, layers = fresh.odd(7, 13), fresh.integer(3, 4)
-        micro_batch = fresh.integer(3, 5)
-        batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 2, fresh.integer(1, micro_batch - 1)]
-        validation = [micro_batch * 2 + 1, 2]
+        micro_batch = 2 * fresh.integer(1, 2) + 1
+        # Of even numbers, so that two samples can be one of two tokens.
+        batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 1, 2]
+        validation = [micro_batch * 2 + 2, 2]
         samples = sum(batches) + sum(validation)
         case: dict[str, Any] = {
             "weights": fresh.normal(layers, width, width) * np.float32(1.5 / width**0.5),
@@ -98,6 +108,7 @@ class TestOom:
             "targets": fresh.normal(samples, width).astype(np.float64),
         }
         rate = fresh.uniform(0.01, 0.02)
+        others = self._others(fresh, micro_batch)
         seen = submission.numeric_probe(
             "lab4.oom.twin",
             layers=layers,
@@ -107,6 +118,7 @@ class TestOom:
             batches=batches,
             validation=validation,
             scale=_SMALL,
+            others=others,
             **case,
         )
         truth = Training(case["weights"], case["biases"], rate)
@@ -135,6 +147,8 @@ class TestOom:
             what=f"validation losses {what}, validation batches of {validation}",
             hint="the mean over samples: batches differ in size",
         )
+        for other, ended in zip(others, runs(seen, "others"), strict=True):
+            self._require_same(case, rate, pairs, len(batches), other, ended)
         require_equal(seen.result["optimizer_steps"], len(losses), what=f"optimizer_steps {what}")
         require(seen.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
         require_equal(seen.result["device"], seen.device, what=f"device {what}")
@@ -160,6 +174,40 @@ class TestOom:
             f"the weights {what} moved {share:.2f} times as far as they should, and end {apart:.2f} of the way off",
             "small gradients: float16 turns them into zeros unless the loss is scaled; bfloat16 or float32 do not",
         )
+
+    @staticmethod
+    def _others(fresh: Fresh, micro_batch: int) -> list[dict[str, Any]]:
+        """Two trainings more: one sample at a time, and each batch as a whole."""
+        rows = rows_with_every_value(fresh, _TRAININGS, 2)
+        sizes = fresh.shuffled([1, 4 * micro_batch])
+        return [{"micro_batch": size, **row} for size, row in zip(sizes, rows, strict=True)]
+
+    @staticmethod
+    def _require_same(
+        case: dict[str, Any],
+        rate: float,
+        pairs: list[tuple[Any, ...]],
+        steps: int,
+        other: dict[str, Any],
+        ended: dict[str, Any],
+    ) -> None:
+        truth = Training(case["weights"], case["biases"], rate, absolute=other["given"])
+        losses, validated = [], []
+        for _ in range(other["epochs"]):
+            losses += [truth.step(*pair) for pair in pairs[:steps]]
+            counts = [len(pair[0]) for pair in pairs[steps:]]
+            validated.append(float(np.average([truth.loss(*pair) for pair in pairs[steps:]], weights=counts)))
+        samples = "sequences of two tokens" if other["sequence"] else "rows"
+        what = (
+            f"of train_large_model(), {other['epochs']} epochs, {samples} in micro-batches of {other['micro_batch']}"
+            + ", criterion=l1_loss" * other["given"]
+            + ", loaders that have no length" * other["streamed"]
+        )
+        hint = "each micro-batch counts by its share of the batch's samples, in the loss and in the gradient"
+        for name, expected in (("losses", losses), ("validation_losses", validated)):
+            require_arrays_close(ended["result"][name], expected, rtol=SAME, what=f"{name} {what}", hint=hint)
+        weights = truth.parameters[0]
+        require_arrays_close(ended["weights"], weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint=hint)
 
     def test_memory_flat_over_steps(self, submission: Submission, fresh: Fresh) -> None:
         """Needs no more memory from step to step."""
@@ -223,9 +271,7 @@ class TestOom:
         for case, seen in _retried(submission, fresh):
             if case.get("raises"):
                 continue
-            wanted = [case["start"]]
-            while wanted[-1] > max(1, case["fits"]):
-                wanted.append(wanted[-1] // 2)
+            wanted = _sizes_tried(case)
             what = f"run_with_oom_retry() from {case['start']}, where {case['fits']} fit"
             require_equal(seen["attempts"], wanted, what=f"micro-batches tried by {what}", hint="halve, down to 1")
             if case["fits"] == 0:
@@ -275,7 +321,7 @@ class TestOom:
             if not case.get("raises"):
                 continue
             what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}: {case['message']}"
-            wanted = [case["start"], case["start"] // 2] if case["fits"] < case["start"] else [case["start"]]
+            wanted = _sizes_tried(case)
             require_equal(
                 seen["attempts"], wanted, what=f"attempts of {what}", hint="a wrong shape stays wrong at any size"
             )
@@ -328,10 +374,38 @@ def _steady(submission: Submission, fresh: Fresh) -> Any:
     return seen
 
 
+_ATTEMPTS: dict[str, Sequence[Any]] = {
+    "start": ("one", "several"),
+    "fits": ("at once", "later", "never"),
+    "raises": (None, "RuntimeError", "ValueError", "MemoryError"),
+    "message": (SHAPES, HOST),
+    "cycle": (False, True),
+    "returns_nothing": (False, True),
+}
+
+
+def _can_be_tried(row: Mapping[str, Any]) -> bool:
+    """An attempt that never fits comes to no other end, and one of 1 cannot be halved."""
+    return not (
+        (row["fits"] == "never" and (row["raises"] or row["returns_nothing"]))
+        or (row["fits"] == "later" and row["start"] == "one")
+        or (row["raises"] and row["returns_nothing"])
+    )
+
+
+def _sizes_tried(case: Mapping[str, Any]) -> list[int]:
+    """Halved until one fits, or none is left."""
+    sizes = [case["start"]]
+    while sizes[-1] > max(1, case["fits"]):
+        sizes.append(sizes[-1] // 2)
+    return sizes
+
+
 def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     fresh = fresh.shared("lab4.retry")
     cases: list[dict[str, Any]] = [
-        {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9)},
+        {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9), "cycle": fresh.integer(0, 1) == 1},
+        {"start": 1, "fits": 1},
         {"start": fresh.integer(8, 20), "fits": 20},
         {"start": fresh.integer(5, 7), "fits": 0},
         {"start": fresh.integer(5, 15), "fits": 4, "cycle": True, "returns_nothing": True},
@@ -341,5 +415,16 @@ def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any],
         # The second attempt fits, and fails for a reason of its own.
         {"start": fresh.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
     ]
+    for row in rows_with_every_value(fresh, _ATTEMPTS, 4, _can_be_tried):
+        start = 1 if row["start"] == "one" else fresh.integer(9, 31)
+        cases.append(
+            {
+                "start": start,
+                "fits": {"at once": start, "later": fresh.integer(2, 8), "never": 0}[row["fits"]],
+                "cycle": row["cycle"],
+                "returns_nothing": row["returns_nothing"],
+                **({"raises": row["raises"], "message": row["message"]} if row["raises"] else {}),
+            }
+        )
     seen = submission.probe("lab4.oom.retry", values=not submission.device.simulated, cases=cases)
     return list(zip(cases, seen.cases, strict=True))

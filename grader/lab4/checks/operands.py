@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradebox.fresh import Fresh
 from grader.lab4.truth.reference import as_bfloat16
+from grader.shared.rows import rows_with_every_value
 
 
 def case_of(fresh: Fresh) -> dict[str, Any]:
@@ -27,3 +29,30 @@ def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[
         for queries, keys in pairs
         for causal in (False, True)
     ]
+
+
+_LENGTHS = {"equal": (19, 19), "fewer": (9, 25), "more": (25, 9), "one query": (1, 17), "one key": (7, 1)}
+_DIMENSIONS: dict[str, Sequence[Any]] = {
+    "lengths": tuple(_LENGTHS),
+    "causal": (False, True),
+    "dtype": ("float64", "float32", "float16", "bfloat16"),
+    "factor": (1, 256),
+    "transposed": (False, True),
+    "needed": ("QKV", "Q", "KV"),
+    "alone": (False, True),
+}
+
+
+def mixed_calls(fresh: Fresh, function: str) -> list[dict[str, Any]]:
+    """Calls in which lengths, types, large scores, views and needed gradients meet."""
+    dimensions = {**_DIMENSIONS, "block_size": (1, 4, 9, 64)} if function == "tiled_attention" else _DIMENSIONS
+
+    def allowed(row: Mapping[str, Any]) -> bool:
+        # Where scores are rounded to 16 bits, as they may be, large ones tell nothing; tiles are computed in float32.
+        return row["factor"] == 1 or row["dtype"] not in ("float16", "bfloat16") or function == "tiled_attention"
+
+    calls = []
+    for row in rows_with_every_value(fresh.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
+        queries, keys = _LENGTHS[row.pop("lengths")]
+        calls.append({**row, "queries": queries, "keys": keys})
+    return calls

@@ -37,8 +37,9 @@ def attend(
     """Output and gradients of `function` for each of `calls`: dtype, causal and perhaps other arguments.
 
     `queries` and `keys` of a call say how many of the given ones it uses, `factor` what the queries are multiplied by,
-    `transposed` that the operands are views of tensors with heads behind the length. `changed` names the operands that
-    are others afterwards.
+    `transposed` that the operands are views of tensors with heads behind the length, `needed` which of "QKV" require a
+    gradient (all of them where it is not there), `alone` that there is one sequence with one head. `changed` names the
+    operands that are others afterwards.
     """
     attention = getattr(_without_libraries(student), function)
     runs = []
@@ -46,19 +47,20 @@ def attend(
         arguments = dict(call)
         dtype, queries, keys = getattr(torch, arguments.pop("dtype")), arguments.pop("queries"), arguments.pop("keys")
         factor, transposed = arguments.pop("factor", 1), arguments.pop("transposed", False)
+        needed, many = arguments.pop("needed", "QKV"), 1 if arguments.pop("alone", False) else None
         inputs = []
-        for tensor, count in ((q * factor, queries), (k, keys), (v, keys)):
-            operand = tensor[:, :, :count].to(dtype).to(student.device)
+        for name, tensor, count in (("Q", q * factor, queries), ("K", k, keys), ("V", v, keys)):
+            operand = tensor[:many, :many, :count].to(dtype).to(student.device)
             if transposed:
                 operand = operand.transpose(1, 2).contiguous().transpose(1, 2)
-            inputs.append(operand.requires_grad_())
+            inputs.append(operand.requires_grad_(name in needed))
         before = [tensor.detach().clone() for tensor in inputs]
         output = attention(*inputs, **arguments)
         run = {"dtype": plain(output.dtype, ""), "output": output.detach().double()}
-        if gradient.numel():
-            output.backward(gradient[:, :, :queries].to(dtype).to(student.device))
-            for name, tensor in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
-                run[name] = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).double()
+        if output.requires_grad:  # else there are no gradients, which is for the judge to say
+            output.backward(gradient[:many, :many, :queries].to(dtype).to(student.device))
+        for name, tensor in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
+            run[name] = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).double()
         kept = (bool((old == new.detach()).all()) for old, new in zip(before, inputs, strict=True))
         run["changed"] = [name for name, same in zip("QKV", kept, strict=True) if not same]
         runs.append(run)

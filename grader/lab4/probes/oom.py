@@ -89,11 +89,14 @@ def twin(
     data: Tensor,
     targets: Tensor,
     scale: float,
+    others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Train a small model in float64; `data` and `targets` hold the samples of all batches one after the other.
 
     Then the same in float32 with the criterion multiplied by `scale`: one epoch of the same samples, each of them cut
-    out as a sequence of one token, to see what small gradients do.
+    out as a sequence of one token, to see what small gradients do. And once more in float64 for each of `others`: with
+    another `micro_batch`, so many `epochs`, samples that are a `sequence` of two tokens each, the criterion `given`
+    (the absolute error), and batches that have no length and no index (`streamed`).
     """
     module = student.module(SCRIPT)
 
@@ -127,7 +130,29 @@ def twin(
         criterion=lambda output, target: functional.mse_loss(output, target) * scale,
     )
     told = fields(result, LargeTraining, "train_large_model()")
+
+    def again(*, micro_batch: int, epochs: int, sequence: bool, given: bool, streamed: bool) -> dict[str, Any]:
+        other = filled(torch.float64)
+        own = [tuple(x.reshape(len(x) // 2, 2, -1) for x in pair) for pair in pairs] if sequence else pairs
+        trained, validated = own[: len(batches)], own[len(batches) :]
+        wrap: Any = _Streamed if streamed else list
+        extra = {"criterion": functional.l1_loss} if given else {}
+        ended = module.train_large_model(
+            other,
+            wrap(trained),
+            wrap(validated),
+            epochs=epochs,
+            micro_batch=micro_batch,
+            learning_rate=learning_rate,
+            **extra,
+        )
+        return {
+            "result": fields(ended, LargeTraining, "train_large_model()"),
+            "weights": torch.stack([layer.weight.detach() for layer in other.layers]),
+        }
+
     return {
+        "others": [again(**each) for each in others],
         "device": student.device,
         "result": told,
         "weights": torch.stack([layer.weight.detach() for layer in model.layers]),
@@ -135,6 +160,16 @@ def twin(
         "small_result": fields(small_result, LargeTraining, "train_large_model()"),
         "small_weights": torch.stack([layer.weight.detach() for layer in small.layers]),
     }
+
+
+class _Streamed:
+    """What can be gone through again and again, and nothing else."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
 
 
 class _Ballast(torch.autograd.Function):

@@ -62,25 +62,36 @@ def attention(
 
 
 class Training:
-    """Linear layers with ReLU between them, trained with Adam on `scale` times the mean squared error of batches."""
+    """Linear layers with ReLU between them, trained with Adam on `scale` times the mean squared error of batches, or on
+    their mean `absolute` error."""
 
     def __init__(
-        self, weights: NDArray[Any], biases: NDArray[Any], learning_rate: float, *, scale: float = 1.0
+        self,
+        weights: NDArray[Any],
+        biases: NDArray[Any],
+        learning_rate: float,
+        *,
+        scale: float = 1.0,
+        absolute: bool = False,
     ) -> None:
         self.parameters = [np.array(array, dtype=np.float64) for array in (weights, biases)]
         self._averages = [(np.zeros_like(array), np.zeros_like(array)) for array in self.parameters]
-        self._rate, self._steps, self._scale = learning_rate, 0, scale
+        self._rate, self._steps, self._scale, self._absolute = learning_rate, 0, scale, absolute
 
     def loss(self, data: Array, target: Array) -> float:
-        """Mean squared error of the present parameters."""
-        return self._scale * float(((self._forward(data)[-1] - target) ** 2).mean())
+        """Mean error of the present parameters."""
+        return self._error(self._forward(data)[-1] - target)
+
+    def _error(self, difference: Array) -> float:
+        return self._scale * float((np.abs(difference) if self._absolute else difference**2).mean())
 
     def step(self, data: Array, target: Array) -> float:
         """One step of Adam (D. Kingma, J. Ba 2014, algorithm 1) with PyTorch's defaults; the loss before it."""
         outputs = self._forward(data)
         weights, _ = self.parameters
         d_weights, d_biases = (np.zeros_like(array) for array in self.parameters)
-        gradient = self._scale * 2 * (outputs[-1] - target) / target.size
+        difference = outputs[-1] - target
+        gradient = self._scale * (np.sign(difference) if self._absolute else 2 * difference) / target.size
         for layer in reversed(range(len(weights))):
             d_weights[layer] = gradient.T @ outputs[layer]
             d_biases[layer] = gradient.sum(axis=0)
@@ -93,7 +104,7 @@ class Training:
             second += 0.001 * (grad**2 - second)
             corrected = np.sqrt(second / (1 - 0.999**self._steps)) + 1e-8
             parameter -= self._rate * first / (1 - 0.9**self._steps) / corrected
-        return self._scale * float(((outputs[-1] - target) ** 2).mean())
+        return self._error(difference)
 
     def _forward(self, data: Array) -> list[Array]:
         """The input of each layer, and the last one's output."""
