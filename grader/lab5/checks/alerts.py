@@ -10,7 +10,7 @@ from typing import Any
 from gradebox.assertions import require, require_close, require_equal
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab5.truth.monitor import SEVERITIES, expected_alerts, gpu, on_and_off, records, snapshots
+from grader.lab5.truth.monitor import SEVERITIES, expected_alerts, gpu, records, snapshots, taking_turns
 
 EXACT = 1e-9
 """Of values that are compared with thresholds."""
@@ -63,7 +63,7 @@ def judge_told(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a monitor tells each alert once, of each GPU and of the training."""
     draw = fresh.shared("lab5.monitoring")
     limit = 85
-    first, second, lost = (on_and_off(fresh, 10) for _ in range(3))
+    first, second, lost = taking_turns(fresh, 10)
     celsius = [
         [limit + fresh.integer(1, 9) if on else limit - fresh.integer(0, 3) for on in hot]
         for hot in zip(first, second, strict=True)

@@ -101,7 +101,10 @@ class TestMonitoring:
             require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
         samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
         require_close(samples, 2, relative=0, what="monitor_samples_total")
-        _, by_dcgm = exported(submission, fresh, dcgm_names=True)
+        silent = fresh.shuffled(list(absence.RAW))[:3]
+        keys = {absence.RAW[field] for field in silent}
+        poor = {key: value for key, value in gpus[0].items() if key not in keys}
+        _, by_dcgm = exported(submission, fresh, dcgm_names=True, gpus=[poor, gpus[1]])
         found = series(by_dcgm.text)
         dcgm_kinds = kinds(by_dcgm.text)
         for field, name in DCGM.items():
@@ -111,6 +114,12 @@ class TestMonitoring:
             require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
             wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)
             require_close(float(told or 0), wanted, relative=EXACT, what=f"{name} with dcgm_names", hint="DCGM's unit")
+            there = (name, "0") in found
+            require_equal(
+                there, field not in silent,
+                what=f"whether /metrics has {name} of GPU 0, which does not tell {', '.join(sorted(silent))}, with "
+                "dcgm_names", hint="what a GPU cannot tell is absent, under whatever name",
+            )  # fmt: skip
         care.require_labels(by_dcgm.text, "DCGM_FI_DEV_POWER_USAGE", care.labels_of("1", gpus[1], dcgm=True))
         care.require_labels_everywhere(by_dcgm.text, gpus, dcgm=True)
 

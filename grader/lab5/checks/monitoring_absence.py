@@ -11,7 +11,8 @@ from gradebox.assertions import number, require, require_between, require_close,
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import monitoring_care as care
-from grader.lab5.truth.monitor import COUNTERS, GAUGES, gpu, reasons, records, series
+from grader.lab5.truth.monitor import COUNTERS, DCGM, GAUGES, gpu, reasons, records, series
+from grader.lab5.truth.rows import rows
 
 _SINGLE_QUERIES: list[dict[str, str]] = [
     {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
@@ -22,6 +23,11 @@ _SINGLE_QUERIES: list[dict[str, str]] = [
     {"memory_clock_hertz": "memory_megahertz"},
 ]
 """What a GPU may tell by itself: fields, and where `fake_nvml` takes them from."""
+RAW = {
+    **{field: key for query in _SINGLE_QUERIES if len(query) == 1 for field, key in query.items()},
+    "energy_joules": "energy_millijoules",
+}
+"""Fields that a GPU may lack without lacking another, and where `fake_nvml` takes them from."""
 _ERRORS = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "UNKNOWN")
 _WHICH = ("index", "uuid", "name", "up")
 """The fields of a reading that are not measured."""
@@ -67,17 +73,22 @@ def judge_absent(submission: Submission, fresh: Fresh) -> None:
     known = {field: raw for fields in fresh.shuffled(_SINGLE_QUERIES)[:3] for field, raw in fields.items()}
     full, lost, poor = fresh.shuffled(range(3))
     gpus = [gpu(fresh, index) for index in range(3)]
-    nameless = fresh.integer(0, 1)
-    kept = (*(() if nameless else ("uuid", "name")), *known.values())
-    errors = {key: fresh.shuffled(_ERRORS)[0] for key in gpus[poor]} | {"energy_millijoules": "NO_PERMISSION"}
-    gpus[poor] = {key: value for key, value in gpus[poor].items() if key in kept}
-    labels = {"gpu": str(poor), **{name: gpus[poor].get(name, "") for name in ("uuid", "name")}}
-    gpus[poor]["errors"] = errors
-    _, seen = exported(submission, fresh, gpus=gpus, lost=[lost])
+    values = {"gpu": ("full", "lost", "poor"), "named": (True, False), "dcgm": (True, False)}
+    drawn = {row["gpu"]: row for row in rows(fresh.shared("lab5.absent"), values, 3)}
+    dcgm = drawn["poor"]["dcgm"]
+    for index, which in ((full, "full"), (lost, "lost"), (poor, "poor")):
+        unnamed = () if drawn[which]["named"] else ("uuid", "name")
+        kept = (*("uuid", "name"), *known.values()) if which == "poor" else (*gpus[index],)
+        errors = {key: fresh.shuffled(_ERRORS)[0] for key in gpus[index]} | {"energy_millijoules": "NO_PERMISSION"}
+        gpus[index] = {key: value for key, value in gpus[index].items() if key in kept and key not in unnamed}
+        gpus[index]["errors"] = errors
+    labels = care.labels_of(str(poor), {"uuid": "", "name": "", **gpus[poor]}, dcgm=dcgm)
+    names = {**GAUGES, **DCGM} if dcgm else GAUGES
+    _, seen = exported(submission, fresh, gpus=gpus, lost=[lost], dcgm_names=dcgm)
     found = series(seen.text)
     told = {name for name, index in found if index == str(poor)}
-    wanted = {"gpu_up", *(GAUGES[field] for field in known)}
-    where = f"of GPU {poor}, which tells only {', '.join(known)}"
+    wanted = {"gpu_up", *(names[field] for field in known)}
+    where = f"of GPU {poor}, which tells only {', '.join(known)}{', with dcgm_names' if dcgm else ''}"
     require_equal(
         sorted(told),
         sorted(wanted),
@@ -102,7 +113,7 @@ def judge_absent(submission: Submission, fresh: Fresh) -> None:
         f"TensorBoard has {sorted(scalars)} {where}",
         "only what is a number and is there",
     )
-    require(("gpu_power_watts", str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
+    require((names["power_watts"], str(lost)) in series(seen.first), "the GPU that is lost later is missing at first")
     left = sorted({name for name, index in found if index == str(lost)})
     left += [f"gpu_throttled with reason {key[1]}" for key in reasons(seen.text) if key[0] == str(lost)]
     require_equal(

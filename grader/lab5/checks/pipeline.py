@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from grader.lab5.checks import report as lab5_report
 from grader.lab5.checks import trainer_care as care
 from grader.lab5.checks import trainer_files as files
 from grader.lab5.checks import trainer_runs as runs
-from grader.lab5.truth import tokens
+from grader.lab5.truth import epochs, tokens
+from grader.lab5.truth.rows import rows
 from grader.lab5.truth.training import Case, case, rate, scale_after, windows
 
 GROWTH = 3
@@ -33,10 +35,12 @@ LOW_RTOL = 0.05
 was clipped before it was unscaled by 1."""
 
 
-def stepped(submission: Submission, fresh: Fresh, ranks: int) -> tuple[Case, list[Seen]]:
-    """Two epochs of `train_epoch` on so many ranks."""
+def stepped(submission: Submission, fresh: Fresh, ranks: int) -> tuple[Case, list[epochs.Epochs], list[Seen]]:
+    """Two epochs of `train_epoch` on so many ranks, and other epochs."""
     given = case(fresh.shared(f"lab5.steps{ranks}"), ranks=ranks)
-    return given, submission.rank_probe("lab5.pipeline.steps", ranks, device="cpu", **given.given())
+    runs = [each for each in epochs.draw(fresh.shared("lab5.runs")) if each.ranks == ranks]
+    options: dict[str, Any] = {**given.given(), "runs": [each.given() for each in runs]}
+    return given, runs, submission.rank_probe("lab5.pipeline.steps", ranks, device="cpu", **options)
 
 
 @criterion("lab5.pipeline", early=True)
@@ -48,7 +52,7 @@ class TestPipeline:
     def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
         """Follows the mean gradient of each window."""
         for ranks in (1, 2):
-            given, seen = stepped(submission, fresh, ranks)
+            given, others, seen = stepped(submission, fresh, ranks)
             numbers = [each.seen for each in seen]
             what = f"train_epoch() twice on {ranks} rank{'s' if ranks > 1 else ''}, windows of 3 batches, the last of 2"
             for rank, each in enumerate(numbers):
@@ -121,11 +125,13 @@ class TestPipeline:
                         expected="1, and a little for counts",
                         hint="no_sync() around forward and backward of all batches of a window but the last",
                     )
+            for place, run in enumerate(others):
+                care.require_epochs(run, seen, place)
         care.require_counted_targets(submission, fresh)
 
     def test_learning_rate_per_optimizer_step(self, submission: Submission, fresh: Fresh) -> None:
         """Schedules the rate by optimizer steps."""
-        given, (seen,) = stepped(submission, fresh, 1)
+        given, _, (seen,) = stepped(submission, fresh, 1)
         total = given.total_steps(1)
         require_equal(
             len(seen.rates), total, what="optimizer steps in 2 epochs of 5 batches, 3 to a step (2 at the end)"
@@ -142,17 +148,28 @@ class TestPipeline:
 
     def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
         """Changes nothing in an overflowing step."""
-        given = case(fresh.shared("lab5.mixed"), epochs=3, accumulation=1)
-        total = given.total_steps(1)
+        drawn = case(fresh.shared("lab5.mixed"), epochs=3)
         scale = 2.0**18
-        seen = submission.numeric_probe("lab5.pipeline.mixed", **given.given(initial_scale=scale), growth=GROWTH)
+        values = {
+            "dtype": ("float16", "bfloat16"), "accumulation_steps": (1, 2),
+            "max_grad_norm": (None, drawn.config["max_grad_norm"]), "log_every_steps": (1, 2),
+        }  # fmt: skip
+        settings = {row.pop("dtype"): row for row in rows(fresh.shared("lab5.mixed"), values, 2)}
+        options: dict[str, Any] = {**drawn.given(initial_scale=scale), "growth": GROWTH, "settings": settings}
+        seen = submission.numeric_probe("lab5.pipeline.mixed", **options)
         for dtype in ("float16", "bfloat16"):
-            run = seen[dtype]
+            run, given = seen[dtype], replace(drawn, config={**drawn.config, **settings[dtype]})
+            total, size = given.total_steps(1), given.config["accumulation_steps"]
+            steps, each_epoch = windows([run["seen"]], given.batches(1), size), -(-given.batches(1) // size)
+            taken = [
+                batch // given.batches(1) * each_epoch + batch % given.batches(1) // size for batch in run["taken"]
+            ]
             made, left_out = (
                 sum(number(each[name], name) for each in run["results"])
                 for name in ("optimizer_steps", "skipped_steps")
             )
             what = f"train_epoch() in {dtype}" + (", whose first steps overflow" if dtype == "float16" else "")
+            what += ", " + ", ".join(f"{name}={value}" for name, value in settings[dtype].items())
             require_equal(sorted(set(run["products"])), [dtype], what=f"{what}: dtype of the products")
             require_equal(run["parameter_dtype"], "float32", what=f"{what}: dtype of the parameters")
             require_equal(
@@ -175,10 +192,10 @@ class TestPipeline:
                 after = (
                     f"{what}: loss scale after {left_out} overflows, where it grows after {GROWTH} good steps in a row"
                 )
-                require_equal(run["scale"], scale_after(scale, run["taken"], total, GROWTH), what=after)
+                require_equal(run["scale"], scale_after(scale, taken, total, GROWTH), what=after)
             else:
                 require(run["scale"] in (None, 1.0), f"{what}: the loss is scaled by {run['scale']}", "it need not be")
-            truth = given.follow(run["seen"], total, run["taken"])
+            truth = given.follow(steps, total, taken)
             expected_weight = truth.weight
             moved = expected_weight - np.asarray(given.weight, np.float64)
             apart = float(np.linalg.norm(seen[f"{dtype}/weight"] - expected_weight) / np.linalg.norm(moved))
@@ -188,7 +205,11 @@ class TestPipeline:
                 f"should be, expected less than {LOW_RTOL} (rounding)",
                 "unscale the gradients before they are clipped: max_grad_norm is meant for the gradient itself",
             )
-            each_epoch = given.batches(1)
+            logged = [
+                (truth.losses[window] / len(steps[window]), rate(given.config, made, total), norm)
+                for made, (window, norm) in enumerate(zip(taken, truth.norms, strict=False))
+            ]
+            care.require_told(run["told"], logged, given.config["log_every_steps"], LOW_RTOL, what)
             for epoch, result in enumerate(run["results"]):
                 require_equal(
                     result["samples"],
@@ -233,14 +254,17 @@ class TestPipeline:
             targets[:large:3] = tokens.IGNORED
             counts = targets != tokens.IGNORED
             samples = int(counts.sum())
+            validations = [each for each in care.validations(fresh) if each.ranks == ranks]
             seen = submission.rank_probe(
                 "lab5.counting.validate", ranks, device="cpu", logits=logits, targets=targets, sizes=sizes,
-                **given,
+                cases=[each.given() for each in validations], **given,
             )  # fmt: skip
             shifted, classes_of = logits.astype(np.float64)[counts], targets[counts]
             loss = float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(samples), classes_of]))
             right = float(np.mean(shifted.argmax(1) == classes_of))
             for rank, each in enumerate(seen):
+                for validation, told in zip(validations, each.cases, strict=True):
+                    care.require_validation(validation, told, rank)
                 for mode in ("training", "evaluation"):
                     run = each[mode]
                     what = f"validate() on batches of {sizes} samples by rank, some with no target that counts, "
@@ -271,10 +295,13 @@ class TestPipeline:
         for dtype in ("float32", "float16"):
             shared = fresh.shared(f"lab5.resume.{dtype}")
             given = case(shared, epochs=shared.integer(4, 6), accumulation=2)
-            epochs, stop = given.config["epochs"], shared.integer(1, 3)
-            arguments = given.given(initial_scale=2.0**18)
-            seen = submission.numeric_probe("lab5.resume.resume", **_on(dtype), **arguments, stop=stop, dtype=dtype)
-            what = f"{stop} epochs + save, load + {epochs - stop} epochs in {dtype} with dropout"
+            optimizer, middle = _parts_of_a_run(fresh, dtype, 1)
+            total, stop = given.config["epochs"], shared.integer(1 + middle, 3)
+            arguments = given.given(initial_scale=2.0**18, optimizer=optimizer)
+            options: dict[str, Any] = {**_on(dtype), **arguments, "stop": stop, "dtype": dtype, "middle": middle}
+            seen = submission.numeric_probe("lab5.resume.resume", **options)
+            what = f"{stop} epochs{_A_STEP * middle} + save, load + the rest of {total} epochs in {dtype} with dropout "
+            what += f"and {optimizer}"
             require_equal(seen.begin, stop, what=f"{what}: epoch that load_checkpoint() said comes next")
             care.require_generators(seen, what)
             runs.require_same(seen, what)
@@ -298,10 +325,11 @@ class TestPipeline:
     def test_resumed_on_every_rank(self, submission: Submission, fresh: Fresh) -> None:
         """Resumes with the same bits on every rank."""
         given = case(fresh.shared("lab5.ranks"), ranks=2, epochs=4, accumulation=2)
-        for rank, each in enumerate(
-            submission.rank_probe("lab5.resume.resume", 2, device="cpu", **given.given(), stop=2)
-        ):
-            what = f"2 epochs + save, load + 2 epochs on 2 ranks with dropout: rank {rank}"
+        optimizer, middle = _parts_of_a_run(fresh, "float32", 2)
+        options: dict[str, Any] = {**given.given(optimizer=optimizer), "stop": 2, "middle": middle}
+        for rank, each in enumerate(submission.rank_probe("lab5.resume.resume", 2, device="cpu", **options)):
+            what = f"2 epochs{_A_STEP * middle} + save, load + the rest of 4 epochs on 2 ranks with dropout and "
+            what += f"{optimizer}: rank {rank}"
             require_equal(
                 each.complete, True, what=f"{what}: whether the file is there once save_checkpoint() returns",
                 hint="all ranks wait until rank 0 has written it",
@@ -327,8 +355,13 @@ class TestPipeline:
     def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
         """Logs from rank 0 alone."""
         kept = 2
-        for ranks, accumulation, every in ((2, 2, 1), (1, 1, 2)):  # a window of several batches, an entry of several
-            given = case(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, accumulation=accumulation)
+        # Windows of several batches, entries of several steps.
+        values = {"ranks": (1, 2), "accumulation": (1, 2), "every": (1, 2), "clipped": (False, True)}
+        for row in rows(fresh.shared("lab5.logged"), values, 2):
+            ranks, every = row["ranks"], row["every"]
+            given = case(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, accumulation=row["accumulation"])
+            if not row["clipped"]:
+                given = replace(given, config={**given.config, "max_grad_norm": None})
             total = given.total_steps(ranks)
             settings = {"log_every_steps": every, "keep_checkpoints": kept}
             seen = submission.rank_probe(
@@ -365,6 +398,18 @@ def _judge_validations(first: Seen, total: int) -> None:
     for row, loss in zip(found, losses, strict=True):
         require_close(row[1], loss, relative=1e-5, what="validation/loss in TensorBoard")
     require("validation/accuracy" not in first.entries, "validation/accuracy is in TensorBoard, where there is none")
+
+
+_A_STEP = " and a step"
+"""Of the next epoch."""
+
+
+def _parts_of_a_run(fresh: Fresh, dtype: str, ranks: int) -> tuple[str, bool]:
+    """With which optimizer a run is made, and whether it is continued in the middle of an epoch."""
+    runs_of = (("float32", 1), ("float16", 1), ("float32", 2))
+    values = {"run": runs_of, "optimizer": ("sgd", "adamw"), "middle": (False, True)}
+    (row,) = [row for row in rows(fresh.shared("lab5.resumes"), values, 3) if row["run"] == (dtype, ranks)]
+    return row["optimizer"], row["middle"]
 
 
 def _on(dtype: str) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import profiling_tuning as tuning
-from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, timeline, wait_inside
+from grader.lab5.truth.rows import rows
+from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, sparse, timeline, wait_inside
 
 DEVICE = "vgpu:T4"
+SUFFIXES = (".json", ".json.gz")
 _UNRECORDED = 3
 """WAIT + WARMUP, which are handed out."""
 UNRECORDED = 3
@@ -27,10 +29,12 @@ TOLERANCE = 0.05
 """Of a step, simulated. Right styles differ by less than 1 %; the bugs that these figures are for by 10 % and more."""
 
 
-def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, int, dict[str, float]]:
-    """A job whose parts sleep for known times, recorded by the student."""
-    fresh = fresh.shared(f"lab5.recorded.{suffix}")
-    steps = fresh.integer(3, 6)
+def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, int, dict[str, float], bool]:
+    """A job whose parts sleep for known times, recorded by the student; and whether its batches are pinned."""
+    values = {"suffix": SUFFIXES, "pinned": (True, False), "steps": ("one", "several")}
+    (row,) = [row for row in rows(fresh.shared("lab5.recorded"), values, 2) if row["suffix"] == suffix]
+    fresh, pinned = fresh.shared(f"lab5.recorded.{suffix}"), row["pinned"]
+    steps = 1 if row["steps"] == "one" else fresh.integer(3, 6)
     parts = ("data", "forward", "backward", "optimizer", "after_step")
     slept = {name: fresh.uniform(0.01, 0.03) for name in parts}
     return (
@@ -41,11 +45,12 @@ def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, i
             steps=steps,
             seconds=slept,
             suffix=suffix,
-            samples=32 if suffix == ".json" else fresh.integer(300, 400) * 128,
-            pinned=suffix != ".json",
+            samples=fresh.integer(300, 400) * 128 if pinned else 32,
+            pinned=pinned,
         ),
         steps,
         slept,
+        pinned,
     )
 
 
@@ -104,22 +109,23 @@ def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: 
 class TestProfiling:
     def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
         """Records the steps that the schedule asks for."""
-        seen, steps, _ = recorded(submission, fresh, ".json")
-        what = f"profile_job(job, steps={steps})"
-        require_equal(seen.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
-        made = UNRECORDED + steps
-        hint = f"WAIT + WARMUP steps come first and are not recorded; the whole job has {made} steps here"
-        require_equal(seen.updates, made, what=f"{what}: optimizer steps made", hint=hint)
-        require_equal(seen.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
-        require(bool(seen.refused), "profile_job(job, steps=0) raised no ValueError")
-        require(
-            made <= seen.taken <= made + 1, f"{what} took {seen.taken} batches of the loader for {made} steps", hint
-        )
+        for suffix in SUFFIXES:
+            seen, steps, _, _ = recorded(submission, fresh, suffix)
+            what = f"profile_job(job, steps={steps})"
+            require_equal(seen.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
+            made = UNRECORDED + steps
+            hint = f"WAIT + WARMUP steps come first and are not recorded; the whole job has {made} steps here"
+            require_equal(seen.updates, made, what=f"{what}: optimizer steps made", hint=hint)
+            require_equal(seen.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
+            require(bool(seen.refused), "profile_job(job, steps=0) raised no ValueError")
+            require(
+                made <= seen.taken <= made + 1, f"{what} took {seen.taken} batches of the loader for {made} steps", hint
+            )
 
     def test_regions_named_in_trace(self, submission: Submission, fresh: Fresh) -> None:
         """Names the regions of a step in the trace."""
-        for suffix in (".json", ".json.gz"):
-            seen, steps, slept = recorded(submission, fresh, suffix)
+        for suffix in SUFFIXES:
+            seen, steps, slept, pinned = recorded(submission, fresh, suffix)
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
             require(seen.events is not None, f"{what} is not there", "export_chrome_trace; make missing folders")
             counts = {name: len(seen.events[name]) for name in REGIONS}
@@ -134,7 +140,7 @@ class TestProfiling:
                 for _, length in seen.events[name]:
                     wanted = slept.get(name, 0.0)
                     # A copy of this size takes 1 ms and more, and is not waited for.
-                    quick = name == "transfer" and suffix != ".json"
+                    quick = name == "transfer" and pinned
                     require_between(
                         length,
                         wanted - 1e-6,
@@ -161,7 +167,7 @@ class TestProfiling:
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
         """Explains where the time of a step goes."""
         given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
-        given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False)]
+        given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False), *sparse(fresh)]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
         for each, told, share in zip(given, seen.times, seen.utilization, strict=True):
             wanted = account(each)
@@ -198,6 +204,7 @@ class TestProfiling:
         cases.append(({"compute_seconds": 0.25, **equal}, names[0], None))
         half = dict.fromkeys((f"{name}_seconds" for name in LOSSES), 0.0) | {f"{second}_seconds": 0.5}
         cases.append(({"compute_seconds": 0.5, **half}, second, 0.5))
+        cases += [_together(row) for row in rows(fresh.shared("lab5.bottlenecks"), _TOGETHER, 5, _is_exact)]
         times, wanted, targets = (list(column) for column in zip(*fresh.shuffled(cases), strict=True))
         seen = submission.probe("lab5.profiling.bottlenecks", device="cpu", times=times, targets=targets)
         for told, name, given, target in zip(seen.names, wanted, times, targets, strict=True):
@@ -309,6 +316,35 @@ class TestProfiling:
     def test_busy_after_tuning(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps the GPU busy after tuning."""
         tuning.judge_program(submission, fresh)
+
+
+_TOGETHER = {
+    "largest": LOSSES,
+    "equal to it": ("none", "the next"),
+    "computing": ("less", "as much", "more"),
+    "target": (None, 0.5),
+}
+
+
+def _is_exact(row: Mapping[str, Any]) -> bool:
+    """0.8 is no number to the last bit; and nothing comes after launch."""
+    last = (row["largest"], row["equal to it"]) == ("launch", "the next")
+    return (row["target"], row["computing"]) != (None, "as much") and not last
+
+
+def _together(row: Mapping[str, Any]) -> tuple[dict[str, float], str, float | None]:
+    """A step of one second in parts that are exact, what should be said of it, and the target."""
+    target = row["target"]
+    computing = {"less": 0.25, "as much": 0.5, "more": 0.875}[row["computing"]]
+    place, rest = LOSSES.index(row["largest"]), 1.0 - computing
+    shares = [1 / 8] * len(LOSSES)
+    shares[place] = 1 / 2
+    if row["equal to it"] == "the next":
+        for after, share in enumerate((3 / 8, 3 / 8, 1 / 8, 1 / 16, 1 / 16)):
+            shares[(place + after) % len(LOSSES)] = share
+    times = {f"{name}_seconds": share * rest for name, share in zip(LOSSES, shares, strict=True)}
+    wanted = "compute" if row["computing"] == "more" else LOSSES[shares.index(max(shares))]
+    return {"compute_seconds": computing, **times}, wanted, target
 
 
 _TIMELINE = ("start", "stop", "kernels", "copies_in", "copies_out", "waits", "regions")

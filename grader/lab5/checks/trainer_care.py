@@ -12,11 +12,17 @@ from gradebox.assertions import number, require, require_arrays_close, require_b
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.truth import tokens
+from grader.lab5.truth import validations as validation_cases
+from grader.lab5.truth.epochs import Epochs
 from grader.lab5.truth.training import Case, rate, windows
+from grader.lab5.truth.validations import Validation
 
 RTOL = 1e-9
 SINGLE = 1e-5
 """TensorBoard keeps float32."""
+ROUNDING = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-5}
+"""By dtype: of weights and of losses. Right ones differ by 1e-14 and 3e-6 of the largest; outputs of a validation in
+bfloat16 are exact, and its loss is computed in float32."""
 TAGS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/samples_per_second")
 _GENERATORS = {"torch": "PyTorch's", "numpy": "NumPy's", "python": "Python's", "cuda": "the GPU's"}
 
@@ -52,6 +58,105 @@ def require_counted_targets(submission: Submission, fresh: Fresh) -> None:
             hint="weigh each batch by the targets that count, and divide by those of the window on all ranks",
         )
         require_close(each.result["loss"], wanted.loss, relative=1e-6, what=f"{what}: EpochResult.loss")
+
+
+def require_epochs(run: Epochs, seen: Sequence[Seen], place: int) -> None:
+    """Fail unless all ranks made what follows from their batches, in the run at this `place` of their request."""
+    told = [each.runs[place] for each in seen]
+    wanted, exactly = run.follow(), run.follow(beyond=0.0).weight
+    slack = ROUNDING[run.dtype]
+    # Clipped exactly, or as PyTorch does it: both are right.
+    either = 2 * float(np.abs(exactly - wanted.weight).max()) + slack * float(np.abs(wanted.weight).max())
+    for rank, each in enumerate(told):
+        what = f"{run.told()}; rank {rank}"
+        require_equal(each["steps"], len(wanted.steps), what=f"{what}: ProductionTrainer.steps")
+        require_equal(len(each["results"]), len(wanted.epochs), what=f"{what}: epochs that went through batches")
+        for epoch, (result, sums) in enumerate(zip(each["results"], wanted.epochs, strict=True)):
+            require_equal(
+                [result[name] for name in ("samples", "optimizer_steps", "skipped_steps")],
+                [sums.samples, sums.taken, sums.skipped],
+                what=f"{what}: samples, optimizer_steps and skipped_steps of epoch {epoch}",
+                hint="targets of -100 do not count; a window without any other moves nothing, and counts as skipped",
+            )
+            if sums.samples:
+                loss = number(result["loss"], f"{what}: loss of epoch {epoch}")
+                require_close(
+                    loss, sums.loss / sums.samples, relative=slack + 1e-6, what=f"{what}: loss of epoch {epoch}"
+                )
+            else:
+                require_equal(result["loss"], None, what=f"{what}: loss of epoch {epoch}, in which nothing counts")
+        require_arrays_close(
+            seen[rank][f"runs/{place}/weight"],
+            wanted.weight,
+            rtol=0,
+            atol=either,
+            what=f"{what}: weights",
+            hint="the mean over all that counts in the window on all ranks, clipped once as a whole, then one step at "
+            "the scheduled rate",
+        )
+    every = run.config["log_every_steps"]
+    require_told(told[0]["told"], wanted.steps, every, slack + SINGLE, f"{run.told()}; rank 0")
+    for each in told[1:]:
+        require_equal(each["told"], [], what=f"{run.told()}: metrics that the `monitor` of rank 1 was told")
+
+
+def require_told(
+    told: Sequence[Any], steps: Sequence[tuple[float, float, float]], every: int, slack: float, what: str
+) -> None:
+    """Fail unless a `monitor` was told loss, rate and norm of every so many `steps` that were taken."""
+    wanted = list(range(every, len(steps) + 1, every))
+    require_equal(
+        sorted({int(step) for step, _ in told}),
+        wanted,
+        what=f"{what}: steps that `monitor` was told of",
+        hint="after every log_every_steps steps that the optimizer took; a window that was left out is none",
+    )
+    names = ("train/loss", "train/learning_rate", "train/grad_norm")
+    hints = (
+        "of that window: the mean over what counts in it, on all ranks",
+        "of the step that was made, not of the next one",
+        "of the gradient itself, unscaled, before clipping, and where nothing is clipped, too",
+    )
+    largest = [max(column, default=0.0) for column in zip(*steps, strict=True)]
+    for step in wanted:
+        found = [float(value) for at, values in told if int(at) == step for value in values]
+        require_equal(len(found), 4, what=f"{what}: metrics of step {step} that `monitor` was told")
+        for name, value, most, hint in zip(names, steps[step - 1], largest, hints, strict=True):
+            nearest = min(found, key=lambda each: abs(each - value))
+            require_between(
+                nearest,
+                value - slack * most,
+                value + slack * most,
+                what=f"{what}: {name} of step {step} (of the metrics that `monitor` was told, the nearest to it)",
+                expected=f"{value:.4g}",
+                hint=hint,
+            )
+
+
+def validations(fresh: Fresh) -> list[Validation]:
+    """The same for all checks of a grading."""
+    return validation_cases.draw(fresh.shared("lab5.validations"))
+
+
+def require_validation(given: Validation, told: dict[str, Any], rank: int) -> None:
+    """Fail unless `validate` counts what counts, weighs it equally, and knows what an accuracy is of."""
+    what = f"{given.told()}, rank {rank}"
+    samples, loss, accuracy = given.truth()
+    require_equal(told["samples"], samples, what=f"{what}: samples", hint="what counts: see count_targets")
+    require_close(
+        number(told["loss"], f"{what}: loss"),
+        loss,
+        relative=ROUNDING[given.dtype],
+        what=f"{what}: loss",
+        hint="sum up mean loss times what counts over all batches and ranks, then divide once; buffers of rank 0",
+    )
+    if accuracy is None:
+        require_equal(
+            told["accuracy"], None, what=f"{what}: accuracy", hint="only of outputs [N, classes], and of classes"
+        )
+    else:
+        found = number(told["accuracy"], f"{what}: accuracy")
+        require_close(found, accuracy, relative=1e-6, what=f"{what}: accuracy", hint="of the targets that count")
 
 
 def require_kinds(submission: Submission, fresh: Fresh) -> None:

@@ -8,28 +8,41 @@ from gradebox.assertions import (
 )
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab5.truth.rows import rows
 
 
 def judge_configuration(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a configuration is kept, and a bad one refused."""
-    values = {
-        "output_dir": f'a "quoted" \\ folder {fresh.integer(1, 99)}',
-        "learning_rate": fresh.log_uniform(1e-7, 1e-1),
-        "epochs": fresh.integer(2, 90),
-        "max_grad_norm": fresh.uniform(0.1, 2.0),
-        "deterministic": True,
-        "dtype": "bfloat16",
-        "optimizer": "sgd",
-        "momentum": fresh.uniform(0.1, 0.9),
-        "weight_decay": fresh.log_uniform(1e-9, 1e-3),
-        "warmup_steps": fresh.integer(1, 9),
-        "minimum_ratio": fresh.uniform(0.1, 0.9),
-        "accumulation_steps": fresh.integer(2, 9),
-        "keep_checkpoints": fresh.integer(4, 9),
-        "log_every_steps": fresh.integer(11, 19),
-        "seed": fresh.integer(1, 99),
-        "initial_scale": 2.0 ** fresh.integer(1, 12),
-    }
+    number = fresh.integer(2, 99)
+    settings = [
+        {
+            **row,
+            "epochs": fresh.integer(2, 90),
+            "weight_decay": fresh.log_uniform(1e-9, 1e-3),
+            "warmup_steps": fresh.integer(1, 9),
+            "minimum_ratio": fresh.uniform(0.1, 0.9),
+            "accumulation_steps": fresh.integer(2, 9),
+            "keep_checkpoints": fresh.integer(4, 9),
+            "log_every_steps": fresh.integer(11, 19),
+            "seed": fresh.integer(1, 99),
+            "initial_scale": 2.0 ** fresh.integer(1, 12),
+        }
+        for row in rows(
+            fresh.shared("lab5.settings"),
+            {
+                "output_dir": (f"plain-{number}", f'a "quoted" \\ folder {number}', f"Läufe {number}"),
+                "learning_rate": (fresh.log_uniform(1e-7, 1e-5), fresh.uniform(0.01, 0.1), 1.0),
+                "max_grad_norm": (None, fresh.uniform(0.1, 2.0), float(number)),
+                "dtype": ("float32", "float16", "bfloat16"),
+                "optimizer": ("sgd", "adamw"),
+                "momentum": (0.0, fresh.uniform(0.1, 0.8)),
+                "deterministic": (True, False),
+                "patience": (None, number),
+                "save_every_steps": (None, number),
+            },
+            3,
+        )
+    ]
     highest = fresh.integer(1, 9)
     unknown = [f"{name}_{fresh.integer(100, 999)}" for name in ("lerning_rate", "warm_up")]
     place = f"Läufe {fresh.integer(1, 99)}"
@@ -51,11 +64,10 @@ def judge_configuration(submission: Submission, fresh: Fresh) -> None:
         ]
     )
     texts = [[text, encoding] for text, encoding, _ in given]
-    seen = submission.probe("lab5.pipeline.configuration", device="cpu", texts=texts, settings=values)
-    for name, value in values.items():
-        require_equal(seen.loaded[name], value, what=f"TrainerConfig.{name} after save() and load()")
-    for name in ("patience", "save_every_steps"):
-        require_equal(seen.loaded[name], None, what=f"TrainerConfig.{name}, None when saved, after load()")
+    seen = submission.probe("lab5.pipeline.configuration", device="cpu", texts=texts, settings=settings)
+    for values, loaded in zip(settings, seen.loaded, strict=True):
+        for name, value in values.items():
+            require_equal(loaded[name], value, what=f"TrainerConfig.{name} after save() and load()")
     for (text, encoding, why), outcome in zip(given, seen.outcomes, strict=True):
         about = f" with {why}" if why else ""
         require_equal(
@@ -99,7 +111,9 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
     name = "step-{:08d}.pt".format
     # What was killed, and what is written next: checkpoints, best.pt, and what else somebody may keep.
     best, other = "best.pt", f"weights-{fresh.integer(10, 99)}.pt"
-    pairs = [(best, name(killed)), (name(later), other), (other, best)]
+    files = {"a checkpoint": (name(killed), name(later)), "best.pt": (best, best), "another": (other, other)}
+    drawn = rows(fresh.shared("lab5.swept"), {"killed": tuple(files), "written": tuple(files)}, 3)
+    pairs = [(files[row["killed"]][0], files[row["written"]][1]) for row in drawn]
     seen = submission.probe("lab5.saving.saving", device="cpu", steps=steps, killed=killed, later=later, pairs=pairs)
     _, second, third = steps
     others = ["step-notes.pt"]

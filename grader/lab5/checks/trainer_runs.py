@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gradebox.assertions import (
@@ -14,6 +15,7 @@ from gradebox.assertions import (
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.truth import tokens
+from grader.lab5.truth.rows import rows
 from grader.lab5.truth.training import case, rate
 
 _STATES = "model, optimizer, scheduler, scaler, steps, random numbers of each rank, the loader's position"
@@ -209,23 +211,48 @@ def judge_schedule(submission: Submission, fresh: Fresh) -> None:
             {0, warmup - 1, warmup, (warmup + total) // 2, total - 1, total, total + 1, 3 * total} - {-1}
         )
     ]
+    cases += [_moment(fresh, row) for row in rows(fresh.shared("lab5.schedules"), _SCHEDULES, 5, _is_one)]
     seen = submission.probe("lab5.pipeline.schedule", device="cpu", cases=cases)
     for each, factor in zip(cases, seen.factors, strict=True):
         given = ", ".join(f"{name}={value:.4g}" for name, value in each.items())
+        config = {"learning_rate": 1.0, "minimum_ratio": 0.0, **each}
         require_close(
-            factor, rate({"learning_rate": 1.0, **each}, each["step"], total), relative=1e-9,
+            factor, rate(config, each["step"], each["total_steps"]), relative=1e-9,
             what=f"warmup_cosine({given})",
             hint="warm-up, then the cosine, then the minimum; any of them may take no step",
         )  # fmt: skip
+
+
+_SCHEDULES = {
+    "warmup": ("none", "one", "some", "all"),
+    "total": ("one", "several"),
+    "minimum": ("not given", 0.0, "some", 1.0),
+    "step": ("first", "in the middle", "last", "after the end", "long after"),
+}
+
+
+def _is_one(row: Mapping[str, Any]) -> bool:
+    """In a schedule of a single step, warm-up takes it or not, and it is the first."""
+    inside = row["warmup"] in ("none", "all") and row["step"] not in ("in the middle", "last")
+    return inside or row["total"] == "several"
+
+
+def _moment(fresh: Fresh, row: dict[str, Any]) -> dict[str, Any]:
+    """A step of a schedule."""
+    total = 1 if row["total"] == "one" else fresh.integer(4, 40)
+    warmup = {"none": 0, "one": 1, "some": fresh.integer(2, 3), "all": total}[row["warmup"]]
+    places = {"first": 0, "in the middle": total // 2, "last": total - 1, "after the end": total}
+    given: dict[str, Any] = {"step": places.get(row["step"], 3 * total), "warmup_steps": warmup, "total_steps": total}
+    if row["minimum"] != "not given":
+        given["minimum_ratio"] = fresh.uniform(0.05, 0.6) if row["minimum"] == "some" else row["minimum"]
+    return given
 
 
 def judge_early(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a run stops when patience ends, and best.pt is that of its best epoch."""
     arguments = case(fresh.shared("lab5.early")).given()
     del arguments["batch_size"]
-    cases = [*(_until_it_stops(fresh, fresh.integer(1, 6)) for _ in range(3)), _until_it_stops(fresh, 0)]
-    cases.append(_without_a_number(fresh))
-    cases[0]["losses"] = cases[0]["losses"][: cases[0]["best"] + 1 + cases[0]["patience"]]  # both end at once
+    cases = [_until_it_stops(fresh, row) for row in rows(fresh.shared("lab5.patience"), _PATIENCE, 5, _goes_on)]
     asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
     runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
     for each, (first, second) in zip(cases, runs, strict=True):
@@ -252,23 +279,35 @@ def judge_early(submission: Submission, fresh: Fresh) -> None:
         require_equal(second["batches"], 0, what="batches trained by a run that had stopped early before")
 
 
-def _until_it_stops(fresh: Fresh, best: int) -> dict[str, Any]:
-    """Validation losses: up and down to the `best`, then `patience` that are not lower, one equal, one no number.
+_PATIENCE = {
+    "patience": (1, 2, 3),
+    "best": ("first", "later", "none"),
+    "then": ("equal", "no number", "higher"),
+    "left": (True, False),
+}
 
-    Then lower.
-    Before the best, fewer than `patience` in a row are not lower.
+
+def _goes_on(row: Mapping[str, Any]) -> bool:
+    """Where none is a number, the next is none either."""
+    return bool(row["best"] != "none" or row["then"] == "no number")
+
+
+def _until_it_stops(fresh: Fresh, row: dict[str, Any]) -> dict[str, Any]:
+    """Validation losses: up and down to the `best`, then `patience` that are not lower, one no number.
+
+    Then lower, where epochs are `left`; else both end at once. Before the best, fewer than `patience` in a row are not
+    lower. Where none is a number, there is no best.
     """
-    patience = fresh.integer(2, 3)
+    patience = row["patience"]
+    left = [0.1, 0.1, 0.1] if row["left"] else []
+    if row["best"] == "none":
+        return {"losses": [None] * patience + left, "patience": patience, "best": None}
+    best = 0 if row["best"] == "first" else fresh.integer(1, 6)
     lowest = fresh.uniform(0.5, 0.6)
     losses, missed = [lowest + 0.5] * min(best, 1), 0
     for _ in range(best - 1):
         missed = missed + 1 if missed < patience - 1 and fresh.integer(0, 1) else 0
         losses.append(min(losses) + fresh.uniform(0.01, 0.05) * (1 if missed else -1))
-    after = fresh.shuffled([lowest, None, *[lowest + 0.1] * (patience - 2)])
-    return {"losses": [*losses, lowest, *after, 0.1, 0.1, 0.1], "patience": patience, "best": best}
-
-
-def _without_a_number(fresh: Fresh) -> dict[str, Any]:
-    """Validation losses that are no numbers, until patience ends."""
-    patience = fresh.integer(2, 3)
-    return {"losses": [None] * patience + [0.1, 0.1], "patience": patience, "best": None}
+    kinds = {"equal": lowest, "no number": None, "higher": lowest + 0.1}
+    then = [kinds.pop(row["then"]), *fresh.shuffled(list(kinds.values()))]
+    return {"losses": [*losses, lowest, *then[:patience], *left], "patience": patience, "best": best}

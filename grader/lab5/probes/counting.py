@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
-from grader.lab5.probes.pipeline import CONFIG, KEPT, TRAINER, Case, base_of, ranks_of
+from grader.lab5.probes.pipeline import CONFIG, KEPT, TRAINER, Case, Sink, base_of, ranks_of
 from grader.lab5.probes.resume import slow_names
 from grader.shared.probes.kept import nap, notes
-from grader.shared.probes.ranks import Indexed
+from grader.shared.probes.ranks import Indexed, half_squares
 from grader.shared.probes.support import fields, plain
 from labkit.loader import ResumableLoader
 from labkit.results import EpochResult, TrainerRun, ValidationResult
@@ -59,20 +59,27 @@ def tokens(
 
 
 class _Classifier(nn.Module):
-    """A classifier that says what its inputs say, by its dropout's mode; buffers differ between ranks."""
+    """A classifier that says what its inputs say, by its dropout's mode; buffers differ between ranks.
 
-    def __init__(self, classes: int, shift: float) -> None:
+    `transposed`: of sequences [N, length, classes], as logits [N, classes, length].
+    """
+
+    def __init__(
+        self, classes: int, shift: float, *, dtype: torch.dtype = torch.float64, transposed: bool = False
+    ) -> None:
         super().__init__()
-        self.linear = nn.Linear(classes, classes, bias=False, dtype=torch.float64)
-        self.linear.weight.data = torch.eye(classes, dtype=torch.float64)
+        self.linear = nn.Linear(classes, classes, bias=False, dtype=dtype)
+        self.linear.weight.data = torch.eye(classes, dtype=dtype)
         self.dropout = nn.Dropout(0.9)
-        self.register_buffer("shift", torch.tensor([shift] + [0.0] * (classes - 1), dtype=torch.float64))
+        self.transposed = transposed
+        self.register_buffer("shift", torch.tensor([shift] + [0.0] * (classes - 1), dtype=dtype))
         self.graphs = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.linear(self.dropout(x)) + self.get_buffer("shift")
+        output: Tensor = self.linear(self.dropout(x))
+        output = output + self.get_buffer("shift").to(output.dtype)
         self.graphs += output.requires_grad
-        return output
+        return output.transpose(1, 2) if self.transposed else output
 
 
 def validate(
@@ -86,17 +93,15 @@ def validate(
     inputs: Tensor,
     words: Tensor,
     batch_size: int,
+    cases: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """`validate` on batches of these sizes (`sizes[rank]`, the ranks' samples one after the other), in both modes.
 
     Where the model is in training mode, its linear layer is not. Then on sequences as `tokens` gets them, with targets
-    `words`. One rank alone is also asked with nothing to validate.
+    `words`; and other `cases`. One rank alone is also asked with nothing to validate.
     """
     torch.set_num_threads(1)
-    start = sum(sum(rank) for rank in sizes[: student.rank])
-    own = list(sizes[student.rank])
-    part = slice(start, start + sum(own))
-    batches = list(zip(logits[part].double().split(own), targets[part].split(own), strict=True)) if own else []
+    batches = _share(student, logits.double(), targets, sizes)
     with ranks_of(student):
         settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "run"), **config)
         model = _Classifier(logits.shape[1], 0.0)
@@ -117,6 +122,7 @@ def validate(
         tagger = student.module(TRAINER).ProductionTrainer(Tagger(weight), train, own_part, settings)
         KEPT.append(tagger)
         seen["sequences"] = fields(tagger.validate(), ValidationResult, "validate()")
+        seen["cases"] = [_validated(student, train, **case) for case in cases]
         refused = student.ranks > 1
         if student.ranks == 1:
             empty = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
@@ -127,6 +133,37 @@ def validate(
             except ArithmeticError:
                 refused = False
     return {**seen, "graphs": model.graphs, "refused": refused}
+
+
+def _share(student: Any, outputs: Tensor, targets: Tensor, sizes: Sequence[Sequence[int]]) -> list[Any]:
+    """This rank's batches, of these sizes; the ranks' samples come one after the other."""
+    start, own = sum(sum(rank) for rank in sizes[: student.rank]), list(sizes[student.rank])
+    part = slice(start, start + sum(own))
+    return list(zip(outputs[part].split(own), targets[part].split(own), strict=True)) if own else []
+
+
+def _validated(
+    student: Any, train: Any, *, outputs: Tensor, targets: Tensor, sizes: Sequence[Sequence[int]], dtype: str
+) -> dict[str, Any]:
+    """`validate` where the model's outputs are given: of classes, of sequences, or numbers like the targets.
+
+    With float64, float32, or in autocast to bfloat16.
+    """
+    kind, numbers = torch.float64 if dtype == "float64" else torch.float32, targets.is_floating_point()
+    settings = student.module(CONFIG).TrainerConfig(
+        output_dir=str(base_of(student) / "case"), dtype=dtype if dtype == "bfloat16" else "float32"
+    )
+    model = _Classifier(outputs.shape[-1], 0.0, dtype=kind, transposed=targets.ndim > 1 and not numbers)
+    trainer = student.module(TRAINER).ProductionTrainer(
+        model,
+        train,
+        _share(student, outputs.to(kind), targets.to(kind) if numbers else targets, sizes),
+        settings,
+        criterion=half_squares if numbers else None,
+    )
+    KEPT.append(trainer)
+    model.get_buffer("shift")[0] = 3.0 * student.rank
+    return fields(trainer.validate(), ValidationResult, "validate()")
 
 
 def kinds(student: Any, *, logits: Tensor, targets: Tensor) -> dict[str, Any]:
@@ -155,17 +192,6 @@ def kinds(student: Any, *, logits: Tensor, targets: Tensor) -> dict[str, Any]:
     }
 
 
-class _Sink:
-    """Is told metrics, as a `GPUMonitor` is."""
-
-    def __init__(self) -> None:
-        self.told: list[list[Any]] = []
-
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of one step."""
-        self.told.append([int(step), sorted(float(value) for value in metrics.values())])
-
-
 def logged(
     student: Any,
     *,
@@ -191,7 +217,7 @@ def logged(
     folder = base_of(student) / f"own-{student.rank}"
     folder.mkdir()
     os.chdir(folder)
-    sink = _Sink()
+    sink = Sink()
     (note, noted), wait = notes(), nap(step_seconds)
 
     def outside() -> None:

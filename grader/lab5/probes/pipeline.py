@@ -170,16 +170,30 @@ def base_of(student: Any) -> Path:
     return Path(student.rendezvous.removeprefix("file://")).parent if student.ranks > 1 else Path.cwd()
 
 
-def configuration(student: Any, *, texts: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Save and load a configuration with these values; then load files with these texts, each in an encoding.
+class Sink:
+    """Is told metrics, as a `GPUMonitor` is."""
+
+    def __init__(self) -> None:
+        self.told: list[list[Any]] = []
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of one step."""
+        self.told.append([int(step), sorted(float(value) for value in metrics.values())])
+
+
+def configuration(
+    student: Any, *, texts: Sequence[tuple[str, str]], settings: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Save and load configurations with these values; then load files with these texts, each in an encoding.
 
     And a file that is not there, a folder, and a file below one that is none.
     """
     module = student.module(CONFIG)
-    config = module.TrainerConfig(**settings)
     path = Path("configured", "run.toml")
-    config.save(path)
-    loaded = module.TrainerConfig.load(path)
+    loaded = []
+    for values in settings:
+        module.TrainerConfig(**values).save(path)
+        loaded.append(plain(module.TrainerConfig.load(path), "TrainerConfig.load()"))
     outcomes = []
     for index, (text, encoding) in enumerate(texts):
         file = Path(f"given-{index}.toml")
@@ -218,7 +232,7 @@ def configuration(student: Any, *, texts: Sequence[tuple[str, str]], settings: M
         except Exception as error:
             unreadable[what] = type(error).__name__
     return {
-        "loaded": plain(loaded, "TrainerConfig.load()"),
+        "loaded": loaded,
         "outcomes": outcomes,
         "full": [failed, path.read_bytes() == before],
         "unreadable": unreadable,
@@ -232,9 +246,19 @@ def schedule(student: Any, *, cases: Sequence[Mapping[str, Any]]) -> dict[str, A
 
 
 def steps(
-    student: Any, *, weight: Tensor, inputs: Tensor, targets: Tensor, batch_size: int, config: Mapping[str, Any]
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    batch_size: int,
+    config: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """`train_epoch` for every epoch; samples of each batch, learning rates, bytes reduced, and the weights."""
+    """`train_epoch` for every epoch; samples of each batch, learning rates, bytes reduced, and the weights.
+
+    Then the epochs of other `runs`, each by a trainer of its own.
+    """
     torch.set_num_threads(1)
     case = Case(weight, inputs, targets, batch_size, config)
     with ranks_of(student):
@@ -250,7 +274,9 @@ def steps(
             "the rest of epoch 0": _elsewhere(case, student, 0, (0,)),
             "epoch 1 in the middle of epoch 0": _elsewhere(case, student, 0, (1,)),
         }
+        others = [_epochs(student, base_of(student) / f"run-{number}", **run) for number, run in enumerate(runs)]
     return {
+        "runs": others,
         "elsewhere": elsewhere,
         "results": results,
         "seen": trainer.model.seen,
@@ -263,6 +289,40 @@ def steps(
         "losses_of": sorted(set(trainer.model.losses_of)),
         "reduced_bytes": reduced.reduced_bytes,
         "gradient_bytes": trainer.model.whole().nbytes,
+    }
+
+
+def _epochs(
+    student: Any,
+    folder: Path,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    batch_size: int,
+    dtype: str,
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All epochs over samples that come by number: what was returned, logged and made of the weights."""
+    kind, numbers = getattr(torch, dtype), targets.is_floating_point()
+    dataset = Indexed(numbered(inputs), targets.to(kind) if numbers else targets)
+    settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **config)
+    sink = Sink()
+    trainer = student.module(TRAINER).ProductionTrainer(
+        Model(weight, dtype=kind),
+        ResumableLoader(dataset, batch_size, shuffle=False),
+        [],
+        settings,
+        criterion=half_squares if numbers else None,
+        monitor=sink,
+    )
+    KEPT.append(trainer)
+    results = [fields(trainer.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in range(config["epochs"])]
+    return {
+        "results": results,
+        "steps": plain(trainer.steps, "ProductionTrainer.steps"),
+        "weight": trainer.model.whole().double(),
+        "told": sink.told,
     }
 
 
@@ -287,17 +347,19 @@ def mixed(
     batch_size: int,
     config: Mapping[str, Any],
     growth: int,
+    settings: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Epochs of float16 whose first steps overflow, and of bfloat16; which windows made a step, and the weights.
+    """Epochs of float16 whose first steps overflow, and of bfloat16; with which batch a step was made, and the weights.
 
-    The loss scale grows after `growth` steps in a row that were taken.
+    The loss scale grows after `growth` steps in a row that were taken. `settings` change the configuration, by dtype.
     """
     torch.set_num_threads(1)
     seen = {}
     device = student.device
     for dtype in ("float16", "bfloat16"):
-        case = Case(weight, inputs, targets, batch_size, {**config, "dtype": dtype}, low=True)
-        trainer = case.make(student, Path(dtype), device=device)
+        own = {**config, **settings[dtype], "dtype": dtype}
+        case, sink = Case(weight, inputs, targets, batch_size, own, low=True), Sink()
+        trainer = case.make(student, Path(dtype), device=device, monitor=sink)
         trainer.scaler.set_growth_interval(growth)
         taken: list[int] = []
         note = optimizers.register_optimizer_step_pre_hook(
@@ -312,6 +374,7 @@ def mixed(
         finally:
             note.remove()
         seen[dtype] = {
+            "told": sink.told,
             "validation": fields(trainer.validate(), ValidationResult, "validate()"),
             "validated_products": sorted(set(trainer.model.validated_products)),
             "losses_of": sorted(set(trainer.model.losses_of)),

@@ -142,10 +142,13 @@ def resume(
     config: Mapping[str, Any],
     stop: int,
     dtype: str = "float32",
+    middle: bool = False,
 ) -> dict[str, Any]:
     """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
 
-    `drawn` is where the generators are before saving, after it, and after loading.
+    `drawn` is where the generators are before saving, after it, and after loading. In the `middle`: what is loaded is
+    the checkpoint that `train_epoch` has saved after the first step of the epoch after these; where the generators were
+    then, nobody has seen.
     """
     torch.set_num_threads(1)
     low = dtype != "float32"
@@ -157,20 +160,28 @@ def resume(
         seed(1)
         results = [fields(whole.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in range(config["epochs"])]
         expected = ended(whole)
-        first = case.make(student, folder, device=device)
+        every = sum(int(result["optimizer_steps"]) for result in results[:stop]) + 1
+        saving = {**case.config, "save_every_steps": every} if middle else case.config
+        first = replace(case, config=saving).make(student, folder, device=device)
         seed(1)
-        for epoch in range(stop):
+        for epoch in range(stop + middle):
             first.train_epoch(epoch)
         drawn = [_generators(device)]
         with slow_names(0.4):
-            path = first.save_checkpoint(stop - 1)
-            complete = Path(path).is_file()
+            path = Path(first.save_checkpoint(stop + middle - 1))
+            complete = path.is_file()
         drawn.append(_generators(device))
+        if middle:
+            path = folder / "checkpoints" / f"step-{every:08d}.pt"
+        if middle and not path.is_file():
+            raise WrongReturn(
+                f"train_epoch() with save_every_steps={every} left no {path.name} in checkpoints: {names(path.parent)}"
+            )
         disturb()
         second = case.make(student, folder, device=device, start=0.5)
         disturb()
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
-        drawn.append(_generators(device))
+        drawn.append({} if middle else _generators(device))
         rest = range(stop, config["epochs"])
         resumed = [fields(second.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in rest]
         seen = ended(second)

@@ -12,6 +12,7 @@ from typing import Any
 from gradebox.assertions import number, require, require_between, require_equal, seconds
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
+from grader.lab5.truth.rows import rows
 from grader.shared.programs import picture_and_json
 
 _TIMES = ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds")
@@ -100,29 +101,36 @@ def judge_watching(submission: Submission, fresh: Fresh) -> None:
 
 
 def _history(fresh: Fresh) -> list[dict[str, Any]]:
-    """Snapshots with gaps: no loss yet, a GPU that idles, one that tells nothing or no limit, and another beside it."""
+    """Snapshots with gaps: no loss, a GPU that idles, one that tells nothing or no limit, and another beside it."""
     time, limit = float(fresh.integer(1_700_000_000, 1_800_000_000)), float(fresh.integer(300, 700))
-    idle, silent = fresh.shuffled(range(1, 7))[:2]
-    rows = []
-    for index in range(9):
-        busy, watts = fresh.uniform(0.2, 0.99), fresh.uniform(0.2, 0.9) * limit
-        rows.append(
+    values = {
+        "loss": (True, False), "utilization": ("absent", "none", "some"),
+        "power": ("absent", "none", "some"), "limit": (True, False),
+    }  # fmt: skip
+    drawn = rows(fresh.shared("lab5.history"), values, 7)
+    whole: dict[str, Any] = {"loss": True, "utilization": "some", "power": "some", "limit": True}
+    lacking = [{**whole, name: "absent"} for name in ("utilization", "power")]
+    snapshots = []
+    for row in fresh.shuffled([*drawn, *lacking]):
+        numbers = {"none": 0.0, "some": fresh.uniform(0.2, 0.9)}
+        share, power = numbers.get(row["utilization"]), numbers.get(row["power"])
+        snapshots.append(
             {
                 "time": time,
-                "metrics": {} if index == 0 else {"loss": fresh.uniform(0.5, 3.0)},
+                "metrics": {"loss": fresh.uniform(0.5, 3.0)} if row["loss"] else {},
                 "gpus": [
                     {
                         "index": 0,
-                        "utilization_ratio": {idle: 0.0, silent: None}.get(index, busy),
-                        "power_watts": None if index == silent else watts,
-                        "power_limit_watts": None if index == 8 else limit,
+                        "utilization_ratio": share,
+                        "power_watts": None if power is None else power * limit,
+                        "power_limit_watts": limit if row["limit"] else None,
                     },
                     {"index": 1, "utilization_ratio": 0.5, "power_watts": 100.0, "power_limit_watts": 200.0},
                 ],
             }
         )
         time += fresh.integer(2, 40) / 8
-    return rows
+    return snapshots
 
 
 def _is_drawn(points: Sequence[tuple[float, float]], factor: float, series: Sequence[list[float]]) -> bool:

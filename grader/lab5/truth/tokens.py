@@ -85,13 +85,13 @@ def follow(given: Tokens) -> Followed:
     numbers = np.array([given.window(sample) for sample in range(len(inputs))])
     total, made = 0.0, 0
     counts = targets != IGNORED
-    first, _ = _cross_entropy(inputs[counts] @ weight.T, targets[counts])
+    first, _ = cross_entropy(inputs[counts] @ weight.T, targets[counts])
     for window in range(WINDOWS):
         rows = inputs[numbers == window][targets[numbers == window] != IGNORED]
         classes = targets[numbers == window][targets[numbers == window] != IGNORED]
         if not len(rows):
             continue
-        losses, slopes = _cross_entropy(rows @ weight.T, classes)
+        losses, slopes = cross_entropy(rows @ weight.T, classes)
         total += float(losses.sum())
         velocity = given.config["momentum"] * velocity + slopes.T @ rows / len(rows)
         weight = weight - rate(given.config, made, WINDOWS) * velocity
@@ -99,7 +99,7 @@ def follow(given: Tokens) -> Followed:
     return Followed(weight, total / int(counts.sum()), int(counts.sum()), float(first.mean()))
 
 
-def _cross_entropy(
+def cross_entropy(
     logits: NDArray[np.float64], classes: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Losses, and their slopes by the logits."""
