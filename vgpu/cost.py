@@ -125,9 +125,9 @@ DEPTHWISE_RATIO = 0.25
 TRANSPOSITION_SHARE = {2: 0.7}
 
 
-def product_traffic_share(k: int) -> float:
-    """Share of the memory's rate at which a product with inner side `k` moves its operands and result."""
-    return k / (k + _EPILOGUE_DEPTH)
+def product_traffic_share(m: int, n: int, k: int) -> float:
+    """Share of the memory's rate at which a product (m, k) @ (k, n) moves its operands and result."""
+    return k / (k + _EPILOGUE_DEPTH) if min(m, n) > 1 else 1.0
 
 
 # Share of the peak that fused attention reaches on long sequences with heads of width 128, (forward, backward), by
@@ -166,7 +166,7 @@ def batched_matmul_seconds(
     efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
     return kernel_seconds(
         spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
-        traffic_share=product_traffic_share(k),
+        traffic_share=product_traffic_share(m, n, k),
     )  # fmt: skip
 
 

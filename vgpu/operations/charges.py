@@ -109,7 +109,7 @@ def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf3
         dtype, tf32 = "float32", False
     else:
         efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
-        share = cost.product_traffic_share(k)
+        share = cost.product_traffic_share(m, n, k)
         tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
         if product.kernel == convolutions.WINOGRAD and not tensor_cores:
             efficiency *= cost.WINOGRAD_GAIN
