@@ -16,7 +16,7 @@ from vgpu.spec import Interconnect, Spec
 
 BYTES_PER_ELEMENT = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
 # (tile edge, share of the peak that a kernel with that tile reaches): the larger tile reuses each operand more often.
@@ -44,7 +44,12 @@ def sync_seconds(spec: Spec) -> float:
 
 
 def peak_flops(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
-    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do."""
+    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do.
+
+    Raises SpecError for FP8 where the card has none.
+    """
+    if dtype.startswith("float8"):
+        return spec.peak_tflops("float8") * 1e12
     if tf32 and dtype == "float32" and "tf32" in spec.peak_flops:
         return spec.peak_flops["tf32"]
     return spec.peak_flops.get(dtype, spec.peak_flops["float32"])
@@ -109,6 +114,7 @@ def product_efficiency(
 def attained_ratio(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
     """Ratio of the peak that large products reach: the library's share, at the clock that the board's power allows."""
     precision = "tf32" if tf32 and dtype == "float32" and "tf32" in spec.peak_flops else dtype
+    precision = "float8" if dtype.startswith("float8") else precision
     return spec.product_efficiency_ratio * spec.sustained_clock_ratio.get(precision, 1.0)
 
 

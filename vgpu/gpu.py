@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 QUERY_SECONDS = 5e-7
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
 _TUNED_RATIO = 0.9
+# What PyTorch says where a card has no FP8 (aten/src/ATen/native/cuda/ScaledBlas.cpp).
+_NO_FLOAT8 = (
+    "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+ "
+    "[simulated by vgpu]"
+)
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
 _LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
@@ -281,6 +286,8 @@ class VirtualGPU:
     ) -> tuple[charges.Product, bool, int, float]:
         """What a product is, whether it runs in TF32, the bytes it moves and its seconds."""
         spec, base, out = self.spec, operation.base, outputs[0] if outputs else None
+        if base == "_scaled_mm" and "float8" not in spec.peak_flops:
+            raise RuntimeError(_NO_FLOAT8)
         product = charges.product_of(base, args, out)
         tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
         moved, planar = traffic.bytes_of(base, inputs, outputs), 0

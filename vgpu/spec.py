@@ -23,7 +23,7 @@ MONITORING = (
     "maximum_celsius", "slowdown_celsius", "shutdown_celsius", "pcie_generation", "memory_bus_bits", "cores", "nvlinks",
     "idle_performance_state",
 )  # fmt: skip
-_PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "int8")
+_PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 
 
 @dataclass(frozen=True, kw_only=True)

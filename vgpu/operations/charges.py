@@ -28,7 +28,7 @@ _PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Product]] = {
     "convolution_backward": convolutions.backward,
 }  # fmt: skip
 # Operations that go through a cuBLAS handle, and so need its workspace.
-BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"}
+BLAS = {"mm", "_scaled_mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"}
 CUDNN = CONVOLUTIONS | {
     "native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update", "_cudnn_rnn", "_cudnn_rnn_backward",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def launches_of(base: str, args: Sequence[Any]) -> int:
 
 # Through which kind of call an operation is launched: `Host.call_seconds` says what that adds to a launch.
 _CALLS = {
-    **dict.fromkeys(("mm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), "product"),
+    **dict.fromkeys(("mm", "_scaled_mm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), "product"),
     **dict.fromkeys(("addmm", "_addmm_activation"), "linear"),
     **dict.fromkeys(("convolution", "convolution_overrideable"), "convolution"),
     "convolution_backward": "convolution_backward",

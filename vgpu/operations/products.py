@@ -109,7 +109,7 @@ def _recurrent_backward(args: Sequence[Any], out: Any) -> Product:
 
 
 PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Product]] = {
-    "mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "bmm": _bmm, "baddbmm": _baddbmm,
+    "mm": _mm, "_scaled_mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "bmm": _bmm, "baddbmm": _baddbmm,
     "mv": _vector, "addmv": _vector, "dot": _vector, "vdot": _vector,
     "_scaled_dot_product_flash_attention_for_cpu": _attention("", 99),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward("", 99),
