@@ -19,11 +19,20 @@ BYTES_PER_ELEMENT = {
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-# (tile edge, share of the peak that a kernel with that tile reaches): the larger tile reuses each operand more often.
-_TILES = ((256, 1.0), (128, 0.95), (64, 0.8), (32, 0.55))
-# Products of the reduction loop that it takes to fill and drain the pipeline of a multiprocessor: tensor cores are
-# through with a step sooner, so more of them have to be under way.
-_PIPELINE_DEPTH, _PIPELINE_DEPTH_WITHOUT_TENSOR_CORES = 32, 8
+# (rows and columns of a tile, share of the peak that a kernel with it reaches): larger ones reuse operands more often.
+_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.97),
+    (128, 64, 0.9),
+    (64, 128, 0.9),
+    (64, 64, 0.8),
+    (32, 32, 0.55),
+)
+# What a tile of usual size waits for its first operands and for its last results; the faster a multiprocessor, the more
+# products are lost meanwhile. Fitted to products of 1024 to 8192 on six cards (benchmarks/published).
+_TILE_FILL_SECONDS = 1.0e-6
+_USUAL_TILE_ELEMENTS = 128 * 128
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
@@ -84,9 +93,9 @@ def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0) -> float:
 @functools.lru_cache(maxsize=65536)
 def _tiling(multiprocessors: int, m: int, n: int, batch: int) -> float:
     best = 0.0
-    for edge, reached in _TILES:
-        rows, columns = math.ceil(m / edge), math.ceil(n / edge)
-        filled = (m * n) / (rows * columns * edge * edge)
+    for height, width, reached in _TILES:
+        rows, columns = math.ceil(m / height), math.ceil(n / width)
+        filled = (m * n) / (rows * columns * height * width)
         tiles = rows * columns * batch
         busy = tiles / (math.ceil(tiles / multiprocessors) * multiprocessors)
         best = max(best, reached * filled * busy)
@@ -107,7 +116,8 @@ def product_efficiency(
     table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
-    pipeline = k / (k + (_PIPELINE_DEPTH if tensor_cores else _PIPELINE_DEPTH_WITHOUT_TENSOR_CORES))
+    rate = attained * peak_flops(spec, dtype, tf32=tf32) / spec.multiprocessors
+    pipeline = k / (k + _TILE_FILL_SECONDS * rate / (2 * _USUAL_TILE_ELEMENTS))
     return attained * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
 
 
@@ -125,9 +135,9 @@ _EPILOGUE_DEPTH = 32
 # Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
 WINOGRAD_GAIN = 2.0
 # Depthwise convolutions reuse next to nothing and run on CUDA cores (DepthwiseConv2d.cu): share of the FP32 peak.
-DEPTHWISE_RATIO = 0.25
-# Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of 128
-# bytes, or half of one; fitted to benchmarks/published.
+DEPTHWISE_RATIO = 0.15
+# Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of
+# 128 bytes, or half of one; fitted to benchmarks/published.
 TRANSPOSITION_SHARE = {2: 0.7}
 
 
@@ -222,14 +232,14 @@ _SWITCH_RANKS = 4
 
 
 def collective_seconds(link: Interconnect, name: str, bytes: float, ranks: int) -> float:
-    """Time of a collective among `ranks` GPUs, by a pipelined ring: start + hops x latency + bytes / bus bandwidth + ramp.
+    """Time of a collective among `ranks` GPUs in a pipelined ring: start + hops x latency + bytes / bandwidth + ramp.
 
     `bytes` is the size that nccl-tests reports: the tensor for "all_reduce", "broadcast", "reduce" and "send", else the
     whole buffer of all ranks ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"). One rank takes 0.
 
     A message that takes `wire` seconds is cut into chunks that follow each other through the ring: m chunks take
-    (hops + m) x (latency + wire / m), least where m = sqrt(hops x wire / latency); so the ramp is 2 sqrt(hops x latency x
-    wire) (R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, on pipelining).
+    (hops + m) x (latency + wire / m), least where m = sqrt(hops x wire / latency); so the ramp is 2 sqrt(hops x latency
+    x wire). (The same trade of chunks against latency: E. Chan et al., Concurrency Computat. 19(13), 2007.)
     """
     if ranks < 2:
         return 0.0

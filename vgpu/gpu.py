@@ -23,8 +23,9 @@ from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.memory.workspaces import Workspaces
-from vgpu.operations import charges, convolutions, generator, precision, traffic
+from vgpu.operations import charges, convolutions, generator, layouts, precision, traffic
 from vgpu.operations.operation import Operation
+from vgpu.operations.products import Product
 from vgpu.state import THREAD
 from vgpu.timing.device_queue import COMPUTE, ON_HOST, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
 from vgpu.timing.witness import READ_EVENT
@@ -70,7 +71,7 @@ class VirtualGPU:
         self.started = False
         self._handles: set[tuple[str, bool]] = set()
         # What products of a shape take: programs repeat theirs at every step.
-        self._product_seconds: dict[tuple[charges.Product, str, int, int, bool], float] = {}
+        self._product_seconds: dict[tuple[Product, str, int, int, bool], float] = {}
 
     @property
     def uuid(self) -> str:
@@ -283,7 +284,7 @@ class VirtualGPU:
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         dtype: str,
-    ) -> tuple[charges.Product, bool, int, float]:
+    ) -> tuple[Product, bool, int, float]:
         """What a product is, whether it runs in TF32, the bytes it moves and its seconds."""
         spec, base, out = self.spec, operation.base, outputs[0] if outputs else None
         if base == "_scaled_mm" and "float8" not in spec.peak_flops:
@@ -291,7 +292,7 @@ class VirtualGPU:
         product = charges.product_of(base, args, out)
         tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
         moved, planar = traffic.bytes_of(base, inputs, outputs), 0
-        convolves = base in charges.CONVOLUTIONS
+        convolves = base in layouts.CONVOLUTIONS
         if convolves:
             moved = convolutions.operand_bytes(base, args, moved)
             planar = convolutions.layout_bytes(base, args, out)

@@ -47,8 +47,8 @@ class HostSpec:
 class Interconnect:
     """What joins several GPUs: bytes/s of each GPU in each direction, as achieved, and seconds of one hop.
 
-    A collective takes `start_seconds` before its first hop. Where a switch adds (NVLink SHARP), `switch_bytes_per_second`
-    is the bus bandwidth of such an all-reduce; 0 where there is none.
+    A collective takes `start_seconds` before its first hop. Where a switch adds (NVLink SHARP),
+    `switch_bytes_per_second` is the bus bandwidth of such an all-reduce; 0 where there is none.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Spec:
     `memory_bytes` is what `torch.cuda.get_device_properties().total_memory` reports; `context_bytes` of it are
     taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy. `interconnect`
     names what joins several of these GPUs; `links` are the interconnects that a file of the user's own describes.
-    `sustained_clock_ratio` has, by precision, the share of the boost clock that long products hold within the board's power.
-    `monitoring` has what only NVML tells of a board (`MONITORING`).
+    `sustained_clock_ratio` has, by precision, the share of the boost clock that long products hold within the board's
+    power. `monitoring` has what only NVML tells of a board (`MONITORING`).
     """
 
     name: str
@@ -248,7 +248,7 @@ def _checked(
         raise SpecError(f"{path}: [{where}] does not know {unknown[0]!r}; it knows {', '.join(wanted)}")
     missing = [
         name
-        for name, item in wanted.items() 
+        for name, item in wanted.items()
         if name not in table and item.default is MISSING and item.default_factory is MISSING
     ]
     if missing:

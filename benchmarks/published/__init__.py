@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> Path:
-    """Run all, write `benchmarks/results/published.json` and the page's table and picture; returns the former's path."""
+    """Run all, write `benchmarks/results/published.json`, the page's tables and picture; returns the first's path."""
     from benchmarks.published import report, run
 
     return report.write(run.run_all(run.figures.load()))

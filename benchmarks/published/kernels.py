@@ -51,11 +51,11 @@ def _attention_tflops(sizes: Sizes, call: Callable[[], Tensor]) -> float:
     with torch.no_grad():
         forward = device_seconds(call)
     if sizes["mode"] == "fwd":
-        return flops / forward
+        return float(flops / forward)
     result = call()
     gradient = torch.randn_like(result)
     backward = device_seconds(lambda: result.backward(gradient, retain_graph=True))
-    return _BOTH_PASSES * flops / (forward + backward)
+    return float(_BOTH_PASSES * flops / (forward + backward))
 
 
 def sdpa(sizes: Sizes, precision: str) -> float:
@@ -106,7 +106,7 @@ def transfer_gbs(sizes: Sizes, precision: str) -> float:
     host = torch.empty(sizes["bytes"], dtype=torch.uint8, pin_memory=sizes["pinned"])
     device = torch.empty(sizes["bytes"], dtype=torch.uint8, device="cuda")
     target, source = (device, host) if sizes["to_gpu"] else (host, device)
-    return 1e-9 * sizes["bytes"] / wall_seconds(lambda: target.copy_(source, non_blocking=sizes["pinned"]), 5)
+    return float(1e-9 * sizes["bytes"] / wall_seconds(lambda: target.copy_(source, non_blocking=sizes["pinned"]), 5))
 
 
 def allreduce_busbw(sizes: Sizes, precision: str) -> float:
@@ -117,4 +117,4 @@ def allreduce_busbw(sizes: Sizes, precision: str) -> float:
         link = dataclasses.replace(link, switch_bytes_per_second=0.0)
     seconds = vgpu.cost.collective_seconds(link, name, sizes["bytes"], ranks)
     share = (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
-    return 1e-9 * share * sizes["bytes"] / seconds
+    return float(1e-9 * share * sizes["bytes"] / seconds)

@@ -1,4 +1,4 @@
-"""Transformer layers as the measured programs had them: eager attention of BERT, ViT and GPT-2, fused attention of GPTs."""
+"""Transformer layers as the measured programs had them: BERT, ViT and GPT-2 kernel by kernel, GPTs with fused ones."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (parts of PyTorch carry no annotations)
@@ -46,7 +46,7 @@ def python_gelu(x: Tensor) -> Tensor:
 
 
 class EncoderLayer(nn.Module):
-    """A layer of BERT (norms after, dropout) or ViT (norms before): separate projections, attention kernel by kernel."""
+    """A layer of BERT (norms after, dropout) or ViT (norms before): three projections, attention kernel by kernel."""
 
     def __init__(self, width: int, heads: int, dropout: float, *, norm_first: bool, keeps_input: bool = False) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.norm_first:
             x = self.dropout(self._attend(self.norm1(x), mask)) + x
-            x = self.dropout(self._widen(self.norm2(x))) + x
-            return x
+            widened: Tensor = self.dropout(self._widen(self.norm2(x))) + x
+            return widened
         x = self.norm1(self.dropout(self._attend(x, mask)) + x)
         out: Tensor = self.norm2(self.dropout(self._widen(x)) + x)
         return out
@@ -99,7 +99,8 @@ class Gpt2Layer(nn.Module):
         scores = torch.where(self.seen[:, :, :rows, :rows], scores, lowest)  # type: ignore[index]
         weights = self.dropout(functional.softmax(scores, dim=-1).to(value.dtype))
         x = self.dropout(self.out(join_heads(torch.matmul(weights, value)))) + x
-        return self.dropout(self.down(python_gelu(self.up(self.norm2(x))))) + x
+        out: Tensor = self.dropout(self.down(python_gelu(self.up(self.norm2(x))))) + x
+        return out
 
 
 class DecoderLayer(nn.Module):
@@ -126,4 +127,5 @@ class DecoderLayer(nn.Module):
         width = x.shape[-1]
         query, key, value = (split_heads(part, self.heads) for part in self.qkv(self.norm1(x)).split(width, dim=2))
         x = x + self.out(join_heads(self._attend(query, key, value)))
-        return x + self.down(self.gelu(self.up(self.norm2(x))))
+        out: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
+        return out

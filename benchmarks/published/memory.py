@@ -114,11 +114,10 @@ class _Chain(nn.Module):
 
 def adam_simple_bytes(sizes: Sizes, precision: str) -> float:
     """MiB: the peak of one of three Adams after each other (in a loop, foreach, fused) on twenty linear layers."""
-    variants = ({"foreach": False, "fused": False}, {"foreach": True, "fused": False}, {"foreach": False, "fused": True})
     peaks, kept = [], []
-    for options in variants:
+    for foreach, fused in ((False, False), (True, False), (False, True)):
         model = _Chain().to("cuda:0")
-        kept.append(torch.optim.Adam(model.parameters(), lr=0.01, **options))
+        kept.append(torch.optim.Adam(model.parameters(), lr=0.01, foreach=foreach, fused=fused))
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         _train_chain(model, kept[-1])

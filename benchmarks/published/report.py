@@ -1,4 +1,4 @@
-"""What the comparison comes to: errors by group, the page's table, the picture, and the file in `benchmarks/results/`."""
+"""What the comparison comes to: errors by group, the page's tables and picture, the file in `benchmarks/results/`."""
 
 from __future__ import annotations
 
@@ -86,10 +86,12 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     groups = by_group(found)
     figure, axes = pyplot.subplots(figsize=(8, 0.36 * len(groups) + 1.2), layout="constrained")
     axes.axvspan(math.log2(0.9), math.log2(1 / 0.9), color="#cfe3d4", label="within 10 %")
-    for row, (name, members) in enumerate(groups.items()):
+    for row, members in enumerate(groups.values()):
         places = [math.log2(one.ratio) for one in members]
         axes.scatter(places, [row] * len(places), s=22, color="#2a5d84", alpha=0.6)
-        axes.scatter([math.log2(statistics.median(one.ratio for one in members))], [row], marker="|", s=160, color="#b3432b")
+        axes.scatter(
+            [math.log2(statistics.median(one.ratio for one in members))], [row], marker="|", s=160, color="#b3432b"
+        )
     axes.axvline(0, color="#555555", linewidth=0.8)
     marks = (0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
     axes.set_xticks([math.log2(mark) for mark in marks], [f"{mark:g}" for mark in marks])

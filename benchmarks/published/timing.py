@@ -42,7 +42,7 @@ def device_seconds(call: Callable[[], object], times: int = 10, warmup: int = 3)
         call()
     end.record()
     torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3 / times
+    return float(start.elapsed_time(end)) / 1e3 / times
 
 
 def wall_seconds(call: Callable[[], object], times: int = 3, warmup: int = 3) -> float:

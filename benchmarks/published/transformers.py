@@ -84,10 +84,12 @@ class MasterWeights:
 
     def take_gradients(self) -> None:
         """Gradients in FP32, without the loss' scale."""
+        gradients = []
         for master, weight in zip(self.masters, self.weights, strict=True):
             assert weight.grad is not None
             master.grad, weight.grad = weight.grad.float(), None
-        torch._foreach_mul_([master.grad for master in self.masters], 1 / _LOSS_SCALE)
+            gradients.append(master.grad)
+        torch._foreach_mul_(gradients, 1 / _LOSS_SCALE)
 
     def give_weights(self) -> None:
         """The changed weights, back in FP16."""
@@ -191,8 +193,8 @@ def layer_tflops(sizes: Sizes, precision: str) -> float:
     x = torch.randn(batch, rows, width, device="cuda", dtype=torch.float16)
     flops = 1e-12 * (24 * batch * rows * width * width + 4 * batch * width * rows * rows)
     if sizes["mode"] == "fwd":
-        return flops / wall_seconds(lambda: layer(x), 5)
-    return 3 * flops / wall_seconds(lambda: layer(x).sum().backward(), 5)
+        return float(flops / wall_seconds(lambda: layer(x), 5))
+    return float(3 * flops / wall_seconds(lambda: layer(x).sum().backward(), 5))
 
 
 class Gpt(nn.Module):

@@ -413,7 +413,7 @@ def _seconds(gpu: vgpu.VirtualGPU, backend: SDPBackend, length: int, **options: 
 
 
 def test_flash_beats_math_and_more_so_on_long_sequences(shapes: vgpu.VirtualGPU) -> None:
-    # With a causal mask, which flash skips and math adds: 5.9 times at 512, 8.2 times at 2,048 (Dao, "FlashAttention-2").
+    # With a causal mask, which flash skips and math adds: 5.9 times at 512, 8.2 at 2,048 (Dao, "FlashAttention-2").
     ratios = [
         _seconds(shapes, SDPBackend.MATH, length, is_causal=True)
         / _seconds(shapes, SDPBackend.FLASH_ATTENTION, length, is_causal=True)

@@ -48,11 +48,11 @@ def layout_bytes(base: str, args: Sequence[Any], out: Any) -> int:
     Each transposition reads and writes a tensor once (NVIDIA, "Convolutional Layers User's Guide", section 2.3.1,
     "Tensor Layouts In Memory: NCHW vs NHWC"). The gradients of input and weight are two calls, each with its own.
     """
-    if base != "convolution_backward":
-        return 2 * sum(tensor.nbytes for tensor in (args[0], out) if is_planar(tensor))
-    gradient, inputs, mask = args[0], args[1], args[10]
-    calls = int(mask[0]) + int(mask[1])
-    return 2 * calls * sum(tensor.nbytes for tensor in (gradient, inputs) if is_planar(tensor))
+    calls, tensors = 1, (args[0], out)
+    if base == "convolution_backward":
+        calls, tensors = sum(map(bool, args[10][:2])), (args[0], args[1])
+    planar: int = sum(tensor.nbytes for tensor in tensors if is_planar(tensor))
+    return 2 * calls * planar
 
 
 def operand_bytes(base: str, args: Sequence[Any], moved: int) -> int:

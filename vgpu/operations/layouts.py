@@ -1,4 +1,4 @@
-"""How the tensors of convolutions lie in memory: image by image channel after channel (NCHW), or pixel after pixel (NHWC).
+"""How tensors of convolutions lie in memory: an image's channels after each other (NCHW), or its pixels (NHWC).
 
 PyTorch calls the second `channels_last`. Not here: what a layout costs (`vgpu.operations.convolutions`).
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vgpu.operations import charges, determinism, precision, traffic
+from vgpu.operations import charges, determinism, layouts, precision, traffic
 
 # No kernel: they only make or change a tensor's description. `_unsafe_view` and friends are not marked as views in
 # the schema although they share the storage.
@@ -166,7 +166,7 @@ def _classify(overload: Any) -> Operation:
         in_float32=base in precision.IN_FLOAT32,
         tf32_switch=precision.TF32_SWITCHES.get(base, ""),
         is_cuda_kernel=namespace == "aten" and base in CUDA_KERNELS and not any(a.is_out for a in schema.arguments),
-        takes_scratch=charges.library_of(base) == "blas" or base in charges.CONVOLUTIONS or base in TAKES_SCRATCH,
+        takes_scratch=charges.library_of(base) == "blas" or base in layouts.CONVOLUTIONS or base in TAKES_SCRATCH,
         is_sum=overload is torch.ops.aten.add.Tensor,
         call=charges.call_of(base),
         elementwise=torch.Tag.pointwise in tags or base in traffic.COPIES,

@@ -28,10 +28,9 @@ _SMALL_BYTES = 1 << 20
 # few threads of a warp. Bytes per element at which half of the rate remains, fitted to benchmarks/published.
 _SCATTERED_BYTES = 2.0
 _TRANSPOSED_BYTES = 4.0
-# Share of the memory's rate of kernels that reduce rows and then go over them again, fitted to benchmarks/published.
-SOFTMAX_SHARE = 0.7
-NORM_SHARE = 0.8
-DROPOUT_SHARE = 0.75
+# Share of the memory's rate of kernels that reduce rows and go over them again, or draw random numbers; fitted to
+# benchmarks/published.
+SHARES = {"softmax": 0.7, "norm": 0.8, "dropout": 0.75}
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -91,7 +90,7 @@ def _dense_axis(tensor: torch.Tensor) -> int:
     return 0
 
 
-# ---- kernels that go over their operands more than once ---------------------------------------------------------------
+# ---- kernels that go over their operands more than once --------------------------------------------------------------
 
 _Rule = Callable[[Sequence[Any], _Tensors], tuple[int, float]]
 
@@ -101,36 +100,43 @@ def _batch_norm(training_at: int | None) -> _Rule:
 
     def rule(args: Sequence[Any], inputs: _Tensors) -> tuple[int, float]:
         if training_at is None or args[training_at]:
-            return 3 * inputs[0].nbytes, NORM_SHARE
+            return 3 * inputs[0].nbytes, SHARES["norm"]
         return 2 * inputs[0].nbytes, 1.0
 
     return rule
 
 
 def _passes(count: int) -> _Rule:
-    return lambda args, inputs: (count * inputs[0].nbytes, NORM_SHARE)
+    return lambda args, inputs: (count * inputs[0].nbytes, SHARES["norm"])
 
 
 # What they move, and their share of the memory's rate.
 _RULES: dict[str, _Rule] = {
-    "native_batch_norm": _batch_norm(5), "cudnn_batch_norm": _batch_norm(5), "_batch_norm_with_update": _batch_norm(None),
+    "native_batch_norm": _batch_norm(5),
+    "cudnn_batch_norm": _batch_norm(5),
+    "_batch_norm_with_update": _batch_norm(None),
     # Normalization.cuh: `batch_norm_backward_reduce` reads gradient and input, `batch_norm_backward_elemt` again.
-    "native_batch_norm_backward": _passes(5), "cudnn_batch_norm_backward": _passes(5), "batch_norm_backward": _passes(5),
+    "native_batch_norm_backward": _passes(5),
+    "cudnn_batch_norm_backward": _passes(5),
+    "batch_norm_backward": _passes(5),
     # group_norm_kernel.cu: moments, then an elementwise kernel; backward sums over both, then the gradient.
-    "native_group_norm": _passes(3), "native_group_norm_backward": _passes(5),
+    "native_group_norm": _passes(3),
+    "native_group_norm_backward": _passes(5),
     # layer_norm_kernel.cu: a row stays in registers; backward has a second kernel for weight and bias.
-    "native_layer_norm": _passes(2), "native_layer_norm_backward": _passes(5),
-    "_fused_rms_norm": _passes(2), "_fused_rms_norm_backward": _passes(5),
-}  # fmt: skip
-_SHARES = {
-    "_softmax": SOFTMAX_SHARE, "_softmax_backward_data": SOFTMAX_SHARE, "_log_softmax": SOFTMAX_SHARE,
-    "_log_softmax_backward_data": SOFTMAX_SHARE, "_safe_softmax": SOFTMAX_SHARE, "native_dropout": DROPOUT_SHARE,
+    "native_layer_norm": _passes(2),
+    "native_layer_norm_backward": _passes(5),
+    "_fused_rms_norm": _passes(2),
+    "_fused_rms_norm_backward": _passes(5),
+}
+_KINDS = {
+    "_softmax": "softmax", "_softmax_backward_data": "softmax", "_log_softmax": "softmax",
+    "_log_softmax_backward_data": "softmax", "_safe_softmax": "softmax", "native_dropout": "dropout",
 }  # fmt: skip
 
 
 def has_own_rule(base: str) -> bool:
     """Whether `of_kernel` knows more about an operation than its tensors tell."""
-    return base in _RULES or base in _SHARES
+    return base in _RULES or base in _KINDS
 
 
 def of_kernel(base: str, args: Sequence[Any], inputs: _Tensors, outputs: _Tensors) -> tuple[int, float]:
@@ -138,7 +144,7 @@ def of_kernel(base: str, args: Sequence[Any], inputs: _Tensors, outputs: _Tensor
     rule = _RULES.get(base)
     if rule is not None:
         return rule(args, inputs)
-    return bytes_of(base, inputs, outputs), _SHARES[base]
+    return bytes_of(base, inputs, outputs), SHARES[_KINDS[base]]
 
 
 def of_pointwise(base: str, inputs: _Tensors, outputs: _Tensors) -> tuple[int, float]:
