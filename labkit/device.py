@@ -37,7 +37,7 @@ class Peaks:
     bandwidth_bytes_per_second: float
     """Of the device's own memory."""
     launch_seconds: float
-    """Host time of putting one kernel into the queue (typical: no data sheet has it)."""
+    """Host time of putting one matrix product into the queue (typical: no data sheet has it)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +137,12 @@ def _real() -> Device:
 
 
 def _peaks(spec: "Spec") -> Peaks:
+    from vgpu import cost
+
     return Peaks(
         tflops={dtype: flops / 1e12 for dtype, flops in spec.peak_flops.items()},
         bandwidth_bytes_per_second=spec.bandwidth_bytes_per_second,
-        launch_seconds=spec.launch_seconds,
+        launch_seconds=cost.launch_seconds(spec, "product"),
     )
 
 

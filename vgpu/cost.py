@@ -16,21 +16,35 @@ from vgpu.spec import Interconnect, Spec
 
 BYTES_PER_ELEMENT = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-# (tile edge, share of the peak that a kernel with that tile reaches): the larger tile reuses each operand more often.
-_TILES = ((256, 1.0), (128, 0.95), (64, 0.8), (32, 0.55))
-# Products of the reduction loop that it takes to fill and drain the pipeline of a multiprocessor.
-_PIPELINE_DEPTH = 32
+# (rows and columns of a tile, share of the peak that a kernel with it reaches): larger ones reuse operands more often.
+_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.97),
+    (128, 64, 0.9),
+    (64, 128, 0.9),
+    (64, 64, 0.8),
+    (32, 32, 0.55),
+)
+# What a tile of usual size waits for its first operands and for its last results; the faster a multiprocessor, the more
+# products are lost meanwhile. Fitted to products of 1024 to 8192 on six cards (benchmarks/published).
+_TILE_FILL_SECONDS = 1.0e-6
+_USUAL_TILE_ELEMENTS = 128 * 128
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
 
-def launch_seconds(spec: Spec) -> float:
-    """Host time to launch one kernel, its Python call included."""
-    return spec.launch_seconds
+def launch_seconds(spec: Spec, call: str = "") -> float:
+    """Host time to launch one kernel, its Python call included.
+
+    `call` names the kind of call, a key of `HostSpec.call_seconds`: "product" for `torch.mm`, "convolution" for an
+    `nn.Conv2d`, ...; without it, the time of an elementwise operation.
+    """
+    return spec.launch_seconds + (spec.host.call_seconds.get(call, 0.0) if call else 0.0)
 
 
 def sync_seconds(spec: Spec) -> float:
@@ -39,32 +53,49 @@ def sync_seconds(spec: Spec) -> float:
 
 
 def peak_flops(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
-    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do."""
+    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do.
+
+    Raises SpecError for FP8 where the card has none.
+    """
+    if dtype.startswith("float8"):
+        return spec.peak_tflops("float8") * 1e12
     if tf32 and dtype == "float32" and "tf32" in spec.peak_flops:
         return spec.peak_flops["tf32"]
     return spec.peak_flops.get(dtype, spec.peak_flops["float32"])
 
 
+def uses_tensor_cores(spec: Spec, dtype: str, *, tf32: bool = False) -> bool:
+    """Whether products in this precision run faster than on the CUDA cores."""
+    return peak_flops(spec, dtype, tf32=tf32) > spec.peak_flops["float32"]
+
+
 def kernel_seconds(
-    spec: Spec, *, flops: float, bytes: float, dtype: str = "float32", tf32: bool = False, efficiency: float = 1.0
+    spec: Spec,
+    *,
+    flops: float,
+    bytes: float,
+    dtype: str = "float32",
+    tf32: bool = False,
+    efficiency: float = 1.0,
+    traffic_share: float = 1.0,
 ) -> float:
     """Device time of one kernel. `efficiency` is the ratio of the peak that this shape reaches."""
     arithmetic = flops / (peak_flops(spec, dtype, tf32=tf32) * efficiency) if flops else 0.0
-    return max(arithmetic, traffic_seconds(spec, bytes))
+    return max(arithmetic, traffic_seconds(spec, bytes, traffic_share))
 
 
-def traffic_seconds(spec: Spec, bytes: float) -> float:
-    """Device time of a kernel that only moves `bytes`."""
-    traffic = bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
+def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0) -> float:
+    """Device time of a kernel that only moves `bytes`, at a `share` of the rate that a plain copy reaches."""
+    traffic = bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio * share)
     return traffic if traffic > spec.minimum_kernel_seconds else spec.minimum_kernel_seconds
 
 
 @functools.lru_cache(maxsize=65536)
 def _tiling(multiprocessors: int, m: int, n: int, batch: int) -> float:
     best = 0.0
-    for edge, reached in _TILES:
-        rows, columns = math.ceil(m / edge), math.ceil(n / edge)
-        filled = (m * n) / (rows * columns * edge * edge)
+    for height, width, reached in _TILES:
+        rows, columns = math.ceil(m / height), math.ceil(n / width)
+        filled = (m * n) / (rows * columns * height * width)
         tiles = rows * columns * batch
         busy = tiles / (math.ceil(tiles / multiprocessors) * multiprocessors)
         best = max(best, reached * filled * busy)
@@ -79,36 +110,68 @@ def product_efficiency(
         return 1.0
     if m == 1 or n == 1:
         # cuBLAS has kernels without tiles for a matrix times a vector (gemv) and for dot products: memory bounds them.
-        return spec.product_efficiency_ratio
-    tensor_cores = peak_flops(spec, dtype, tf32=tf32) > spec.peak_flops["float32"]
+        return attained_ratio(spec, dtype, tf32=tf32)
+    attained = attained_ratio(spec, dtype, tf32=tf32)
+    tensor_cores = uses_tensor_cores(spec, dtype, tf32=tf32)
     table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
-    pipeline = k / (k + _PIPELINE_DEPTH)
-    return spec.product_efficiency_ratio * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
+    rate = attained * peak_flops(spec, dtype, tf32=tf32) / spec.multiprocessors
+    pipeline = k / (k + _TILE_FILL_SECONDS * rate / (2 * _USUAL_TILE_ELEMENTS))
+    return attained * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
 
 
-# Share of the peak that fused attention reaches on long sequences, (forward, backward), by kernel and the GPU's major
-# compute capability (the next lower one holds for others). FlashAttention-2 on the A100: T. Dao, "FlashAttention-2"
-# (2023), abstract and section 4.1, which also has CUTLASS's kernel (xFormers); FlashAttention-2 and cuDNN on the H100:
-# J. Shah et al., "FlashAttention-3" (2024), abstract and figures 5 and 6. Other entries are modelled.
+def attained_ratio(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
+    """Ratio of the peak that large products reach: the library's share, at the clock that the board's power allows."""
+    precision = "tf32" if tf32 and dtype == "float32" and "tf32" in spec.peak_flops else dtype
+    precision = "float8" if dtype.startswith("float8") else precision
+    return spec.product_efficiency_ratio * spec.sustained_clock_ratio.get(precision, 1.0)
+
+
+# Products of the inner side at which a product's operands and result pass through memory at half of its rate: a tile is
+# written after its last step, and short loops leave less to hide that behind. Fitted to benchmarks/published.
+_EPILOGUE_DEPTH = 32
+# cuDNN's FP32 kernels for 3 x 3 windows save multiplications (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
+# Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
+WINOGRAD_GAIN = 2.0
+# Depthwise convolutions reuse next to nothing and run on CUDA cores (DepthwiseConv2d.cu): share of the FP32 peak.
+DEPTHWISE_RATIO = 0.15
+# Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of
+# 128 bytes, or half of one; fitted to benchmarks/published.
+TRANSPOSITION_SHARE = {2: 0.7}
+
+
+def product_traffic_share(m: int, n: int, k: int) -> float:
+    """Share of the memory's rate at which a product (m, k) @ (k, n) moves its operands and result."""
+    return k / (k + _EPILOGUE_DEPTH) if min(m, n) > 1 else 1.0
+
+
+# Share of the peak that fused attention reaches on long sequences with heads of width 128, (forward, backward), by
+# kernel and the GPU's major compute capability (the next lower one holds for others). FlashAttention-2 on the A100: T.
+# Dao, "FlashAttention-2" (2023), section 4.1, which also has CUTLASS's kernel (xFormers); FlashAttention-2 and cuDNN on
+# the H100: J. Shah et al., "FlashAttention-3" (2024), figures 5 and 6. Other entries are modelled.
 _ATTENTION = {
-    "flash": {8: (0.70, 0.60), 9: (0.38, 0.33)},
+    "flash": {8: (0.72, 0.62), 9: (0.36, 0.34)},
     "efficient": {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)},
     "cudnn": {8: (0.70, 0.60), 9: (0.62, 0.50)},
 }
-# Rows of queries that one block of threads works on.
-_ATTENTION_ROWS = 128
+FUSED_ATTENTION = frozenset(_ATTENTION)
+# Heads of width 64 do half as many products per exponential: what remains of the rate, by kernel.
+_NARROW_HEADS = {"flash": 0.88, "efficient": 0.88, "cudnn": 0.67}
+# Rows of queries at which half of that is reached: blocks fill and drain. A causal mask leaves half as many keys to a
+# row, and uneven blocks: more of the same.
+_ATTENTION_ROWS, _CAUSAL_ROWS = 120, 200
 
 
-def attention_efficiency(spec: Spec, kernel: str, heads: int, rows: int, *, backward: bool) -> float:
-    """Ratio of the peak that a fused attention kernel reaches for `heads` (batch times heads) of `rows` queries."""
+def attention_efficiency(
+    spec: Spec, kernel: str, rows: int, width: int, *, backward: bool = False, causal: bool = False
+) -> float:
+    """Ratio of the peak that a fused attention kernel reaches on `rows` queries with heads of `width` elements."""
     table = _ATTENTION[kernel]
     major = max((known for known in table if known <= spec.compute_capability[0]), default=min(table))
-    blocks = heads * math.ceil(rows / _ATTENTION_ROWS)
-    filled = rows / (math.ceil(rows / _ATTENTION_ROWS) * _ATTENTION_ROWS)
-    busy = blocks / (math.ceil(blocks / spec.multiprocessors) * spec.multiprocessors)
-    return table[major][backward] * filled * busy
+    wide = 1.0 if width > 64 else _NARROW_HEADS[kernel]
+    filled = rows / (rows + _ATTENTION_ROWS) * (rows / (rows + _CAUSAL_ROWS) if causal else 1.0)
+    return table[major][backward] * wide * filled
 
 
 def batched_matmul_seconds(
@@ -118,8 +181,9 @@ def batched_matmul_seconds(
     moved = batch * (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
     efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
     return kernel_seconds(
-        spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency
-    )
+        spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
+        traffic_share=product_traffic_share(m, n, k),
+    )  # fmt: skip
 
 
 def matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False) -> float:
@@ -163,13 +227,26 @@ _COLLECTIVES: dict[str, tuple[Callable[[int], float], Callable[[int], int]]] = {
 }
 
 
+# NCCL lets NVLink's switch add for more GPUs than this (nccl/src/graph/tuning.cc).
+_SWITCH_RANKS = 4
+
+
 def collective_seconds(link: Interconnect, name: str, bytes: float, ranks: int) -> float:
-    """Time of a collective among `ranks` GPUs: latency per hop + bytes / bus bandwidth, by the ring's formulas.
+    """Time of a collective among `ranks` GPUs in a pipelined ring: start + hops x latency + bytes / bandwidth + ramp.
 
     `bytes` is the size that nccl-tests reports: the tensor for "all_reduce", "broadcast", "reduce" and "send", else the
     whole buffer of all ranks ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"). One rank takes 0.
+
+    A message that takes `wire` seconds is cut into chunks that follow each other through the ring: m chunks take
+    (hops + m) x (latency + wire / m), least where m = sqrt(hops x wire / latency); so the ramp is 2 sqrt(hops x latency
+    x wire). (The same trade of chunks against latency: E. Chan et al., Concurrency Computat. 19(13), 2007.)
     """
-    share, hops = _COLLECTIVES[name]
     if ranks < 2:
         return 0.0
-    return hops(ranks) * link.latency_seconds + share(ranks) * bytes / link.bandwidth_bytes_per_second
+    share, hops = _COLLECTIVES[name]
+    rate, filling = link.bandwidth_bytes_per_second, hops(ranks) * link.latency_seconds
+    if name == "all_reduce" and ranks > _SWITCH_RANKS and link.switch_bytes_per_second:
+        # The switch adds: up to it, and down again (NVLink SHARP; NCCL's NVLS algorithm).
+        rate, filling = link.switch_bytes_per_second, 2 * link.latency_seconds
+    wire = share(ranks) * bytes / rate
+    return link.start_seconds + filling + wire + 2 * math.sqrt(filling * wire)

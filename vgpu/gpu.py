@@ -23,8 +23,9 @@ from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.memory.workspaces import Workspaces
-from vgpu.operations import charges, precision
+from vgpu.operations import charges, convolutions, layouts, precision, traffic
 from vgpu.operations.operation import Operation
+from vgpu.operations.products import Product
 from vgpu.random import generator
 from vgpu.state import THREAD
 from vgpu.timing.device_queue import COMPUTE, ON_HOST, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 QUERY_SECONDS = 5e-7
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
 _TUNED_RATIO = 0.9
+# What PyTorch says where a card has no FP8 (aten/src/ATen/native/cuda/ScaledBlas.cpp).
+_NO_FLOAT8 = (
+    "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+ "
+    "[simulated by vgpu]"
+)
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
 _LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
@@ -66,7 +72,7 @@ class VirtualGPU:
         self.started = False
         self._handles: set[tuple[str, bool]] = set()
         # What products of a shape take: programs repeat theirs at every step.
-        self._product_seconds: dict[tuple[charges.Product, str, int, bool], float] = {}
+        self._product_seconds: dict[tuple[Product, str, int, int, bool], float] = {}
 
     @property
     def uuid(self) -> str:
@@ -244,23 +250,20 @@ class VirtualGPU:
     ) -> None:
         """A kernel of an operation on resident tensors."""
         spec = self.spec
-        moved = charges.bytes_of(operation.base, inputs, outputs)
         dtype = _dtype_name(inputs or outputs)
         flops = 0.0
         if operation.is_product:
-            product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
+            product, tf32, moved, seconds = self._product(operation, args, inputs, outputs, dtype)
             flops = product.flops
-            tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
-            key = product, dtype, moved, tf32
-            known = self._product_seconds.get(key)
-            if known is None:
-                known = charges.product_seconds(spec, product, dtype, moved, tf32=tf32)
-                self._product_seconds[key] = known
-            seconds = known
             dtype = "tf32" if tf32 else dtype
-            if operation.base in charges.CONVOLUTIONS and torch.backends.cudnn.benchmark:
-                seconds *= _TUNED_RATIO
+        elif operation.own_traffic:
+            moved, share = traffic.of_kernel(operation.base, args, inputs, outputs)
+            seconds = cost.traffic_seconds(spec, moved, share)
+        elif operation.elementwise:
+            moved, share = traffic.of_pointwise(operation.base, inputs, outputs)
+            seconds = cost.traffic_seconds(spec, moved, share)
         else:
+            moved = traffic.bytes_of(operation.base, inputs, outputs)
             seconds = cost.traffic_seconds(spec, moved)
         launches = 1
         if operation.is_foreach:
@@ -273,7 +276,35 @@ class VirtualGPU:
             spec, product if operation.is_product else None, outputs or inputs
         ):
             engine = COMPUTE
-        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes, engine=engine)
+        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes, engine=engine, call=operation.call)
+
+    def _product(
+        self,
+        operation: Operation,
+        args: Sequence[object],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        dtype: str,
+    ) -> tuple[Product, bool, int, float]:
+        """What a product is, whether it runs in TF32, the bytes it moves and its seconds."""
+        spec, base, out = self.spec, operation.base, outputs[0] if outputs else None
+        if base == "_scaled_mm" and "float8" not in spec.peak_flops:
+            raise RuntimeError(_NO_FLOAT8)
+        product = charges.product_of(base, args, out)
+        tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
+        moved, planar = traffic.bytes_of(base, inputs, outputs), 0
+        convolves = base in layouts.CONVOLUTIONS
+        if convolves:
+            moved = convolutions.operand_bytes(base, args, moved)
+            planar = convolutions.layout_bytes(base, args, out)
+        key = product, dtype, moved, planar, tf32
+        seconds = self._product_seconds.get(key)
+        if seconds is None:
+            seconds = charges.product_seconds(spec, product, dtype, moved, tf32=tf32, planar=planar)
+            self._product_seconds[key] = seconds
+        if convolves and torch.backends.cudnn.benchmark:
+            seconds *= _TUNED_RATIO
+        return product, tf32, moved, seconds
 
     def launch(
         self,
@@ -286,9 +317,12 @@ class VirtualGPU:
         shapes: tuple[tuple[int, ...], ...] = (),
         slowed: bool = False,
         engine: str = "",
+        call: str = "",
     ) -> float:
         """Queue a kernel on the calling thread's current stream of this GPU; returns when it ends."""
         launch_seconds = self.spec.launch_seconds * launches
+        if call:
+            launch_seconds += self.spec.host.call_seconds.get(call, 0.0)
         end = self.queue.launch(name, seconds, launch_seconds, self.stream, flops, moved, dtype, shapes, slowed, engine)
         if self.recorder is not None:
             self.recorder.kernel(self.queue.timeline[-1], self.clock.now, self.index)
@@ -305,7 +339,7 @@ class VirtualGPU:
         flops = 0.0
         if operation.is_product:
             flops = charges.product_of(operation.base, args, outputs[0] if outputs else None).flops
-        moved = charges.bytes_of(operation.base, inputs, outputs)
+        moved = traffic.bytes_of(operation.base, inputs, outputs)
         dtype = _dtype_name(inputs or outputs)
         seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
         if flops:

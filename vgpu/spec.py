@@ -23,12 +23,15 @@ MONITORING = (
     "maximum_celsius", "slowdown_celsius", "shutdown_celsius", "pcie_generation", "memory_bus_bits", "cores", "nvlinks",
     "idle_performance_state",
 )  # fmt: skip
-_PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "int8")
+_PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpec:
-    """The computer around the GPU. Rates in FLOP/s and bytes/s, times in seconds."""
+    """The computer around the GPU. Rates in FLOP/s and bytes/s, times in seconds.
+
+    `call_seconds` is what calls of some kinds add to the time of a launch: "product", "linear", "convolution", ...
+    """
 
     title: str
     peak_flops: Mapping[str, float]
@@ -36,17 +39,24 @@ class HostSpec:
     bandwidth_bytes_per_second: float
     operation_seconds: float
     clock_read_seconds: float
+    call_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interconnect:
-    """What joins several GPUs: bytes/s of each GPU in each direction, as achieved, and seconds of one hop."""
+    """What joins several GPUs: bytes/s of each GPU in each direction, as achieved, and seconds of one hop.
+
+    A collective takes `start_seconds` before its first hop. Where a switch adds (NVLink SHARP),
+    `switch_bytes_per_second` is the bus bandwidth of such an all-reduce; 0 where there is none.
+    """
 
     name: str
     title: str
     bandwidth_bytes_per_second: float
     latency_seconds: float
+    start_seconds: float = 0.0
+    switch_bytes_per_second: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +67,8 @@ class Spec:
     `memory_bytes` is what `torch.cuda.get_device_properties().total_memory` reports; `context_bytes` of it are
     taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy. `interconnect`
     names what joins several of these GPUs; `links` are the interconnects that a file of the user's own describes.
-    `monitoring` has what only NVML tells of a board (`MONITORING`).
+    `sustained_clock_ratio` has, by precision, the share of the boost clock that long products hold within the board's
+    power. `monitoring` has what only NVML tells of a board (`MONITORING`).
     """
 
     name: str
@@ -88,6 +99,7 @@ class Spec:
     l2_bytes: int
     interconnect: str
     host: HostSpec
+    sustained_clock_ratio: Mapping[str, float] = field(default_factory=dict)
     monitoring: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, Interconnect] = field(default_factory=dict)
@@ -186,7 +198,7 @@ def _inherit(path: Path, name: str, gpus: Mapping[str, Any], asked_by: Path | No
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**below, **above}
-    for key in ("peak_flops", "monitoring", "sources"):
+    for key in ("peak_flops", "sustained_clock_ratio", "call_seconds", "monitoring", "sources"):
         if isinstance(below.get(key), dict) and isinstance(above.get(key), dict):
             merged[key] = {**below[key], **above[key]}
     merged.pop("base", None)
@@ -234,7 +246,11 @@ def _checked(
     unknown = sorted(set(table) - set(wanted))
     if unknown:
         raise SpecError(f"{path}: [{where}] does not know {unknown[0]!r}; it knows {', '.join(wanted)}")
-    missing = [name for name, item in wanted.items() if name not in table and item.default_factory is MISSING]
+    missing = [
+        name
+        for name, item in wanted.items()
+        if name not in table and item.default is MISSING and item.default_factory is MISSING
+    ]
     if missing:
         raise SpecError(f"{path}: [{where}] lacks {', '.join(missing)}")
     return {name: _convert(path, f"[{where}] {name}", str(wanted[name].type), table[name]) for name in table}
@@ -258,7 +274,12 @@ def _convert(path: Path, where: str, kind: str, value: Any) -> Any:
     if kind == "Mapping[str, float]":
         if not isinstance(value, dict) or not all(number(item) and item > 0 for item in value.values()):
             raise fail("a table of positive numbers")
-        if "float32" not in value or set(value) - set(_PRECISIONS):
+        if where.endswith("call_seconds"):
+            return MappingProxyType({key: float(item) for key, item in value.items()})
+        if where.endswith("_ratio"):
+            if set(value) - set(_PRECISIONS) or max(value.values(), default=0) > 1:
+                raise fail(f"ratios of at most 1 for some of {', '.join(_PRECISIONS)}")
+        elif "float32" not in value or set(value) - set(_PRECISIONS):
             raise fail(f"float32 and others of {', '.join(_PRECISIONS)}")
         return MappingProxyType({key: float(item) for key, item in value.items()})
     if kind == "Mapping[str, int]":

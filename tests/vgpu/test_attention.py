@@ -413,8 +413,10 @@ def _seconds(gpu: vgpu.VirtualGPU, backend: SDPBackend, length: int, **options: 
 
 
 def test_flash_beats_math_and_more_so_on_long_sequences(shapes: vgpu.VirtualGPU) -> None:
+    # With a causal mask, which flash skips and math adds: 5.9 times at 512, 8.2 at 2,048 (Dao, "FlashAttention-2").
     ratios = [
-        _seconds(shapes, SDPBackend.MATH, length) / _seconds(shapes, SDPBackend.FLASH_ATTENTION, length)
+        _seconds(shapes, SDPBackend.MATH, length, is_causal=True)
+        / _seconds(shapes, SDPBackend.FLASH_ATTENTION, length, is_causal=True)
         for length in (512, 4096)
     ]
     assert ratios[1] > ratios[0] > 2
@@ -429,7 +431,9 @@ def test_flash_is_faster_than_the_memory_efficient_kernel(shapes: vgpu.VirtualGP
 
 def test_a_causal_mask_halves_the_work_of_flash(shapes: vgpu.VirtualGPU) -> None:
     whole, causal = (_seconds(shapes, SDPBackend.FLASH_ATTENTION, 8192, is_causal=flag) for flag in (False, True))
-    assert causal == pytest.approx(whole / 2, rel=0.01)
+    # A little more than half: its last blocks leave multiprocessors idle (`cost.attention_efficiency`).
+    assert causal == pytest.approx(whole / 2, rel=0.03)
+    assert causal > whole / 2
 
 
 # ---- modules ----------------------------------------------------------------------------------------------------

@@ -106,7 +106,11 @@ def test_the_document_is_complete_and_json(measured: dict[str, Any]) -> None:
         ("NVIDIA A100 80GB PCIe", 79, "A100-80GB"),
         ("NVIDIA H100 80GB HBM3", 79, "H100"),
         ("NVIDIA H200", 140, "H200"),
-        ("NVIDIA GeForce RTX 4090", 24, None),
+        ("NVIDIA GeForce RTX 4090", 24, "RTX4090"),
+        ("NVIDIA GeForce RTX 3090", 24, None),
+        ("Tesla V100-SXM2-16GB", 16, "V100"),
+        ("NVIDIA A10G", 22, "A10G"),
+        ("NVIDIA L40S", 45, None),
     ],
 )
 def test_a_real_gpu_is_matched_by_name(name: str, gibibytes: int, expected: str | None) -> None:

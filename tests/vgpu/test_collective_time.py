@@ -6,6 +6,7 @@ asynchronous collectives.
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def _collectives() -> list[vgpu.Kernel]:
 def test_every_interconnect_states_where_its_figures_come_from() -> None:
     for name in vgpu.list_interconnects():
         link = vgpu.get_interconnect(name)
-        assert set(link.sources) == {"bandwidth_bytes_per_second", "latency_seconds"}
+        figures = {"bandwidth_bytes_per_second", "latency_seconds", "start_seconds", "switch_bytes_per_second"}
+        assert set(link.sources) == {figure for figure in figures if getattr(link, figure)}
         assert link.name == name
 
 
@@ -92,10 +94,25 @@ def test_a_bad_interconnect_gives_one_error_that_names_file_and_cause(tmp_path: 
     ],
 )  # fmt: skip
 def test_collectives_follow_the_formulas_of_nccl_tests(name: str, share: float, hops: int) -> None:
-    link = vgpu.get_interconnect("nvlink4")
-    expected = share * 1e9 / link.bandwidth_bytes_per_second + hops * link.latency_seconds
+    link = vgpu.get_interconnect("nvlink3")
+    wire, filling = share * 1e9 / link.bandwidth_bytes_per_second, hops * link.latency_seconds
+    # Chunks that follow each other: the best number of them costs twice the geometric mean of the two.
+    expected = link.start_seconds + filling + wire + 2 * math.sqrt(filling * wire)
     assert cost.collective_seconds(link, name, 1e9, 8) == pytest.approx(expected, rel=1e-12)
     assert cost.collective_seconds(link, name, 1e9, 1) == 0
+    # Large ones approach the bus bandwidth, small ones the latency of the hops.
+    huge = share * 1e13 / cost.collective_seconds(link, name, 1e13, 8)
+    assert huge == pytest.approx(link.bandwidth_bytes_per_second, rel=0.01)
+    assert cost.collective_seconds(link, name, 0, 8) == link.start_seconds + filling
+
+
+def test_nvlinks_switch_adds_for_more_than_four_hopper_gpus() -> None:
+    # NVLS, NVLink SHARP: stas00/ml-engineering, network/README.md, "SHARP" (8 H200: 366 GB/s without it).
+    link = vgpu.get_interconnect("nvlink4")
+    rates = {n: 2 * (n - 1) / n * 8e9 / cost.collective_seconds(link, "all_reduce", 8e9, n) for n in (4, 8)}
+    assert rates[4] < link.bandwidth_bytes_per_second < rates[8] < link.switch_bytes_per_second
+    alone = vgpu.get_interconnect("nvlink3")
+    assert alone.switch_bytes_per_second == 0
 
 
 # ---- kernels -----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_a_module_runs_with_m(here: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--gpu", "V100", "script.py"], "no GPU named 'V100'"),
+        (["--gpu", "V200", "script.py"], "no GPU named 'V200'"),
         (["--gpu", "A100", "script.py"], "did you mean A100-40GB or A100-80GB?"),
         (["--gpu", "h10", "script.py"], "did you mean H100?"),
         (["--interconnect", "nvlink99", "script.py"], "no interconnect named 'nvlink99'"),

@@ -88,7 +88,7 @@ def test_the_profiler_knows_the_device_time_of_each_operation(shapes: vgpu.Virtu
     one = 1e6 * cost.matmul_seconds(shapes.spec, 1024, 1024, 1024)
     assert product.count == 3
     assert product.self_device_time_total == pytest.approx(3 * one)
-    assert product.self_cpu_time_total == pytest.approx(3e6 * shapes.spec.launch_seconds)
+    assert product.self_cpu_time_total == pytest.approx(3e6 * cost.launch_seconds(shapes.spec, "product"))
     assert averages["products"].device_time_total == pytest.approx(3 * one)
 
 
@@ -177,7 +177,7 @@ def test_a_host_that_waits_for_the_launch_queue_is_not_launching(shapes: vgpu.Vi
         x @ x
     assert report.host_seconds(shapes)["wait"] > 50 * cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)
     launched = [kernel for kernel in shapes.timeline if kernel.name == "aten::mm"]
-    assert all(kernel.host_seconds == shapes.spec.launch_seconds for kernel in launched)
+    assert all(kernel.host_seconds == cost.launch_seconds(shapes.spec, "product") for kernel in launched)
 
 
 def test_the_summary_of_nothing_says_so(gpu: vgpu.VirtualGPU) -> None:

@@ -30,7 +30,7 @@ def test_without_synchronize_only_the_launches_are_seen(shapes: vgpu.VirtualGPU)
     launched = time.perf_counter() - start
     torch.cuda.synchronize()
     done = time.perf_counter() - start
-    assert launched == pytest.approx(10 * cost.launch_seconds(shapes.spec), rel=0.01)
+    assert launched == pytest.approx(10 * cost.launch_seconds(shapes.spec, "product"), rel=0.01)
     assert done == pytest.approx(10 * cost.matmul_seconds(shapes.spec, 4096, 4096, 4096), rel=0.01)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from vgpu.instruments.thinning import bytes_text, seconds_text
@@ -126,5 +127,7 @@ def _line(row: Row) -> str:
 def match_spec(name: str, memory_bytes: int) -> Spec | None:
     """The built-in GPU that a real one called `name` is: of the same model, and of those the nearest in memory."""
     words = name.replace("-", " ").upper().split()
+    # "RTX 4090" is RTX4090 here.
+    words += [one + other for one, other in pairwise(words)]
     models = [spec for spec in map(get_spec, list_specs()) if spec.name.partition("-")[0] in words]
     return min(models, key=lambda spec: abs(spec.memory_bytes - memory_bytes), default=None)

@@ -10,6 +10,7 @@ user guide, "CUDA Stream Semantics"). The clocks travel by a tiny gloo reduction
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import zlib
@@ -163,7 +164,7 @@ class Channel:
         self.connect(gpu)
         gpu.clock.advance(CALL_SECONDS)
         queue, stream = gpu.queue, self.stream(gpu)
-        seconds = cost.collective_seconds(machine.interconnect, kind, moved, self.size)
+        seconds = cost.collective_seconds(_chosen(machine.interconnect), kind, moved, self.size)
         seconds = queue.slowed(name, max(seconds, gpu.spec.minimum_kernel_seconds))
         launched = gpu.clock.now + gpu.spec.launch_seconds
         ready = max(launched, queue.ready_at(gpu.stream), queue.ready_at(stream))
@@ -197,6 +198,13 @@ class Channel:
             gpu.queue.hold_until(stream, start + seconds)
             end = gpu.launch("Memcpy HtoD (Pinned -> Device)", copy, moved=moved)
         return Ending(clock, gpu, end, holds_host=True)
+
+
+def _chosen(link: Interconnect) -> Interconnect:
+    """The link without its switch's sums where NCCL_NVLS_ENABLE=0 forbids them (NCCL's environment variables)."""
+    if link.switch_bytes_per_second and os.environ.get("NCCL_NVLS_ENABLE") == "0":
+        return dataclasses.replace(link, switch_bytes_per_second=0.0)
+    return link
 
 
 def slower(one: Interconnect, other: Interconnect) -> Interconnect:

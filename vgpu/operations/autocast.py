@@ -166,12 +166,13 @@ class WeightCache:
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         leaf = tensor.requires_grad and tensor.is_leaf and tensor.dtype == torch.float32
-        if not (leaf and torch.is_autocast_cache_enabled()) or tensor._is_view() or not torch.is_grad_enabled():
+        if not (leaf and torch.is_autocast_cache_enabled()) or tensor._is_view() or torch.is_inference_mode_enabled():
             return tensor.to(dtype)
         known = self._casts.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1].dtype == dtype:
             return known[1]
-        low = tensor.to(dtype)
+        with torch.enable_grad():  # under no_grad, too: the block's other calls get the same copy
+            low = tensor.to(dtype)
         self._casts[id(tensor)] = weakref.ref(tensor), low
         return low
 

@@ -181,7 +181,7 @@ class DispatchMode(TorchDispatchMode):
             gpu.charge_metadata(operation)
             return
         if operation.mutates and not outputs:
-            outputs = inputs
+            outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
         gpu.charge(operation, args, inputs, outputs)
         if operation.synchronises or (operation.depends_on_data and needs_values(operation, args)):
             gpu.report_wait()

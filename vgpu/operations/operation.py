@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vgpu.operations import charges, determinism, precision
+from vgpu.operations import charges, determinism, layouts, precision, traffic
 
 # No kernel: they only make or change a tensor's description. `_unsafe_view` and friends are not marked as views in
 # the schema although they share the storage.
@@ -44,6 +44,7 @@ _MIXED_DEVICES = {
 }  # fmt: skip
 # Their kernels are charged by the process group (`vgpu.distributed`).
 _COLLECTIVES = ("c10d", "_c10d_functional")
+_FUSED_GRADIENTS = 1
 _FOREACH = ("_foreach", "_fused", "_amp_foreach")
 # One kernel on CUDA, several or none on the CPU: `vgpu.kernels.cuda_kernels` has them.
 CUDA_KERNELS = {
@@ -105,6 +106,10 @@ class Operation:
     is_cuda_kernel: bool
     takes_scratch: bool
     is_sum: bool
+    call: str
+    elementwise: bool
+    own_traffic: bool
+    written: tuple[int, ...]
     nondeterministic: bool
     shaped_by_floats: bool
 
@@ -161,12 +166,22 @@ def _classify(overload: Any) -> Operation:
         in_float32=base in precision.IN_FLOAT32,
         tf32_switch=precision.TF32_SWITCHES.get(base, ""),
         is_cuda_kernel=namespace == "aten" and base in CUDA_KERNELS and not any(a.is_out for a in schema.arguments),
-        takes_scratch=charges.library_of(base) == "blas" or base in charges.CONVOLUTIONS or base in TAKES_SCRATCH,
+        takes_scratch=charges.library_of(base) == "blas" or base in layouts.CONVOLUTIONS or base in TAKES_SCRATCH,
         is_sum=overload is torch.ops.aten.add.Tensor,
+        call=charges.call_of(base),
+        elementwise=torch.Tag.pointwise in tags or base in traffic.COPIES,
+        own_traffic=traffic.has_own_rule(base),
+        written=_written(base, schema),
         nondeterministic=namespace == "aten" and base in determinism.KERNELS,
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
         shaped_by_floats=torch.Tag.pointwise not in tags and not base.startswith(_FOREACH),
     )
+
+
+def _written(base: str, schema: Any) -> tuple[int, ...]:
+    """Places of the arguments that the operation writes to; fused optimizers only read gradients, if not scaled."""
+    places = [i for i, item in enumerate(schema.arguments) if item.alias_info is not None and item.alias_info.is_write]
+    return tuple(place for place in places if not (base.startswith("_fused") and place == _FUSED_GRADIENTS))
 
 
 def needs_values(operation: Operation, args: Sequence[Any]) -> bool:

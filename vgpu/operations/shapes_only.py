@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vgpu.operations import layouts
 from vgpu.operations.operation import Operation, needs_values
 from vgpu.unsupported import unsupported
 
@@ -128,7 +129,10 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
     if operation.depends_on_data and needs_values(operation, args):
         raise unsupported("results that depend on values, with shapes only", operation.name)
     try:
-        return operation.overload(*args, **kwargs)
+        result = operation.overload(*args, **kwargs)
+        return (
+            result if operation.base not in layouts.CONVOLUTIONS else layouts.of_results(operation.base, args, result)
+        )
     except NotImplementedError as error:
         detail = f"{operation.name}: {str(error).splitlines()[0]}"
         raise unsupported("operations without a rule for shapes", detail) from error

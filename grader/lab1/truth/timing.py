@@ -65,13 +65,18 @@ def devices(device: Device) -> list[str]:
     return list(dict.fromkeys([device.name, "vgpu:A100-80GB", "vgpu:H200"]))
 
 
+def _launch_seconds(spec: vgpu.Spec) -> float:
+    """Host time to launch one product."""
+    return vgpu.cost.launch_seconds(spec, "product")
+
+
 def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int = KERNEL_LAUNCHES) -> int:
     """An odd size whose product lasts at least `launches` launches on this device; random on every grading."""
     if device == "cuda":
         return fresh.odd(3500, 4500)
     spec = _spec(device)
     size = fresh.odd(1201, 1501)
-    while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * vgpu.cost.launch_seconds(spec):
+    while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * _launch_seconds(spec):
         size += fresh.integer(50, 99) * 2
     return size
 
@@ -96,7 +101,7 @@ def short_sizes(device: str, fresh: Fresh, count: int, dtype: str = "float32") -
     spec = _spec(device)
     sizes = []
     for _ in range(count):
-        size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * vgpu.cost.launch_seconds(spec)
+        size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * _launch_seconds(spec)
         while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < least:
             size += fresh.integer(3, 9) * 2
         sizes.append(size)
@@ -213,7 +218,7 @@ def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
         return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + _REAL_OVERHEAD_SECONDS)
     spec, size = _spec(device), call["size"]
     kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
-    overhead = 2 * vgpu.cost.launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    overhead = 2 * _launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
 
 
@@ -245,7 +250,7 @@ def least_read(device: str, call: Call, observed: dict[str, Any]) -> float:
     """The least seconds per product that any clock around it reads, one that is stopped too early included."""
     if device == "cuda":
         return _REAL_LAUNCH_SECONDS
-    return 0.9 * min(vgpu.cost.launch_seconds(_spec(device)), expected(device, call, observed).low)
+    return 0.9 * min(_launch_seconds(_spec(device)), expected(device, call, observed).low)
 
 
 def host_paces(fresh: Fresh, sizes: Sequence[int]) -> list[list[float]]:

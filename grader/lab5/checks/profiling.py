@@ -59,7 +59,8 @@ def planted_job(fresh: Fresh, fault: str) -> dict[str, Any]:
     if fault == "data":
         return {"samples": 512, "width": 256, "layers": 6, "load_seconds": fresh.uniform(4e-3, 8e-3)}
     if fault == "sync":
-        return {"samples": 32, "width": 256, "layers": fresh.integer(10, 14), "load_seconds": 1e-5, "look": True}
+        # Kernels as long as their launches, so that it is the looking that keeps the device waiting.
+        return {"samples": 256, "width": 384, "layers": fresh.integer(10, 14), "load_seconds": 1e-5, "look": True}
     if fault == "launch":
         return {"samples": fresh.integer(1, 4), "width": 96, "layers": fresh.integer(16, 24), "load_seconds": 1e-5}
     if fault == "transfer":

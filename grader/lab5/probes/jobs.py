@@ -61,10 +61,11 @@ def _model(width: int, layers: int) -> nn.Sequential:
 
 
 def _look(step: int, model: nn.Module, loss: Tensor) -> None:
-    """Metrics as in the slow pipeline: every gradient's norm, one by one."""
+    """Metrics as in the slow pipeline, of every gradient one by one: its norm, and its largest and smallest element."""
     for parameter in model.parameters():
         if parameter.grad is not None:
-            parameter.grad.norm().item()
+            for figure in (parameter.grad.norm(), parameter.grad.max(), parameter.grad.min()):
+                figure.item()
 
 
 def job_of(

@@ -1,0 +1,115 @@
+"""The constants that were fitted to the figures, each with what one would say without any: for cross-validation.
+
+A constant can be scaled for a while; nothing else is changed. Not here: what comes of it
+(`benchmarks.published.cross_validation`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from vgpu import cost, spec
+from vgpu.operations import traffic
+
+Scaled = Callable[[float], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """`prior`: what theory or a data sheet says, as a multiple of the fitted value."""
+
+    name: str
+    prior: float
+    scaled: Scaled
+
+
+def _attribute(module: Any, name: str) -> tuple[float, Scaled]:
+    value = float(getattr(module, name))
+
+    @contextlib.contextmanager
+    def scaled(factor: float) -> Iterator[None]:
+        setattr(module, name, value * factor)
+        try:
+            yield
+        finally:
+            setattr(module, name, value)
+
+    return value, scaled
+
+
+def _entry(table: MutableMapping[Any, Any], key: Any, place: int | None = None) -> tuple[float, Scaled]:
+    """A number in a table, or in a pair in it."""
+    before = table[key]
+    value = float(before if place is None else before[place])
+
+    @contextlib.contextmanager
+    def scaled(factor: float) -> Iterator[None]:
+        if place is None:
+            table[key] = value * factor
+        else:
+            table[key] = tuple(one * factor if index == place else one for index, one in enumerate(before))
+        spec._built_in.cache_clear()
+        try:
+            yield
+        finally:
+            table[key] = before
+            spec._built_in.cache_clear()
+
+    return value, scaled
+
+
+def _of_gpu(name: str, *path: str) -> tuple[float, Scaled]:
+    table: Any = spec._own_tables()["gpu"][name]
+    for key in path[:-1]:
+        table = table[key]
+    return _entry(table, path[-1])
+
+
+def _constant(name: str, prior: float, found: tuple[float, Scaled]) -> Constant:
+    value, scaled = found
+    return Constant(name, prior / value, scaled)
+
+
+def fitted() -> list[Constant]:
+    """All of them. A prior of 1 is a kernel that reaches what a plain copy, or the data sheet, does."""
+    tables: Mapping[str, Any] = spec._own_tables()
+    calls, links = tables["host"]["call_seconds"], tables["interconnect"]
+    launch = 5e-6
+    found = [
+        _constant("share of softmax", 1.0, _entry(traffic.SHARES, "softmax")),
+        _constant("share of norms", 1.0, _entry(traffic.SHARES, "norm")),
+        _constant("share of dropout", 1.0, _entry(traffic.SHARES, "dropout")),
+        _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_SCATTERED_BYTES")),
+        _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
+        _constant("depth of a product's end", 16.0, _attribute(cost, "_EPILOGUE_DEPTH")),
+        _constant("time to fill a tile", 0.5e-6, _attribute(cost, "_TILE_FILL_SECONDS")),
+        _constant("gain of Winograd", 2.25, _attribute(cost, "WINOGRAD_GAIN")),
+        _constant("depthwise convolutions", 0.25, _attribute(cost, "DEPTHWISE_RATIO")),
+        _constant("layouts in 16 bits", 1.0, _entry(cost.TRANSPOSITION_SHARE, 2)),
+        _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS")),
+        _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS")),
+    ]
+    found += [
+        _constant(f"narrow heads, {kernel}", 1.0, _entry(cost._NARROW_HEADS, kernel)) for kernel in ("flash", "cudnn")
+    ]
+    for kernel, major in (("flash", 8), ("flash", 9), ("cudnn", 9)):
+        for place, way in enumerate(("forward", "backward")):
+            entry = _entry(cost._ATTENTION[kernel], major, place)
+            found.append(_constant(f"{kernel} {way}, {major}.x", 0.5, entry))
+    for gpu in ("T4", "A100-40GB", "H100"):
+        found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio")))
+        found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio")))
+        for precision in tables["gpu"][gpu]["sustained_clock_ratio"]:
+            entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
+            found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry))
+    found += [_constant(f"call of {kind}", launch, _entry(calls, kind)) for kind in calls]
+    found += [
+        _constant("NVLink 3: bandwidth", 2.4e11, _entry(links["nvlink3"], "bandwidth_bytes_per_second")),
+        _constant("NVLink 3: latency", 2e-6, _entry(links["nvlink3"], "latency_seconds")),
+        _constant("NVLink 3: start", 2e-6, _entry(links["nvlink3"], "start_seconds")),
+    ]
+    return found

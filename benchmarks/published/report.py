@@ -1,0 +1,104 @@
+"""What the comparison comes to: errors by group, the page's tables and picture, the file in `benchmarks/results/`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.measure import save
+from benchmarks.published.figures import Comparison
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = _ROOT / "docs" / "virtual-gpu.md"
+_PICTURE = _ROOT / "docs" / "images" / "published.svg"
+_BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
+
+
+def error(found: Iterable[Comparison]) -> float:
+    """Median of |ratio - 1|."""
+    return statistics.median(abs(one.ratio - 1) for one in found)
+
+
+def by_group(found: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    """The comparisons of each group, in the order of the file."""
+    groups: dict[str, list[Comparison]] = {}
+    for one in found:
+        groups.setdefault(one.figure.group, []).append(one)
+    return groups
+
+
+def group_table(found: Sequence[Comparison]) -> list[str]:
+    """Lines of Markdown: a row for each group, and one for all times."""
+    lines = ["| what | figures | median error | largest | ratios |", "|---|---:|---:|---:|---|"]
+    rows = {**by_group(found), "all but memory": [one for one in found if "memory" not in one.figure.group]}
+    for name, members in rows.items():
+        if not members:
+            continue
+        ratios = sorted(one.ratio for one in members)
+        worst = max(abs(ratio - 1) for ratio in ratios)
+        span = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        lines.append(f"| {name} | {len(members)} | {error(members):.1%} | {worst:.0%} | {span} |")
+    return lines
+
+
+def figure_table(found: Sequence[Comparison]) -> list[str]:
+    """Lines of Markdown: a row for each figure."""
+    lines = ["| figure | card | published | simulated | ratio | source |", "|---|---|---:|---:|---:|---|"]
+    for one in found:
+        figure = one.figure
+        card = figure.gpu if figure.gpus == 1 else f"{figure.gpus} x {figure.gpu}"
+        lines.append(
+            f"| {figure.id} | {card} | {figure.value:.4g} {figure.unit} | {one.simulated:.4g} | {one.ratio:.2f} "
+            f"| {figure.source} |"
+        )
+    return lines
+
+
+def write(found: Sequence[Comparison]) -> Path:
+    """Write the results' file, the two tables between their marks in `docs/virtual-gpu.md`, and the picture."""
+    text = _PAGE.read_text(encoding="utf-8")
+    for name, lines in (("groups", group_table(found)), ("figures", figure_table(found))):
+        begin = _BEGIN.format(name)
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(_END)
+        text = "\n".join((head + begin, "", *lines, "", _END + tail))
+    _PAGE.write_text(text, encoding="utf-8")
+    draw(found, _PICTURE)
+    groups = {name: {"figures": len(rows), "median_error": error(rows)} for name, rows in by_group(found).items()}
+    figures = {
+        one.figure.id: {"published": one.figure.value, "simulated": one.simulated, "ratio": round(one.ratio, 4)}
+        for one in found
+    }
+    return save("published", {"groups": groups, "figures": figures})
+
+
+def draw(found: Sequence[Comparison], path: Path) -> None:
+    """Simulated over published of each figure, group by group."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    # The same file from the same numbers: no random ids, no date.
+    matplotlib.rcParams["svg.hashsalt"] = "published"
+    from matplotlib import pyplot
+
+    groups = by_group(found)
+    figure, axes = pyplot.subplots(figsize=(8, 0.36 * len(groups) + 1.2), layout="constrained")
+    axes.axvspan(math.log2(0.9), math.log2(1 / 0.9), color="#cfe3d4", label="within 10 %")
+    for row, members in enumerate(groups.values()):
+        places = [math.log2(one.ratio) for one in members]
+        axes.scatter(places, [row] * len(places), s=22, color="#2a5d84", alpha=0.6)
+        axes.scatter(
+            [math.log2(statistics.median(one.ratio for one in members))], [row], marker="|", s=160, color="#b3432b"
+        )
+    axes.axvline(0, color="#555555", linewidth=0.8)
+    marks = (0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+    axes.set_xticks([math.log2(mark) for mark in marks], [f"{mark:g}" for mark in marks])
+    axes.set_yticks(range(len(groups)), list(groups))
+    axes.invert_yaxis()
+    axes.set_xlabel("simulated / published (times the other way round): to the right, the virtual GPU is too fast")
+    axes.legend(loc="lower right")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,123 @@
+"""Which matrix product an ATen operation is at heart, from the shapes of its tensors.
+
+FLOP formulas are those of `torch.utils.flop_counter` (a test compares them). Not here: convolutions
+(`vgpu.operations.convolutions`), and what a product costs (`vgpu.cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Product(NamedTuple):
+    """A batch of matrix products (m, k) @ (k, n); `times` of them after each other count as one kernel's work.
+
+    `kernel` names one whose efficiency is its own: fused attention ("flash", "efficient", "cudnn"), whose (m, n, k) are
+    queries, keys and the heads' width, and convolutions by other algorithms ("winograd", "depthwise"). `steps` of a
+    recurrent layer depend on each other: each takes at least the shortest kernel.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    times: float = 1.0
+    kernel: str = ""
+    backward: bool = False
+    causal: bool = False
+    steps: int = 1
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k * self.times
+
+
+def _mm(args: Sequence[Any], out: Any) -> Product:
+    (m, k), n = args[0].shape, args[1].shape[1]
+    return Product(1, m, n, k)
+
+
+def _addmm(args: Sequence[Any], out: Any) -> Product:
+    return _mm(args[1:], out)
+
+
+def _bmm(args: Sequence[Any], out: Any) -> Product:
+    (batch, m, k), n = args[0].shape, args[1].shape[2]
+    return Product(batch, m, n, k)
+
+
+def _baddbmm(args: Sequence[Any], out: Any) -> Product:
+    return _bmm(args[1:], out)
+
+
+def _vector(args: Sequence[Any], out: Any) -> Product:
+    left = args[0] if args[0].dim() == 2 or len(args) < 3 or not isinstance(args[2], torch.Tensor) else args[1]
+    rows, columns = (1, left.shape[0]) if left.dim() == 1 else left.shape
+    return Product(1, rows, 1, columns)
+
+
+def _attention(kernel: str, causal_at: int) -> Callable[[Sequence[Any], Any], Product]:
+    def product(args: Sequence[Any], out: Any) -> Product:
+        query, key, value = args[:3]
+        batch, heads, length, width = query.shape
+        causal = _is_causal(args, causal_at)
+        times = (1.0 + value.shape[-1] / width) * _causal_share(causal, length)
+        return Product(batch * heads, length, key.shape[-2], width, times, kernel, causal=causal)
+
+    return product
+
+
+def _attention_backward(kernel: str, causal_at: int) -> Callable[[Sequence[Any], Any], Product]:
+    def product(args: Sequence[Any], out: Any) -> Product:
+        _, query, key, value = args[:4]
+        batch, heads, length, width = query.shape
+        causal = _is_causal(args, causal_at)
+        times = (3.0 + 2.0 * value.shape[-1] / width) * _causal_share(causal, length)
+        return Product(batch * heads, length, key.shape[-2], width, times, kernel, True, causal)
+
+    return product
+
+
+def _is_causal(args: Sequence[Any], causal_at: int) -> bool:
+    return len(args) > causal_at and bool(args[causal_at])
+
+
+def _causal_share(causal: bool, length: int) -> float:
+    """Fused kernels skip the blocks above the diagonal (Dao, "FlashAttention-2", 2023, section 3.1)."""
+    return (length + 1) / (2 * length) if causal else 1.0
+
+
+def _recurrent(args: Sequence[Any], out: Any) -> Product:
+    """`_cudnn_rnn`: in every layer and direction each step multiplies the input and the last hidden state."""
+    data, weights, layers, sizes = args[0], args[1], args[9], args[14]
+    ways = 2 if args[13] else 1
+    steps = len(sizes) or data.shape[1 if args[10] else 0]
+    rows = data.shape[:-1].numel()
+    flops = sum(2.0 * rows * tensor.numel() for tensor in weights if tensor.dim() == 2)
+    gates, hidden = weights[1].shape
+    product = Product(1, max(rows // max(steps, 1), 1), gates, hidden, steps=steps * layers * ways)
+    return product._replace(times=flops / max(product.flops, 1.0))
+
+
+def _recurrent_backward(args: Sequence[Any], out: Any) -> Product:
+    """Gradients of the inputs step by step, of the weights at once: twice the work."""
+    forward = _recurrent((*args[:6], *args[10:19]), out)
+    return forward._replace(times=2 * forward.times, steps=2 * forward.steps)
+
+
+PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Product]] = {
+    "mm": _mm, "_scaled_mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "bmm": _bmm, "baddbmm": _baddbmm,
+    "mv": _vector, "addmv": _vector, "dot": _vector, "vdot": _vector,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention("", 99),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward("", 99),
+    "_scaled_dot_product_flash_attention": _attention("flash", 4),
+    "_scaled_dot_product_flash_attention_backward": _attention_backward("flash", 11),
+    "_scaled_dot_product_efficient_attention": _attention("efficient", 6),
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward("efficient", 11),
+    "_scaled_dot_product_cudnn_attention": _attention("cudnn", 6),
+    "_scaled_dot_product_cudnn_attention_backward": _attention_backward("cudnn", 14),
+    "_cudnn_rnn": _recurrent, "_cudnn_rnn_backward": _recurrent_backward,
+}  # fmt: skip
