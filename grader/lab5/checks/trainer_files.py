@@ -40,7 +40,7 @@ def judge_configuration(submission: Submission, fresh: Fresh) -> None:
                 "patience": (None, number),
                 "save_every_steps": (None, number),
             },
-            3,
+            5,
         )
     ]
     highest = fresh.integer(1, 9)
