@@ -175,7 +175,7 @@ class TestAmp:
         right["some"][wrong] = (targets[wrong] + 1) % classes
         shares = {"all": 1.0, "some": 1 - len(wrong) / samples, "none": 0.0}
         calls: list[dict[str, Any]] = []
-        # The last two of the batches are one of one sample, and all in one; no dtype given means float32.
+        # One of the batches has one sample; no dtype given means float32.
         for row in every_value(fresh, _EVALUATIONS, 4):
             call = {"targets": row["right"], "sizes": sizes if row["sizes"] == "unequal" else [samples]}
             call |= {"modes": row["modes"], "given": row["device"] == "given", "loader": row["batches"] == "a loader"}

@@ -62,7 +62,7 @@ def plans(device: Device, fresh: Fresh) -> dict[str, Case]:
     for index, place in enumerate(places):
         begin = first[index % len(first)]
         order = [begin, *fresh.shuffled([name for name in PRECISIONS if name != begin])]
-        accuracies = {name: _ACCURACIES[name] for name in order}
+        accuracies = [[name, _ACCURACIES[name]] for name in order]  # pairs: two orders are two questions
         found[place] = {"accuracies": accuracies, "steps": steps[index], "warmup": warmups[index]}
     return found
 
@@ -78,17 +78,19 @@ def measured(submission: Submission, device: str, case: Case, **how: Any) -> lis
     """The rows of `compare_precisions`, one for each precision; how they came about is judged by one check only."""
     rows: list[dict[str, Any]] = asked(submission, device, case, **how).rows
     require_equal(
-        [row["dtype"] for row in rows], list(how["accuracies"]), what="precisions of compare_precisions(), in order"
+        [row["dtype"] for row in rows],
+        [name for name, _ in how["accuracies"]],
+        what="precisions of compare_precisions(), in order",
     )
     return rows
 
 
 def require_steps(seen: Seen, plan: Case) -> None:
     """Were full training steps measured, as each precision needs them?"""
-    for row, (name, value) in zip(seen.rows, plan["accuracies"].items(), strict=True):
+    for row, (name, value) in zip(seen.rows, plan["accuracies"], strict=True):
         require_equal(row["accuracy"], value, what=f"PrecisionResult.accuracy of {name}, which was passed in")
         require_equal(row["device"], "cuda", what=f"PrecisionResult.device of {name}")
-    for name, model in zip(plan["accuracies"], seen.models, strict=False):
+    for (name, _), model in zip(plan["accuracies"], seen.models, strict=False):
         what = f"compare_precisions(..., steps={plan['steps']}, warmup={plan['warmup']}) in {name}"
         # torch.utils.benchmark warms up on its own account, so there may be more.
         passes, least = model["forwards"], plan["steps"] + plan["warmup"]

@@ -63,12 +63,14 @@ def compare(
     *,
     widths: Sequence[int],
     batch: int,
-    accuracies: dict[str, float],
+    accuracies: Sequence[tuple[str, float]],
     steps: int,
     warmup: int,
     slow: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only).
+
+    `accuracies` are pairs of a precision and its accuracy, in the order in which they are handed in.
 
     Beside its rows, for each model that it made: how often that ran, which optimizer made how many steps then, how
     often a loss scale was updated, and on a virtual GPU in which dtypes a logarithm of softmax was computed.

@@ -383,7 +383,7 @@ COMPARED = Space(
     cases=_compared,
     dimensions=(
         Dimension("GPU", ("T4", "H100"), lambda case: case["gpu"].partition(":")[2]),
-        Dimension("first precision", ("float32", "float16", "bfloat16"), lambda case: next(iter(case["accuracies"]))),
+        Dimension("first precision", ("float32", "float16", "bfloat16"), lambda case: case["accuracies"][0][0]),
         Dimension("steps", ("odd", "even"), lambda case: "odd" if case["steps"] % 2 else "even"),
         Dimension("warmup", ("none", "some"), lambda case: "some" if case["warmup"] else "none"),
         Dimension("a slow step", ("no", "yes"), lambda case: "yes" if case.get("slow") else "no"),
