@@ -32,6 +32,8 @@ def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[
 
 
 _LENGTHS = {"equal": (19, 19), "fewer": (9, 25), "more": (25, 9), "one query": (1, 17), "one key": (7, 1)}
+_SHORT = {"equal": (5, 5), "fewer": (4, 7), "more": (7, 4), "one query": (1, 6), "one key": (5, 1)}
+"""With tiles of one key: who goes through them one by one, for strips of as many queries, takes long."""
 _DIMENSIONS: dict[str, Sequence[Any]] = {
     "lengths": tuple(_LENGTHS),
     "causal": (False, True),
@@ -53,6 +55,7 @@ def mixed_calls(fresh: Fresh, function: str) -> list[dict[str, Any]]:
 
     calls = []
     for row in rows_with_every_value(fresh.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
-        queries, keys = _LENGTHS[row.pop("lengths")]
+        lengths = _LENGTHS if row.get("block_size") != 1 else _SHORT
+        queries, keys = lengths[row.pop("lengths")]
         calls.append({**row, "queries": queries, "keys": keys})
     return calls
