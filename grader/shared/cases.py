@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,38 @@ def every_value(
             if all(row[name] != value for row in rows):
                 rows += fresh.cases({**dimensions, name: [value]}, 1, allowed)
     return rows
+
+
+def full_rows(
+    fresh: Fresh,
+    dimensions: Mapping[str, Sequence[Any]],
+    count: int,
+    allowed: Callable[[Mapping[str, Any]], bool] = lambda row: True,
+) -> list[dict[str, Any]]:
+    """As `every_value`, but `count` rows and no more, which must be at least as many as any dimension has values.
+
+    Values that no row has take the place of some that several have.
+    """
+    for attempt in itertools.count():
+        source = fresh if attempt == 0 else fresh.shared(f"rows, attempt {attempt}")
+        rows = source.cases(dimensions, count, allowed)
+        if all(_put_in(rows, name, value, allowed) for name, values in dimensions.items() for value in values):
+            break
+    return rows
+
+
+def _put_in(
+    rows: Sequence[dict[str, Any]], name: str, value: Any, allowed: Callable[[Mapping[str, Any]], bool]
+) -> bool:
+    """Let one of the rows have this value, where none has, instead of one that another has, too; whether one could."""
+    column = [row[name] for row in rows]
+    if value in column:
+        return True
+    for row in rows:
+        if column.count(row[name]) > 1 and allowed({**row, name: value}):
+            row[name] = value
+            return True
+    return False
 
 
 def one_and_its_opposite(fresh: Fresh, dimensions: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:

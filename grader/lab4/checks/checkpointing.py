@@ -11,7 +11,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
 from grader.lab4.truth.reference import runs
-from grader.shared.rows import rows_with_every_value
+from grader.shared.cases import full_rows
 
 LAYERS = 13
 """So that most intervals leave a short last segment: one kept as a whole is not taken for a first one kept."""
@@ -244,7 +244,7 @@ class TestCheckpointing:
         """Finds the fastest interval that fits."""
         drawn = [*(_case(fresh) for _ in range(4)), *(_case(fresh, smallest_may_win=False) for _ in range(3))]
         enough = {"fits": "all", "budget": "roomy", "equally fast": False, "without checkpointing": "fits"}
-        rows = [enough, *rows_with_every_value(fresh, _MEASURED, 3, _can_be_measured)]
+        rows = [enough, *full_rows(fresh, _MEASURED, 3, _can_be_measured)]
         drawn += [_mixed_case(fresh, row) for row in rows]
         cases = fresh.shuffled([*drawn, {**_case(fresh), "budget": 10}])
         seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)

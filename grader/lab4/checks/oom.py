@@ -14,7 +14,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_refusals
 from grader.lab4.truth.reference import Training, runs, split
-from grader.shared.rows import rows_with_every_value
+from grader.shared.cases import full_rows
 
 LENGTH = 512
 SHAPES = "mat1 and mat2 shapes cannot be multiplied"
@@ -178,7 +178,7 @@ class TestOom:
     @staticmethod
     def _others(fresh: Fresh, micro_batch: int) -> list[dict[str, Any]]:
         """Two trainings more: one sample at a time, and each batch as a whole."""
-        rows = rows_with_every_value(fresh, _TRAININGS, 2)
+        rows = full_rows(fresh, _TRAININGS, 2)
         sizes = fresh.shuffled([1, 4 * micro_batch])
         return [{"micro_batch": size, **row} for size, row in zip(sizes, rows, strict=True)]
 
@@ -415,7 +415,7 @@ def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any],
         # The second attempt fits, and fails for a reason of its own.
         {"start": fresh.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
     ]
-    for row in rows_with_every_value(fresh, _ATTEMPTS, 4, _can_be_tried):
+    for row in full_rows(fresh, _ATTEMPTS, 4, _can_be_tried):
         start = 1 if row["start"] == "one" else fresh.integer(9, 31)
         cases.append(
             {

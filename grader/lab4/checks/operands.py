@@ -7,7 +7,7 @@ from typing import Any
 
 from gradebox.fresh import Fresh
 from grader.lab4.truth.reference import as_bfloat16
-from grader.shared.rows import rows_with_every_value
+from grader.shared.cases import full_rows
 
 
 def case_of(fresh: Fresh) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def mixed_calls(fresh: Fresh, function: str) -> list[dict[str, Any]]:
         return row["factor"] == 1 or row["dtype"] not in ("float16", "bfloat16") or function == "tiled_attention"
 
     calls = []
-    for row in rows_with_every_value(fresh.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
+    for row in full_rows(fresh.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
         lengths = _LENGTHS if row.get("block_size") != 1 else _SHORT
         queries, keys = lengths[row.pop("lengths")]
         calls.append({**row, "queries": queries, "keys": keys})

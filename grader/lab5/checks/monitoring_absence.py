@@ -12,7 +12,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import monitoring_care as care
 from grader.lab5.truth.monitor import COUNTERS, DCGM, GAUGES, gpu, reasons, records, series
-from grader.lab5.truth.rows import rows
+from grader.shared.cases import full_rows
 
 _SINGLE_QUERIES: list[dict[str, str]] = [
     {"memory_used_bytes": "used_bytes", "memory_total_bytes": "total_bytes"},
@@ -74,7 +74,7 @@ def judge_absent(submission: Submission, fresh: Fresh) -> None:
     full, lost, poor = fresh.shuffled(range(3))
     gpus = [gpu(fresh, index) for index in range(3)]
     values = {"gpu": ("full", "lost", "poor"), "named": (True, False), "dcgm": (True, False)}
-    drawn = {row["gpu"]: row for row in rows(fresh.shared("lab5.absent"), values, 3)}
+    drawn = {row["gpu"]: row for row in full_rows(fresh.shared("lab5.absent"), values, 3)}
     dcgm = drawn["poor"]["dcgm"]
     for index, which in ((full, "full"), (lost, "lost"), (poor, "poor")):
         unnamed = () if drawn[which]["named"] else ("uuid", "name")

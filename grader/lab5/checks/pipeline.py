@@ -23,8 +23,8 @@ from grader.lab5.checks import trainer_care as care
 from grader.lab5.checks import trainer_files as files
 from grader.lab5.checks import trainer_runs as runs
 from grader.lab5.truth import epochs, tokens
-from grader.lab5.truth.rows import rows
 from grader.lab5.truth.training import Case, case, rate, scale_after, windows
+from grader.shared.cases import full_rows
 
 GROWTH = 3
 """Good steps in a row after which the loss scale grows."""
@@ -154,7 +154,7 @@ class TestPipeline:
             "dtype": ("float16", "bfloat16"), "accumulation_steps": (1, 2),
             "max_grad_norm": (None, drawn.config["max_grad_norm"]), "log_every_steps": (1, 2),
         }  # fmt: skip
-        settings = {row.pop("dtype"): row for row in rows(fresh.shared("lab5.mixed"), values, 2)}
+        settings = {row.pop("dtype"): row for row in full_rows(fresh.shared("lab5.mixed"), values, 2)}
         options: dict[str, Any] = {**drawn.given(initial_scale=scale), "growth": GROWTH, "settings": settings}
         seen = submission.numeric_probe("lab5.pipeline.mixed", **options)
         for dtype in ("float16", "bfloat16"):
@@ -357,7 +357,7 @@ class TestPipeline:
         kept = 2
         # Windows of several batches, entries of several steps.
         values = {"ranks": (1, 2), "accumulation": (1, 2), "every": (1, 2), "clipped": (False, True)}
-        for row in rows(fresh.shared("lab5.logged"), values, 2):
+        for row in full_rows(fresh.shared("lab5.logged"), values, 2):
             ranks, every = row["ranks"], row["every"]
             given = case(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, accumulation=row["accumulation"])
             if not row["clipped"]:
@@ -408,7 +408,7 @@ def _parts_of_a_run(fresh: Fresh, dtype: str, ranks: int) -> tuple[str, bool]:
     """With which optimizer a run is made, and whether it is continued in the middle of an epoch."""
     runs_of = (("float32", 1), ("float16", 1), ("float32", 2))
     values = {"run": runs_of, "optimizer": ("sgd", "adamw"), "middle": (False, True)}
-    (row,) = [row for row in rows(fresh.shared("lab5.resumes"), values, 3) if row["run"] == (dtype, ranks)]
+    (row,) = [row for row in full_rows(fresh.shared("lab5.resumes"), values, 3) if row["run"] == (dtype, ranks)]
     return row["optimizer"], row["middle"]
 
 

@@ -14,8 +14,8 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import profiling_tuning as tuning
-from grader.lab5.truth.rows import rows
 from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, sparse, timeline, wait_inside
+from grader.shared.cases import full_rows
 
 DEVICE = "vgpu:T4"
 SUFFIXES = (".json", ".json.gz")
@@ -32,7 +32,7 @@ TOLERANCE = 0.05
 def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, int, dict[str, float], bool]:
     """A job whose parts sleep for known times, recorded by the student; and whether its batches are pinned."""
     values = {"suffix": SUFFIXES, "pinned": (True, False), "steps": ("one", "several")}
-    (row,) = [row for row in rows(fresh.shared("lab5.recorded"), values, 2) if row["suffix"] == suffix]
+    (row,) = [row for row in full_rows(fresh.shared("lab5.recorded"), values, 2) if row["suffix"] == suffix]
     fresh, pinned = fresh.shared(f"lab5.recorded.{suffix}"), row["pinned"]
     steps = 1 if row["steps"] == "one" else fresh.integer(3, 6)
     parts = ("data", "forward", "backward", "optimizer", "after_step")
@@ -205,7 +205,7 @@ class TestProfiling:
         cases.append(({"compute_seconds": 0.25, **equal}, names[0], None))
         half = dict.fromkeys((f"{name}_seconds" for name in LOSSES), 0.0) | {f"{second}_seconds": 0.5}
         cases.append(({"compute_seconds": 0.5, **half}, second, 0.5))
-        cases += [_together(row) for row in rows(fresh.shared("lab5.bottlenecks"), _TOGETHER, 5, _is_exact)]
+        cases += [_together(row) for row in full_rows(fresh.shared("lab5.bottlenecks"), _TOGETHER, 5, _is_exact)]
         times, wanted, targets = (list(column) for column in zip(*fresh.shuffled(cases), strict=True))
         seen = submission.probe("lab5.profiling.bottlenecks", device="cpu", times=times, targets=targets)
         for told, name, given, target in zip(seen.names, wanted, times, targets, strict=True):

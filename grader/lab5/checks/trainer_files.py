@@ -8,7 +8,7 @@ from gradebox.assertions import (
 )
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab5.truth.rows import rows
+from grader.shared.cases import full_rows
 
 
 def judge_configuration(submission: Submission, fresh: Fresh) -> None:
@@ -27,7 +27,7 @@ def judge_configuration(submission: Submission, fresh: Fresh) -> None:
             "seed": fresh.integer(1, 99),
             "initial_scale": 2.0 ** fresh.integer(1, 12),
         }
-        for row in rows(
+        for row in full_rows(
             fresh.shared("lab5.settings"),
             {
                 "output_dir": (f"plain-{number}", f'a "quoted" \\ folder {number}', f"Läufe {number}"),
@@ -112,7 +112,7 @@ def judge_saving(submission: Submission, fresh: Fresh) -> None:
     # What was killed, and what is written next: checkpoints, best.pt, and what else somebody may keep.
     best, other = "best.pt", f"weights-{fresh.integer(10, 99)}.pt"
     files = {"a checkpoint": (name(killed), name(later)), "best.pt": (best, best), "another": (other, other)}
-    drawn = rows(fresh.shared("lab5.swept"), {"killed": tuple(files), "written": tuple(files)}, 3)
+    drawn = full_rows(fresh.shared("lab5.swept"), {"killed": tuple(files), "written": tuple(files)}, 3)
     pairs = [(files[row["killed"]][0], files[row["written"]][1]) for row in drawn]
     seen = submission.probe("lab5.saving.saving", device="cpu", steps=steps, killed=killed, later=later, pairs=pairs)
     _, second, third = steps

@@ -15,8 +15,8 @@ from gradebox.assertions import (
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.truth import tokens
-from grader.lab5.truth.rows import rows
 from grader.lab5.truth.training import case, rate
+from grader.shared.cases import full_rows
 
 _STATES = "model, optimizer, scheduler, scaler, steps, random numbers of each rank, the loader's position"
 
@@ -211,7 +211,7 @@ def judge_schedule(submission: Submission, fresh: Fresh) -> None:
             {0, warmup - 1, warmup, (warmup + total) // 2, total - 1, total, total + 1, 3 * total} - {-1}
         )
     ]
-    cases += [_moment(fresh, row) for row in rows(fresh.shared("lab5.schedules"), _SCHEDULES, 5, _is_one)]
+    cases += [_moment(fresh, row) for row in full_rows(fresh.shared("lab5.schedules"), _SCHEDULES, 5, _is_one)]
     seen = submission.probe("lab5.pipeline.schedule", device="cpu", cases=cases)
     for each, factor in zip(cases, seen.factors, strict=True):
         given = ", ".join(f"{name}={value:.4g}" for name, value in each.items())
@@ -252,7 +252,7 @@ def judge_early(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a run stops when patience ends, and best.pt is that of its best epoch."""
     arguments = case(fresh.shared("lab5.early")).given()
     del arguments["batch_size"]
-    cases = [_until_it_stops(fresh, row) for row in rows(fresh.shared("lab5.patience"), _PATIENCE, 5, _goes_on)]
+    cases = [_until_it_stops(fresh, row) for row in full_rows(fresh.shared("lab5.patience"), _PATIENCE, 5, _goes_on)]
     asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
     runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
     for each, (first, second) in zip(cases, runs, strict=True):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gradebox.fresh import Fresh
-from grader.lab5.truth.rows import rows
 from grader.lab5.truth.tokens import IGNORED, cross_entropy
 from grader.lab5.truth.training import Array, rate, windows
+from grader.shared.cases import full_rows
 
 BATCHES = 4
 """Of each rank in an epoch."""
@@ -167,7 +167,7 @@ class _Optimizer:
 
 def draw(fresh: Fresh) -> list[Epochs]:
     """Four runs, some of them on one rank and the others on two."""
-    return [_run(fresh, row) for row in rows(fresh, DIMENSIONS, 4, _can_be)]
+    return [_run(fresh, row) for row in full_rows(fresh, DIMENSIONS, 4, _can_be)]
 
 
 def _can_be(row: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradebox.assertions import require
 from gradebox.fresh import Fresh
-from grader.lab5.truth.rows import rows
+from grader.shared.cases import full_rows
 
 GAUGES = {
     "utilization_ratio": "gpu_utilization_ratio",
@@ -249,7 +249,10 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         losses: list[dict[str, Any]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
         losses = fresh.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
         yield {}, [{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
-        yield rules, [_together(fresh, row, start + 10_000 * n) for n, row in enumerate(rows(fresh, TOGETHER, 8))]
+        yield (
+            rules,
+            [_together(fresh, row, start + 10_000 * n) for n, row in enumerate(full_rows(fresh, TOGETHER, 8))],
+        )
         waits = fresh.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
         yield (
             {},

@@ -12,7 +12,7 @@ from typing import Any
 from gradebox.assertions import number, require, require_between, require_equal, seconds
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
-from grader.lab5.truth.rows import rows
+from grader.shared.cases import full_rows
 from grader.shared.programs import picture_and_json
 
 _TIMES = ("bare_step_seconds", "monitored_step_seconds", "log_seconds", "sample_seconds")
@@ -107,7 +107,7 @@ def _history(fresh: Fresh) -> list[dict[str, Any]]:
         "loss": (True, False), "utilization": ("absent", "none", "some"),
         "power": ("absent", "none", "some"), "limit": (True, False),
     }  # fmt: skip
-    drawn = rows(fresh.shared("lab5.history"), values, 7)
+    drawn = full_rows(fresh.shared("lab5.history"), values, 7)
     whole: dict[str, Any] = {"loss": True, "utilization": "some", "power": "some", "limit": True}
     lacking = [{**whole, name: "absent"} for name in ("utilization", "power")]
     snapshots = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.fresh import Fresh
-from grader.lab5.truth.rows import rows
+from grader.shared.cases import full_rows
 
 NAMES = ("compute", "communication", "data", "transfer", "sync", "launch")
 GRID_SECONDS = 1e-6
@@ -80,7 +80,7 @@ def sparse(fresh: Fresh) -> list[dict[str, Any]]:
     """Timelines that lack something, of one step or of several."""
     values = {**dict.fromkeys(SPARSE, (True, False)), "steps": ("one", "several")}
     found = []
-    for row in rows(fresh.shared("lab5.sparse"), values, 4):
+    for row in full_rows(fresh.shared("lab5.sparse"), values, 4):
         given = timeline(fresh)
         regions = {name: spans if row.get(name, True) else [] for name, spans in given["regions"].items()}
         lacking: dict[str, Any] = {name: [] for name in SPARSE if not row[name] and name in given}

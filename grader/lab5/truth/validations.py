@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradebox.fresh import Fresh
-from grader.lab5.truth.rows import rows
 from grader.lab5.truth.tokens import IGNORED, cross_entropy
+from grader.shared.cases import full_rows
 
 DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "ranks": (1, 2),
@@ -69,7 +69,7 @@ class Validation:
 
 def draw(fresh: Fresh) -> list[Validation]:
     """Four of them, some on one rank and the others on two."""
-    return [_validation(fresh, row) for row in rows(fresh, DIMENSIONS, 4, _can_be)]
+    return [_validation(fresh, row) for row in full_rows(fresh, DIMENSIONS, 4, _can_be)]
 
 
 def _can_be(row: Mapping[str, Any]) -> bool:
