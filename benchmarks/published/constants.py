@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.published.figures import Figure
 from vgpu import cost, spec
 from vgpu.operations import traffic
 
@@ -20,11 +21,25 @@ Scaled = Callable[[float], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Constant:
-    """`prior`: what theory or a data sheet says, as a multiple of the fitted value."""
+    """`prior`: what theory or a data sheet says, as a multiple of the fitted value.
+
+    `gpu` (the beginning of its name) and `workloads` tell which figures it can touch; empty: any.
+    """
 
     name: str
     prior: float
     scaled: Scaled
+    gpu: str = ""
+    workloads: tuple[str, ...] = ()
+
+    def touches(self, figure: Figure) -> bool:
+        """Whether the figure can depend on it at all."""
+        return figure.gpu.startswith(self.gpu) and (not self.workloads or figure.workload in self.workloads)
+
+
+_FUSED, _RING = ("sdpa", "gpt_tokens"), ("allreduce_busbw",)
+# The others keep the device busier than the host.
+_LAUNCHED = ("cnn_infer", "vit_infer", "bert_infer", "matmul")
 
 
 def _attribute(module: Any, name: str) -> tuple[float, Scaled]:
@@ -69,9 +84,11 @@ def _of_gpu(name: str, *path: str) -> tuple[float, Scaled]:
     return _entry(table, path[-1])
 
 
-def _constant(name: str, prior: float, found: tuple[float, Scaled]) -> Constant:
+def _constant(
+    name: str, prior: float, found: tuple[float, Scaled], gpu: str = "", workloads: tuple[str, ...] = ()
+) -> Constant:
     value, scaled = found
-    return Constant(name, prior / value, scaled)
+    return Constant(name, prior / value, scaled, gpu, workloads)
 
 
 def fitted() -> list[Constant]:
@@ -90,26 +107,29 @@ def fitted() -> list[Constant]:
         _constant("gain of Winograd", 2.25, _attribute(cost, "WINOGRAD_GAIN")),
         _constant("depthwise convolutions", 0.25, _attribute(cost, "DEPTHWISE_RATIO")),
         _constant("layouts in 16 bits", 1.0, _entry(cost.TRANSPOSITION_SHARE, 2)),
-        _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS")),
-        _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS")),
+        _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS"), workloads=_FUSED),
+        _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS"), workloads=_FUSED),
     ]
     found += [
-        _constant(f"narrow heads, {kernel}", 1.0, _entry(cost._NARROW_HEADS, kernel)) for kernel in ("flash", "cudnn")
+        _constant(f"narrow heads, {kernel}", 1.0, _entry(cost._NARROW_HEADS, kernel), workloads=_FUSED)
+        for kernel in ("flash", "cudnn")
     ]
     for kernel, major in (("flash", 8), ("flash", 9), ("cudnn", 9)):
         for place, way in enumerate(("forward", "backward")):
             entry = _entry(cost._ATTENTION[kernel], major, place)
-            found.append(_constant(f"{kernel} {way}, {major}.x", 0.5, entry))
+            found.append(_constant(f"{kernel} {way}, {major}.x", 0.5, entry, workloads=_FUSED))
     for gpu in ("T4", "A100-40GB", "H100"):
-        found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio")))
-        found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio")))
+        found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
+        found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))
         for precision in tables["gpu"][gpu]["sustained_clock_ratio"]:
             entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
-            found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry))
-    found += [_constant(f"call of {kind}", launch, _entry(calls, kind)) for kind in calls]
+            found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
+    found += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in calls]
     found += [
-        _constant("NVLink 3: bandwidth", 2.4e11, _entry(links["nvlink3"], "bandwidth_bytes_per_second")),
-        _constant("NVLink 3: latency", 2e-6, _entry(links["nvlink3"], "latency_seconds")),
-        _constant("NVLink 3: start", 2e-6, _entry(links["nvlink3"], "start_seconds")),
+        _constant(
+            "NVLink 3: bandwidth", 2.4e11, _entry(links["nvlink3"], "bandwidth_bytes_per_second"), workloads=_RING
+        ),
+        _constant("NVLink 3: latency", 2e-6, _entry(links["nvlink3"], "latency_seconds"), workloads=_RING),
+        _constant("NVLink 3: start", 2e-6, _entry(links["nvlink3"], "start_seconds"), workloads=_RING),
     ]
     return found

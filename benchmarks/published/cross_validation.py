@@ -21,16 +21,19 @@ from benchmarks.published import constants, figures, run
 from benchmarks.published.figures import Comparison
 
 Array = NDArray[numpy.float64]
-_STEP = 1.05
+# Downwards: some are ratios near 1.
+_STEP = 0.95
 # What a figure is off by itself, and how far a prior is from the truth: spreads of logarithms.
 _FIGURE_SPREAD, _PRIOR_SPREAD = 0.10, 0.40
-# Fitted by themselves, card by card, or nothing to fit: memory is counted.
+# Fitted by themselves, card by card, or nothing to fit: memory is counted. Training a GPT of a billion parameters takes
+# longer than all the rest.
 _LEFT_OUT = ("memory peak", "multi-GPU scaling", "matmul, other cards", "AMP gain")
+_TOO_LONG = ("gpt_tokens",)
 
 
 def main() -> Path:
     """Fit, leave out, print, write."""
-    chosen = [figure for figure in figures.load() if figure.group not in _LEFT_OUT]
+    chosen = [figure for figure in figures.load() if figure.group not in _LEFT_OUT and figure.workload not in _TOO_LONG]
     found = run.run_all(chosen, say=lambda line: None)
     known = constants.fitted()
     slopes = numpy.stack([_slopes(found, constant) for constant in known], axis=1)
@@ -45,9 +48,10 @@ def main() -> Path:
 
 
 def _slopes(found: Sequence[Comparison], constant: constants.Constant) -> Array:
+    touched = [one.figure for one in found if constant.touches(one.figure)]
     with constant.scaled(_STEP):
-        again = {one.figure.id: one.ratio for one in run.run_all((c.figure for c in found), say=lambda line: None)}
-    return numpy.array([math.log(again[one.figure.id] / one.ratio) / math.log(_STEP) for one in found])
+        again = {one.figure.id: one.ratio for one in run.run_all(touched, say=lambda line: None)}
+    return numpy.array([math.log(again.get(one.figure.id, one.ratio) / one.ratio) / math.log(_STEP) for one in found])
 
 
 def _predictions(found: Sequence[Comparison], slopes: Array, errors: Array, priors: Array) -> Array:
