@@ -24,10 +24,15 @@ class Listening(Asking):
 
 
 def requests_of(bench: Bench, lab: int, seeds: Iterable[int]) -> list[Request]:
-    """The questions of one lab to the reference, graded with each of these seeds."""
+    """The questions of one lab to the reference, graded with each of these seeds.
+
+    Raises:
+        AssertionError: it lost a point.
+    """
     rebuild(load(SCENARIOS / "exploits" / "honest_right"), bench.folder)
     listening = Listening(bench.asking)
     for seed in seeds:
         listening.begin(Turn(Code.of(bench.folder)))
-        bench.carry_out(bench.order(str(lab), seed=seed), listening)
+        graded = bench.carry_out(bench.order(str(lab), seed=seed), listening)
+        assert graded.problems == "", f"the reference of Lab {lab} lost points: {graded.problems}"
     return [request for request in listening.requests if request.student]
