@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradebox.fresh import Fresh
+
+_ATTEMPTS = 20
+"""Draws, until one has every value."""
 
 
 def every_value(
@@ -36,16 +38,21 @@ def full_rows(
     count: int,
     allowed: Callable[[Mapping[str, Any]], bool] = lambda row: True,
 ) -> list[dict[str, Any]]:
-    """As `every_value`, but `count` rows and no more, which must be at least as many as any dimension has values.
+    """As `every_value`, but `count` rows and no more: values that no row has take the place of some that several have.
 
-    Values that no row has take the place of some that several have.
+    Where so few rows cannot have every value, those that have most.
     """
-    for attempt in itertools.count():
+    best: list[dict[str, Any]] = []
+    least = sum(len(values) for values in dimensions.values()) + 1
+    for attempt in range(_ATTEMPTS):
         source = fresh if attempt == 0 else fresh.shared(f"rows, attempt {attempt}")
         rows = source.cases(dimensions, count, allowed)
-        if all(_put_in(rows, name, value, allowed) for name, values in dimensions.items() for value in values):
+        missing = sum(not _put_in(rows, name, one, allowed) for name, values in dimensions.items() for one in values)
+        if missing < least:
+            best, least = rows, missing
+        if not missing or any(len(values) > count for values in dimensions.values()):
             break
-    return rows
+    return best
 
 
 def _put_in(

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from gradebox.fresh import Fresh
-from grader.shared.cases import every_value, one_and_its_opposite
+from grader.shared.cases import every_value, full_rows, one_and_its_opposite
 
 DIMENSIONS = {"dtype": ("a", "b", "c", "d", "e"), "window": (1, 2, 3), "clipped": (False, True), "none": (None, 0)}
 
@@ -35,3 +35,17 @@ def test_two_opposite_rows_have_each_value_once_and_ten_gradings_each_pair() -> 
         for row in (one, other):
             seen |= set(itertools.combinations(row.items(), 2))
     assert len(seen) == 6 * 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_so_many_rows_and_no_more_have_each_value(seed: int) -> None:
+    rows = full_rows(
+        Fresh(seed, "lab1.some.check"), DIMENSIONS, 5, lambda row: not (row["dtype"] == "a" and row["none"])
+    )
+    assert len(rows) == 5
+    assert {name: {row[name] for row in rows} for name in DIMENSIONS} == {k: set(v) for k, v in DIMENSIONS.items()}
+
+
+def test_too_few_rows_have_as_many_values_as_they_can() -> None:
+    rows = full_rows(Fresh(1, "lab1.some.check"), DIMENSIONS, 2)
+    assert [len({row[name] for row in rows}) for name in DIMENSIONS] == [2, 2, 2, 2]
