@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -81,20 +82,43 @@ class Fresh:
         """
         block, place = divmod(self._seed, _ROUND)
         generator = Fresh(block, f"cases of {self._name}")
+        values = _Values(dimensions, allowed)
         rows: list[dict[str, Any]] = []
-        seen: set[tuple[tuple[str, int], ...]] = set()
+        seen = 0
         for _ in range((place + 1) * count):
-            drawn = list(itertools.islice(filter(allowed, generator._rows(dimensions)), _CANDIDATES))
-            best = max(drawn, key=lambda row: len(_pairs(dimensions, row) - seen))
-            seen |= _pairs(dimensions, best)
-            rows.append(best)
+            row, pairs = max(values.draw(generator), key=lambda drawn: (drawn[1] & ~seen).bit_count())
+            seen |= pairs
+            rows.append(row)
         return rows[place * count :]
 
-    def _rows(self, dimensions: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-        while True:
-            yield {name: values[self.integer(0, len(values) - 1)] for name, values in dimensions.items()}
 
+class _Values:
+    """The values of `Fresh.cases`, with a bit for each pair of them: a grading draws thousands of rows."""
 
-def _pairs(dimensions: Mapping[str, Sequence[Any]], row: Mapping[str, Any]) -> set[tuple[tuple[str, int], ...]]:
-    """The pairs of values in a row; values by their place, since not all can be hashed."""
-    return set(itertools.combinations([(name, values.index(row[name])) for name, values in dimensions.items()], 2))
+    def __init__(self, dimensions: Mapping[str, Sequence[Any]], allowed: Callable[[Mapping[str, Any]], bool]) -> None:
+        self._names = list(dimensions)
+        self._values = list(dimensions.values())
+        self._allowed = allowed
+        # Values that are equal are one, at the first one's place.
+        places = [[list(values).index(value) for value in values] for values in self._values]
+        count = itertools.count()
+        self._bits = [
+            (one, other, [[1 << bit[left, right] for right in places[other]] for left in places[one]])
+            for one, other in itertools.combinations(range(len(places)), 2)
+            for bit in [{pair: next(count) for pair in itertools.product(set(places[one]), set(places[other]))}]
+        ]
+
+    def draw(self, generator: Fresh) -> list[tuple[dict[str, Any], int]]:
+        """Some rows, each with its pairs."""
+        sizes = np.array([len(values) for values in self._values])
+        drawn: list[tuple[dict[str, Any], int]] = []
+        while left := _CANDIDATES - len(drawn):
+            for chosen in generator.rng.integers(0, sizes, (left, len(sizes))).tolist():
+                values = map(operator.getitem, self._values, chosen)
+                row = dict(zip(self._names, values, strict=True))
+                if self._allowed(row):
+                    pairs = 0
+                    for one, other, bits in self._bits:
+                        pairs |= bits[chosen[one]][chosen[other]]
+                    drawn.append((row, pairs))
+        return drawn
