@@ -297,7 +297,9 @@ class TestPipeline:
             given = case(shared, epochs=shared.integer(4, 6), accumulation=2)
             optimizer, middle = _parts_of_a_run(fresh, dtype, 1)
             total, stop = given.config["epochs"], shared.integer(1 + middle, 3)
-            arguments = given.given(initial_scale=2.0**18, optimizer=optimizer)
+            # The larger scale overflows in the first steps. Of an epoch that is left in its middle there have to be
+            # several: the checkpoint at the end of one with a single step would take the place of what is loaded.
+            arguments = given.given(initial_scale=2.0 ** (8 if middle else 18), optimizer=optimizer)
             options: dict[str, Any] = {**_on(dtype), **arguments, "stop": stop, "dtype": dtype, "middle": middle}
             seen = submission.numeric_probe("lab5.resume.resume", **options)
             what = f"{stop} epochs{_A_STEP * middle} + save, load + the rest of {total} epochs in {dtype} with dropout "
