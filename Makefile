@@ -95,12 +95,13 @@ mutants: $(READY) ## the reference changed once, in every way there is, and grad
 labs: $(READY) ## make labs/ from solutions/
 	@$(BIN)/gpulabs release
 
-notebooks: $(READY) ## notebooks/*.ipynb and their pages, from notebooks/src
+notebooks: $(READY) ## notebooks/*.ipynb, from notebooks/src
 	@$(INSTALL) dev,notebooks
 	@$(BIN)/python -m notebooks.build
 
 docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where links into the repository lead
-	@$(INSTALL) dev,docs
+	@$(INSTALL) dev,docs,notebooks
+	@$(BIN)/python -m notebooks.build --pages build/notebooks
 	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"

@@ -3,7 +3,8 @@
 Pages link to the rest of the repository by relative paths (`../deploy/docker`). On the site such a link leads to
 
 - the page that includes the file, where there is one (`included_pages`);
-- the rendered notebook, copied into the site, for a notebook (`notebooks/html/lab1.html` for `notebooks/lab1.ipynb`);
+- the rendered notebook, copied into the site, for a notebook (`notebooks/lab1.html` for `notebooks/lab1.ipynb`), where
+  `rendered_notebooks` has one;
 - the file in the repository, where `repository_url` says what its tree is called on the web;
 - nowhere, else: the path is shown instead.
 
@@ -21,7 +22,6 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-_RENDERED = "notebooks/html"
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -59,9 +59,9 @@ class RepositoryLinks(SphinxTransform):
                     refexplicit=True,
                 )
             ]
-        if path.endswith(".ipynb") and (_ROOT / (rendered := f"{_RENDERED}/{Path(path).stem}.html")).is_file():
+        if path.endswith(".ipynb") and (_rendered(self.config) / f"{target.stem}.html").is_file():
             up = "../" * self.env.docname.count("/")
-            return [nodes.reference("", "", *text, internal=True, refuri=f"{up}{rendered}")]
+            return [nodes.reference("", "", *text, internal=True, refuri=f"{up}notebooks/{target.stem}.html")]
         if url := self.config.repository_url:
             return [nodes.reference("", "", *text, internal=False, refuri=f"{url.rstrip('/')}/{path}{suffix}")]
         if path in node.astext():
@@ -82,12 +82,18 @@ def _leaves_the_pages(node: nodes.Node) -> bool:
 
 
 def _copy_notebooks(app: Sphinx, error: Exception | None) -> None:
-    if error is None and (rendered := _ROOT / _RENDERED).is_dir():
-        shutil.copytree(rendered, Path(app.outdir) / _RENDERED, dirs_exist_ok=True)
+    if error is None and (rendered := _rendered(app.config)).is_dir():
+        shutil.copytree(rendered, Path(app.outdir) / "notebooks", dirs_exist_ok=True)
+
+
+def _rendered(config: Any) -> Path:
+    """The folder with a page of each notebook; a relative one is meant from the repository's root."""
+    return _ROOT / str(config.rendered_notebooks)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("repository_url", "", "env", types=(str,))
+    app.add_config_value("rendered_notebooks", "build/notebooks", "env", types=(str,))
     app.add_config_value("included_pages", {}, "env", types=(dict,))
     app.add_transform(RepositoryLinks)
     app.connect("build-finished", _copy_notebooks)

@@ -1,6 +1,6 @@
-"""Make `notebooks/NAME.ipynb` and `notebooks/html/NAME.html` from `notebooks/src/NAME.py`.
+"""Make `notebooks/NAME.ipynb` from `notebooks/src/NAME.py`, or pages for reading.
 
-    python -m notebooks.build [NAME ...] [--no-html]
+    python -m notebooks.build [NAME ...] [--pages FOLDER]
 
 A source is a percent file of jupytext. A notebook has no outputs, ids that depend on its cells alone, and nothing of
 the machine that built it; a page shows the notebook run with the reference solutions on the virtual T4. Needs the extra
@@ -139,23 +139,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build the notebooks named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(names())}")
-    parser.add_argument("--no-html", action="store_true", help="leave the pages as they are")
+    parser.add_argument(
+        "--pages", type=Path, metavar="FOLDER", help="run them, and write a page of each into FOLDER, no notebooks"
+    )
     options = parser.parse_args(arguments)
     failed = False
     for name in options.names or names():
         notebook = from_source(name)
-        (HERE / f"{name}.ipynb").write_text(to_json(notebook), encoding="utf-8")
-        print(f"wrote notebooks/{name}.ipynb")
-        if options.no_html:
+        if options.pages is None:
+            (HERE / f"{name}.ipynb").write_text(to_json(notebook), encoding="utf-8")
+            print(f"wrote notebooks/{name}.ipynb")
             continue
         done = execute(notebook, _ENVIRONMENT)
         for message in [*errors(done), *(f"a note of the kind {kind}" for kind in set(notes(done)) & UNWANTED)]:
             failed = True
             print(f"error in {name}: {message}", file=sys.stderr)
-        page = HERE / "html" / f"{name}.html"
-        page.parent.mkdir(exist_ok=True)
+        page = options.pages / f"{name}.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(render(done, name), encoding="utf-8")
-        print(f"wrote notebooks/html/{name}.html ({page.stat().st_size / 1000:.0f} kB)")
+        print(f"wrote {page} ({page.stat().st_size / 1000:.0f} kB)")
     return int(failed)
 
 

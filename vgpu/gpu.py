@@ -23,7 +23,7 @@ from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.memory.workspaces import Workspaces
-from vgpu.operations import charges, convolutions, layouts, precision, traffic
+from vgpu.operations import charges, convolutions, precision, traffic
 from vgpu.operations.operation import Operation
 from vgpu.operations.products import Product
 from vgpu.random import generator
@@ -252,29 +252,28 @@ class VirtualGPU:
         spec = self.spec
         dtype = _dtype_name(inputs or outputs)
         flops = 0.0
-        if operation.is_product:
+        product: Product | None = None
+        if operation.product is not None:
             product, tf32, moved, seconds = self._product(operation, args, inputs, outputs, dtype)
             flops = product.flops
             dtype = "tf32" if tf32 else dtype
         elif operation.own_traffic:
-            moved, share = traffic.of_kernel(operation.base, args, inputs, outputs)
+            moved, share = traffic.of_kernel(operation, args, inputs, outputs)
             seconds = cost.traffic_seconds(spec, moved, share)
         elif operation.elementwise:
-            moved, share = traffic.of_pointwise(operation.base, inputs, outputs)
+            moved, share = traffic.of_pointwise(operation, inputs, outputs)
             seconds = cost.traffic_seconds(spec, moved, share)
         else:
-            moved = traffic.bytes_of(operation.base, inputs, outputs)
+            moved = traffic.bytes_of(operation, inputs, outputs)
             seconds = cost.traffic_seconds(spec, moved)
         launches = 1
         if operation.is_foreach:
-            launches = charges.launches_of(operation.base, args)
+            launches = charges.launches_of(args)
             seconds += (launches - 1) * spec.minimum_kernel_seconds
         # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
         shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
         engine = ""
-        if self.queue.has_several_streams and charges.fills(
-            spec, product if operation.is_product else None, outputs or inputs
-        ):
+        if self.queue.has_several_streams and charges.fills(spec, product, outputs or inputs):
             engine = COMPUTE
         self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes, engine=engine, call=operation.call)
 
@@ -290,11 +289,11 @@ class VirtualGPU:
         spec, base, out = self.spec, operation.base, outputs[0] if outputs else None
         if base == "_scaled_mm" and "float8" not in spec.peak_flops:
             raise RuntimeError(_NO_FLOAT8)
-        product = charges.product_of(base, args, out)
+        assert operation.product is not None
+        product = operation.product(args, out)
         tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
-        moved, planar = traffic.bytes_of(base, inputs, outputs), 0
-        convolves = base in layouts.CONVOLUTIONS
-        if convolves:
+        moved, planar = traffic.bytes_of(operation, inputs, outputs), 0
+        if operation.is_convolution:
             moved = convolutions.operand_bytes(base, args, moved)
             planar = convolutions.layout_bytes(base, args, out)
         key = product, dtype, moved, planar, tf32
@@ -302,7 +301,7 @@ class VirtualGPU:
         if seconds is None:
             seconds = charges.product_seconds(spec, product, dtype, moved, tf32=tf32, planar=planar)
             self._product_seconds[key] = seconds
-        if convolves and torch.backends.cudnn.benchmark:
+        if operation.is_convolution and torch.backends.cudnn.benchmark:
             seconds *= _TUNED_RATIO
         return product, tf32, moved, seconds
 
@@ -337,9 +336,9 @@ class VirtualGPU:
     ) -> None:
         """An operation on CPU tensors, by the model of the host."""
         flops = 0.0
-        if operation.is_product:
-            flops = charges.product_of(operation.base, args, outputs[0] if outputs else None).flops
-        moved = traffic.bytes_of(operation.base, inputs, outputs)
+        if operation.product is not None:
+            flops = operation.product(args, outputs[0] if outputs else None).flops
+        moved = traffic.bytes_of(operation, inputs, outputs)
         dtype = _dtype_name(inputs or outputs)
         seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
         if flops:

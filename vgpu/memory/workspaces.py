@@ -21,7 +21,7 @@ import torch
 
 from vgpu.memory import categories
 from vgpu.memory.blocks import Block
-from vgpu.operations import charges, layouts, precision, traffic
+from vgpu.operations import charges, precision, traffic
 from vgpu.operations.operation import Operation
 from vgpu.versions import torch_version
 
@@ -93,7 +93,7 @@ class Workspaces:
             # `prepare_matrix_for_cublas`: an operand that is neither row- nor column-major is copied first.
             passing += [tensor.nbytes for tensor in inputs if not tensor.is_contiguous() and not _is_matrix(tensor)]
             passing += self._blas("lt" if _has_epilogue(base, args) else "blas")
-        elif base in layouts.CONVOLUTIONS:
+        elif operation.is_convolution:
             self._convolution(operation, args, inputs, outputs)
         elif base in SCRATCH:
             passing += SCRATCH[base](args, outputs)
@@ -156,11 +156,12 @@ class Workspaces:
         """
         gpu = self._gpu
         output = args[0] if operation.base == "convolution_backward" else outputs[0]
-        product = charges.product_of(operation.base, args, outputs[0] if outputs else None)
+        assert operation.product is not None
+        product = operation.product(args, outputs[0] if outputs else None)
         unfolded = output.numel() // max(output.shape[1], 1) * product.k * args[1].element_size()
         free = gpu.memory.settled().limit_bytes - gpu.memory.settled().current("reserved_bytes")
         self.take([min(unfolded, max(free, 0))])
-        moved = traffic.bytes_of(operation.base, [], list(outputs))
+        moved = traffic.bytes_of(operation, [], list(outputs))
         dtype = charges.DTYPE_NAMES.get(output.dtype, "float32")
         seconds = charges.product_seconds(gpu.spec, product, dtype, moved, tf32=False)
         limit = torch.backends.cudnn.benchmark_limit or 10

@@ -6,14 +6,13 @@ Not here: which product an operation is (`vgpu.operations.products`), what passe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from vgpu import cost
-from vgpu.operations import convolutions, products
-from vgpu.operations.layouts import CONVOLUTIONS
+from vgpu.operations import convolutions
 from vgpu.operations.products import Product
 from vgpu.spec import Spec
 
@@ -23,61 +22,14 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
 
 # How many tensors one launch of a foreach kernel takes, by the number of tensor lists (MultiTensorApply.cuh).
 _TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
-_PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Product]] = {
-    **products.PRODUCTS, "convolution": convolutions.forward, "convolution_overrideable": convolutions.forward,
-    "convolution_backward": convolutions.backward,
-}  # fmt: skip
-# Operations that go through a cuBLAS handle, and so need its workspace.
-BLAS = {"mm", "_scaled_mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"}
-CUDNN = CONVOLUTIONS | {
-    "native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update", "_cudnn_rnn", "_cudnn_rnn_backward",
-}  # fmt: skip
 
 
-def is_product(base: str) -> bool:
-    """Whether an operation is a matrix product at heart."""
-    return base in _PRODUCTS
-
-
-def product_of(base: str, args: Sequence[Any], out: Any) -> Product:
-    """The matrix product that such an operation is."""
-    return _PRODUCTS[base](args, out)
-
-
-def library_of(base: str) -> str:
-    """The library whose handle an operation needs: "blas", "cudnn", or "" for none."""
-    return "blas" if base in BLAS else "cudnn" if base in CUDNN else ""
-
-
-def launches_of(base: str, args: Sequence[Any]) -> int:
+def launches_of(args: Sequence[Any]) -> int:
     """Kernels that one foreach or fused operation launches."""
     lists = [item for item in args if isinstance(item, (list, tuple)) and item and isinstance(item[0], torch.Tensor)]
     if not lists:
         return 1
     return -(-len(lists[0]) // _TENSORS_PER_LAUNCH[min(len(lists), 5)])
-
-
-# Through which kind of call an operation is launched: `Host.call_seconds` says what that adds to a launch.
-_CALLS = {
-    **dict.fromkeys(("mm", "_scaled_mm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"), "product"),
-    **dict.fromkeys(("addmm", "_addmm_activation"), "linear"),
-    **dict.fromkeys(("convolution", "convolution_overrideable"), "convolution"),
-    "convolution_backward": "convolution_backward",
-    **dict.fromkeys(
-        ("native_batch_norm", "cudnn_batch_norm", "_batch_norm_with_update", "native_layer_norm", "native_group_norm"),
-        "norm",
-    ),
-    **dict.fromkeys(
-        ("relu", "gelu", "silu", "hardswish", "hardtanh", "leaky_relu", "elu", "native_dropout", "_softmax",
-         "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "embedding"),
-        "activation",
-    ),
-}  # fmt: skip
-
-
-def call_of(base: str) -> str:
-    """The kind of call that launches an operation: a key of `HostSpec.call_seconds`, or "" for none of them."""
-    return _CALLS.get(base, "")
 
 
 # One block of threads computes such a tile of a product's result; an elementwise kernel handles four elements with

@@ -19,13 +19,6 @@ from vgpu.operations.gradients import bring_home
 from vgpu.operations.operation import Operation
 
 _TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
-_INDEXED = ("index", "index_put_", "_index_put_impl_", "index_put")
-# Generated wrappers of kernels that are not structured have two underscores (torchgen, RegisterCUDA.cpp).
-_WRAPPERS = {
-    "native_layer_norm": "_native_layer_norm", "native_group_norm": "_native_group_norm",
-    "native_batch_norm": "_native_batch_norm", "index_select": "_index_select", "embedding": "_index_select",
-    "dot": "_dot", "mv": "addmv_out_out", "convolution": "_cudnn_convolution",
-}  # fmt: skip
 
 
 def reconcile(
@@ -56,7 +49,7 @@ def reconcile(
         return gpu_of(args[0]) is not gpu_of(args[1])
     if operation.base.startswith("_foreach_copy"):
         return True
-    if operation.base in _INDEXED:
+    if operation.indexes:
         _reconcile_index(machine, operation, args)
         return False
     if operation.mixed_devices:
@@ -66,7 +59,7 @@ def reconcile(
         raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {first} and {second}")
     if operation.base == "convolution" and any(gpu_of(tensor) is None for tensor in outside):
         raise RuntimeError(convolution_text(registry, args))
-    if operation.strict_argument is not None:
+    if operation.strict_devices:
         raise RuntimeError(_strict_text(registry, operation, args))
     written_outside = operation.mutates and isinstance(args[0], torch.Tensor) and gpu_of(args[0]) is None
     if not written_outside and all(tensor.dim() == 0 and gpu_of(tensor) is None for tensor in outside):
@@ -121,7 +114,7 @@ def _strict_text(registry: Registry, operation: Operation, args: Sequence[Any]) 
             elif device != common:
                 # An embedding is an `index_select` on CUDA (Embedding.cpp).
                 name = "index" if operation.base == "embedding" and argument.name == "indices" else argument.name
-                method = _WRAPPERS.get(operation.base, operation.name.split("::")[1])
+                method = operation.wrapper or operation.name.split("::")[1]
                 return (
                     f"Expected all tensors to be on the same device, but got {name} is on {device}, "
                     f"different from other tensors on {common} (when checking argument in method wrapper_CUDA_{method})"

@@ -19,10 +19,11 @@ from vgpu.devices import cuda_error
 from vgpu.gpu import VirtualGPU
 from vgpu.kernels import cuda_kernels
 from vgpu.machine import Machine
-from vgpu.operations import charges, determinism, device_rules, extensions, precision, shapes_only
+from vgpu.operations import determinism, device_rules, extensions, precision, shapes_only
 from vgpu.operations.accumulation import is_accumulated
+from vgpu.operations.facts import facts
 from vgpu.operations.gradients import bring_home
-from vgpu.operations.operation import Operation, facts, needs_values
+from vgpu.operations.operation import Operation, needs_values
 from vgpu.random import distributions
 from vgpu.state import HOST, THREAD
 from vgpu.unsupported import unsupported
@@ -116,7 +117,7 @@ class DispatchMode(TorchDispatchMode):
             with torch._C._EnableTorchFunction(), self._function_mode, self:
                 return extensions.run_python_kernel(operation, args, kwargs)
         if operation.nondeterministic and torch.are_deterministic_algorithms_enabled():
-            determinism.require(operation.base, args, kwargs)
+            determinism.require(operation, args, kwargs)
         if operation.reads:
             return self._read(gpu, operation, args, kwargs, inputs)
         try:
@@ -212,15 +213,15 @@ class DispatchMode(TorchDispatchMode):
         if not self._machine.values:
             if gpu is not None:
                 return shapes_only.compute(operation, args, kwargs)
-            skippable = operation.library == "blas" and operation.is_product
-            if skippable and charges.product_of(operation.base, args, None).flops > _SKIP_FLOPS:
+            product = operation.product if operation.library == "blas" else None
+            if product is not None and product(args, None).flops > _SKIP_FLOPS:
                 return shapes_only.skip(operation, args, kwargs)
         elif gpu is not None and operation.is_factory and (args or kwargs):
             device_rules.require_room(gpu, args, kwargs)
         if operation.in_float32 and (gpu is not None or operation.is_product):
             low = precision.low_dtype(inputs)
             if low is not None:
-                if operation.base in precision.ONE_DTYPE and any(tensor.dtype != low for tensor in inputs):
+                if operation.one_dtype and any(tensor.dtype != low for tensor in inputs):
                     if gpu is not None and operation.base == "convolution":
                         raise RuntimeError(device_rules.convolution_text(gpu.registry, args))
                     return operation.overload(*args, **kwargs)  # PyTorch's own check refuses it

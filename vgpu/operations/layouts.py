@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-CONVOLUTIONS = {"convolution", "convolution_overrideable", "convolution_backward"}
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 

@@ -8,37 +8,14 @@ than its FP32 one, so this is both the faithful and the fast way. Not here: whic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from vgpu.operations.operation import Operation
-    from vgpu.spec import Spec
+from vgpu.operations.operation import Operation
+from vgpu.spec import Spec
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
-PRODUCTS = {
-    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "addbmm",
-    "convolution", "convolution_overrideable", "convolution_backward",
-    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
-}  # fmt: skip
-# Products whose operands must all have one dtype.
-ONE_DTYPE = {name for name in PRODUCTS if not name.startswith("_scaled")}
-# The CPU accumulates or evaluates these in 16 bits, CUDA in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t),
-# Embedding.cu and EmbeddingBackwardKernel.cu (opmath), ReduceSumProdKernel.cu, UnaryGeometric and Logit kernels.
-_ACCUMULATED = {
-    "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "embedding_dense_backward",
-    "_embedding_bag_dense_backward", "prod", "logit", "logit_backward", "erfinv",
-}  # fmt: skip
-# CUDA has 16-bit kernels for these and the CPU none: `dtypes` against `dtypesIfCUDA` in
-# torch/testing/_internal/common_methods_invocations.py.
-_MISSING_ON_CPU = {
-    "avg_pool3d", "avg_pool3d_backward", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
-    "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "multi_margin_loss", "multi_margin_loss_backward",
-    "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
-    "_fft_r2c", "_fft_c2c", "_fft_c2r",
-}  # fmt: skip
-IN_FLOAT32 = PRODUCTS | _ACCUMULATED | _MISSING_ON_CPU
 # Their second result (the log of the softmax's sums) stays in FP32 on CUDA too.
 _KEEPS_SECOND = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -91,16 +68,6 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 # ---- TF32 ------------------------------------------------------------------------------------------------------------
 
-# Operations whose FP32 operands tensor cores round to TF32: name -> (the switch that allows it, the operands' places).
-# Math functions of cuBLAS: every GEMM; cuDNN: convolutions (notes/cuda, "TensorFloat-32 (TF32) on Ampere").
-TF32_OPERANDS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "mm": ("matmul", (0, 1)), "addmm": ("matmul", (1, 2)), "_addmm_activation": ("matmul", (1, 2)),
-    "bmm": ("matmul", (0, 1)), "baddbmm": ("matmul", (1, 2)), "addbmm": ("matmul", (1, 2)),
-    "convolution": ("conv", (0, 1)), "convolution_overrideable": ("conv", (0, 1)),
-    "convolution_backward": ("conv", (0, 1, 2)),
-}  # fmt: skip
-TF32_SWITCHES = {name: known[0] for name, known in TF32_OPERANDS.items()}
-TF32_SWITCHES |= {"_cudnn_rnn": "rnn", "_cudnn_rnn_backward": "rnn"}
 _precision_of = torch._C._get_fp32_precision_getter
 # TF32 keeps 10 of FP32's 23 bits of mantissa; cvt.rna.tf32.f32 rounds to nearest, ties away from zero (PTX ISA).
 _HALF_STEP, _KEPT_BITS = 1 << 12, ~((1 << 13) - 1)
@@ -130,7 +97,7 @@ def to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 def with_tf32_operands(operation: Operation, args: Sequence[Any]) -> list[Any]:
     """The arguments with the product's operands rounded to TF32; the sum stays FP32 on tensor cores."""
     changed = list(args)
-    for place in TF32_OPERANDS[operation.base][1]:
+    for place in operation.tf32_operands:
         value = changed[place]
         if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
             changed[place] = to_tf32(value)

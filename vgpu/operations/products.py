@@ -35,31 +35,38 @@ class Product(NamedTuple):
         return 2.0 * self.batch * self.m * self.n * self.k * self.times
 
 
-def _mm(args: Sequence[Any], out: Any) -> Product:
+def mm(args: Sequence[Any], out: Any) -> Product:
+    """`mm`: (m, k) @ (k, n)."""
     (m, k), n = args[0].shape, args[1].shape[1]
     return Product(1, m, n, k)
 
 
-def _addmm(args: Sequence[Any], out: Any) -> Product:
-    return _mm(args[1:], out)
+def addmm(args: Sequence[Any], out: Any) -> Product:
+    """`addmm`: the same after the matrix that is added."""
+    return mm(args[1:], out)
 
 
-def _bmm(args: Sequence[Any], out: Any) -> Product:
+def bmm(args: Sequence[Any], out: Any) -> Product:
+    """`bmm`: (batch, m, k) @ (batch, k, n)."""
     (batch, m, k), n = args[0].shape, args[1].shape[2]
     return Product(batch, m, n, k)
 
 
-def _baddbmm(args: Sequence[Any], out: Any) -> Product:
-    return _bmm(args[1:], out)
+def baddbmm(args: Sequence[Any], out: Any) -> Product:
+    """`baddbmm`: the same after the matrices that are added."""
+    return bmm(args[1:], out)
 
 
-def _vector(args: Sequence[Any], out: Any) -> Product:
+def vector(args: Sequence[Any], out: Any) -> Product:
+    """Products with a vector, of a vector or a matrix: `dot`, `mv`, `addmv`."""
     left = args[0] if args[0].dim() == 2 or len(args) < 3 or not isinstance(args[2], torch.Tensor) else args[1]
     rows, columns = (1, left.shape[0]) if left.dim() == 1 else left.shape
     return Product(1, rows, 1, columns)
 
 
-def _attention(kernel: str, causal_at: int) -> Callable[[Sequence[Any], Any], Product]:
+def attention(kernel: str, causal_at: int | None) -> Callable[[Sequence[Any], Any], Product]:
+    """Both products of attention by a fused kernel; `causal_at` is the place of `is_causal`."""
+
     def product(args: Sequence[Any], out: Any) -> Product:
         query, key, value = args[:3]
         batch, heads, length, width = query.shape
@@ -70,7 +77,9 @@ def _attention(kernel: str, causal_at: int) -> Callable[[Sequence[Any], Any], Pr
     return product
 
 
-def _attention_backward(kernel: str, causal_at: int) -> Callable[[Sequence[Any], Any], Product]:
+def attention_backward(kernel: str, causal_at: int | None) -> Callable[[Sequence[Any], Any], Product]:
+    """The five products of its backward."""
+
     def product(args: Sequence[Any], out: Any) -> Product:
         _, query, key, value = args[:4]
         batch, heads, length, width = query.shape
@@ -81,8 +90,8 @@ def _attention_backward(kernel: str, causal_at: int) -> Callable[[Sequence[Any],
     return product
 
 
-def _is_causal(args: Sequence[Any], causal_at: int) -> bool:
-    return len(args) > causal_at and bool(args[causal_at])
+def _is_causal(args: Sequence[Any], causal_at: int | None) -> bool:
+    return causal_at is not None and len(args) > causal_at and bool(args[causal_at])
 
 
 def _causal_share(causal: bool, length: int) -> float:
@@ -90,7 +99,7 @@ def _causal_share(causal: bool, length: int) -> float:
     return (length + 1) / (2 * length) if causal else 1.0
 
 
-def _recurrent(args: Sequence[Any], out: Any) -> Product:
+def recurrent(args: Sequence[Any], out: Any) -> Product:
     """`_cudnn_rnn`: in every layer and direction each step multiplies the input and the last hidden state."""
     data, weights, layers, sizes = args[0], args[1], args[9], args[14]
     ways = 2 if args[13] else 1
@@ -102,22 +111,7 @@ def _recurrent(args: Sequence[Any], out: Any) -> Product:
     return product._replace(times=flops / max(product.flops, 1.0))
 
 
-def _recurrent_backward(args: Sequence[Any], out: Any) -> Product:
+def recurrent_backward(args: Sequence[Any], out: Any) -> Product:
     """Gradients of the inputs step by step, of the weights at once: twice the work."""
-    forward = _recurrent((*args[:6], *args[10:19]), out)
+    forward = recurrent((*args[:6], *args[10:19]), out)
     return forward._replace(times=2 * forward.times, steps=2 * forward.steps)
-
-
-PRODUCTS: dict[str, Callable[[Sequence[Any], Any], Product]] = {
-    "mm": _mm, "_scaled_mm": _mm, "addmm": _addmm, "_addmm_activation": _addmm, "bmm": _bmm, "baddbmm": _baddbmm,
-    "mv": _vector, "addmv": _vector, "dot": _vector, "vdot": _vector,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention("", 99),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward("", 99),
-    "_scaled_dot_product_flash_attention": _attention("flash", 4),
-    "_scaled_dot_product_flash_attention_backward": _attention_backward("flash", 11),
-    "_scaled_dot_product_efficient_attention": _attention("efficient", 6),
-    "_scaled_dot_product_efficient_attention_backward": _attention_backward("efficient", 11),
-    "_scaled_dot_product_cudnn_attention": _attention("cudnn", 6),
-    "_scaled_dot_product_cudnn_attention_backward": _attention_backward("cudnn", 14),
-    "_cudnn_rnn": _recurrent, "_cudnn_rnn_backward": _recurrent_backward,
-}  # fmt: skip

@@ -130,9 +130,7 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
         raise unsupported("results that depend on values, with shapes only", operation.name)
     try:
         result = operation.overload(*args, **kwargs)
-        return (
-            result if operation.base not in layouts.CONVOLUTIONS else layouts.of_results(operation.base, args, result)
-        )
+        return result if not operation.is_convolution else layouts.of_results(operation.base, args, result)
     except NotImplementedError as error:
         detail = f"{operation.name}: {str(error).splitlines()[0]}"
         raise unsupported("operations without a rule for shapes", detail) from error

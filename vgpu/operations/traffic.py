@@ -6,20 +6,12 @@ rule. Not here: arithmetic (`vgpu.operations.charges`) and seconds (`vgpu.cost`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-# They read as many elements of their first tensor as they write, not all of it.
-_GATHERS = {"embedding", "index_select", "gather", "index", "slice", "take", "_embedding_bag"}
-# They do not read what they overwrite (Copy.cu, FillKernel.cu, DistributionTemplates.h).
-OVERWRITES = {
-    "copy_", "_foreach_copy_", "fill", "zero", "_foreach_zero", "_foreach_fill", "normal", "uniform", "bernoulli",
-    "random", "exponential", "log_normal", "cauchy", "geometric",
-}  # fmt: skip
-# Copies: TensorIterator's rules hold as for pointwise operations, which carry a tag.
-COPIES = {"copy_", "_to_copy", "clone", "_copy_from"}
+from vgpu.operations.operation import Operation, Tensors, TrafficRule
 
 # Below this the shortest kernel, not the memory, decides: layouts are not looked at.
 _SMALL_BYTES = 1 << 20
@@ -32,19 +24,17 @@ _TRANSPOSED_BYTES = 4.0
 # benchmarks/published.
 SHARES = {"softmax": 0.7, "norm": 0.8, "dropout": 0.75}
 
-_Tensors = Sequence[torch.Tensor]
 
-
-def bytes_of(base: str, inputs: _Tensors, outputs: _Tensors) -> int:
+def bytes_of(operation: Operation, inputs: Tensors, outputs: Tensors) -> int:
     """Bytes read and written, each tensor once."""
     moved = 0
     try:
         for tensor in outputs:
             moved += tensor.nbytes
-        if base in _GATHERS and inputs:
+        if operation.gathers and inputs:
             moved *= 2
             inputs = inputs[1:]
-        elif base in OVERWRITES:
+        elif operation.overwrites:
             inputs = [tensor for tensor in inputs if all(tensor is not written for written in outputs)]
         for tensor in inputs:
             moved += tensor.nbytes
@@ -53,7 +43,7 @@ def bytes_of(base: str, inputs: _Tensors, outputs: _Tensors) -> int:
     return moved
 
 
-def _bytes_of_sparse(tensors: _Tensors) -> int:
+def _bytes_of_sparse(tensors: Tensors) -> int:
     """With sparse tensors among them: their indices and values."""
     moved = 0
     for tensor in tensors:
@@ -64,7 +54,7 @@ def _bytes_of_sparse(tensors: _Tensors) -> int:
     return moved
 
 
-def pointwise_share(inputs: _Tensors, outputs: _Tensors) -> float:
+def pointwise_share(inputs: Tensors, outputs: Tensors) -> float:
     """Share of the memory's rate that an elementwise kernel reaches with operands in these layouts."""
     if not outputs or not inputs:
         return 1.0
@@ -92,13 +82,11 @@ def _dense_axis(tensor: torch.Tensor) -> int:
 
 # ---- kernels that go over their operands more than once --------------------------------------------------------------
 
-_Rule = Callable[[Sequence[Any], _Tensors], tuple[int, float]]
 
-
-def _batch_norm(training_at: int | None) -> _Rule:
+def batch_norm(training_at: int | None) -> TrafficRule:
     """Training: once for mean and variance, once to normalise, and the result (Normalization.cuh)."""
 
-    def rule(args: Sequence[Any], inputs: _Tensors) -> tuple[int, float]:
+    def rule(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
         if training_at is None or args[training_at]:
             return 3 * inputs[0].nbytes, SHARES["norm"]
         return 2 * inputs[0].nbytes, 1.0
@@ -106,48 +94,19 @@ def _batch_norm(training_at: int | None) -> _Rule:
     return rule
 
 
-def _passes(count: int) -> _Rule:
+def passes(count: int) -> TrafficRule:
+    """So many times over the first input, or as much as that."""
     return lambda args, inputs: (count * inputs[0].nbytes, SHARES["norm"])
 
 
-# What they move, and their share of the memory's rate.
-_RULES: dict[str, _Rule] = {
-    "native_batch_norm": _batch_norm(5),
-    "cudnn_batch_norm": _batch_norm(5),
-    "_batch_norm_with_update": _batch_norm(None),
-    # Normalization.cuh: `batch_norm_backward_reduce` reads gradient and input, `batch_norm_backward_elemt` again.
-    "native_batch_norm_backward": _passes(5),
-    "cudnn_batch_norm_backward": _passes(5),
-    "batch_norm_backward": _passes(5),
-    # group_norm_kernel.cu: moments, then an elementwise kernel; backward sums over both, then the gradient.
-    "native_group_norm": _passes(3),
-    "native_group_norm_backward": _passes(5),
-    # layer_norm_kernel.cu: a row stays in registers; backward has a second kernel for weight and bias.
-    "native_layer_norm": _passes(2),
-    "native_layer_norm_backward": _passes(5),
-    "_fused_rms_norm": _passes(2),
-    "_fused_rms_norm_backward": _passes(5),
-}
-_KINDS = {
-    "_softmax": "softmax", "_softmax_backward_data": "softmax", "_log_softmax": "softmax",
-    "_log_softmax_backward_data": "softmax", "_safe_softmax": "softmax", "native_dropout": "dropout",
-}  # fmt: skip
-
-
-def has_own_rule(base: str) -> bool:
-    """Whether `of_kernel` knows more about an operation than its tensors tell."""
-    return base in _RULES or base in _KINDS
-
-
-def of_kernel(base: str, args: Sequence[Any], inputs: _Tensors, outputs: _Tensors) -> tuple[int, float]:
+def of_kernel(operation: Operation, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> tuple[int, float]:
     """Bytes that the operation's kernels move, and the share of the memory's rate that they reach."""
-    rule = _RULES.get(base)
-    if rule is not None:
-        return rule(args, inputs)
-    return bytes_of(base, inputs, outputs), SHARES[_KINDS[base]]
+    if operation.traffic is not None:
+        return operation.traffic(args, inputs)
+    return bytes_of(operation, inputs, outputs), SHARES[operation.share]
 
 
-def of_pointwise(base: str, inputs: _Tensors, outputs: _Tensors) -> tuple[int, float]:
+def of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> tuple[int, float]:
     """The same for an elementwise operation or a copy."""
-    moved = bytes_of(base, inputs, outputs)
+    moved = bytes_of(operation, inputs, outputs)
     return moved, pointwise_share(inputs, outputs) if moved > _SMALL_BYTES else 1.0

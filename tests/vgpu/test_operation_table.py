@@ -1,0 +1,31 @@
+"""The table of operations: no name that is none, and each part of the virtual GPU has what the table says it has."""
+
+import pytest
+import torch
+
+from vgpu.kernels import cuda_kernels
+from vgpu.memory import workspaces
+from vgpu.operations import table, traffic
+from vgpu.spec import get_spec
+
+
+def test_every_name_is_an_operator_of_torch() -> None:
+    assert [name for name in table.TABLE if not hasattr(torch.ops.aten, name)] == []
+
+
+def test_a_name_has_one_row() -> None:
+    with pytest.raises(ValueError, match="mm has two rows"):
+        table._row("mm", reads=True)
+
+
+def test_kernels_and_scratch_are_those_of_the_table() -> None:
+    assert {name for name, row in table.TABLE.items() if row.is_cuda_kernel} == set(cuda_kernels.KERNELS)
+    by_function = {name for name, row in table.TABLE.items() if row.takes_scratch and not (row.library or row.product)}
+    attention = {name for name, row in table.TABLE.items() if row.takes_scratch and row.product and not row.library}
+    assert by_function | attention == set(workspaces.SCRATCH)
+
+
+def test_what_a_row_names_elsewhere_is_there() -> None:
+    calls = {row.call for row in table.TABLE.values()} - {""}
+    assert calls == set(get_spec("T4").host.call_seconds)
+    assert {row.share for row in table.TABLE.values()} - {""} == set(traffic.SHARES) - {"norm"}
