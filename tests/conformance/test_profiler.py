@@ -44,6 +44,21 @@ def test_operations_and_their_device_time(cuda: Gpu) -> None:
     assert found["aten::relu"].device_time_total > 0
 
 
+@program(f"{PROFILER}; {RECIPE}: self times leave out what an operation calls")
+def test_an_operation_that_calls_another_is_shown_around_it(cuda: Gpu) -> None:
+    layer = torch.nn.Linear(64, 64).cuda()
+    inputs = torch.ones(64, 64, device="cuda")
+    with profile(activities=BOTH) as recorded:
+        layer(inputs) @ inputs
+    found = averages(recorded)
+    for outer, inner in (("aten::linear", "aten::addmm"), ("aten::matmul", "aten::mm")):
+        assert found[outer].count == found[inner].count == 1
+        assert found[outer].self_device_time_total == 0
+        assert found[outer].device_time_total == found[inner].self_device_time_total > 0
+        assert 0 < found[outer].self_cpu_time_total < found[outer].cpu_time_total
+        assert found[outer].cpu_time_total >= found[inner].cpu_time_total
+
+
 @program(f"{PROFILER}: events of device type CUDA are kernels")
 def test_kernels_are_events_of_the_device(cuda: Gpu) -> None:
     work()

@@ -105,3 +105,11 @@ def test_a_large_product_on_the_cpu_is_charged_and_not_computed(shapes: vgpu.Vir
     assert out.count_nonzero() == 0
     assert seconds >= vgpu.cost.cpu_matmul_seconds(shapes.spec, 512, 512, 512, "float32")
     assert torch.addmm(out, left, left).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda left, right: torch.nn.functional.linear(left, right)])
+def test_products_of_two_dtypes_are_refused_as_with_values(shapes: vgpu.VirtualGPU, product: Any) -> None:
+    left, right = torch.ones(8, 8, device="cuda", dtype=torch.float16), torch.ones(8, 8, device="cuda")
+    with pytest.raises(RuntimeError, match="same dtype, but got: c10::Half != float"):
+        product(left, right)
+    assert product(left, right.half()).dtype == torch.float16

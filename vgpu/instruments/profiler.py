@@ -3,7 +3,8 @@
 `torch.profiler.profile` runs its own code (schedules, steps, handlers, tables) on top of
 `torch.autograd.profiler.profile`; only that is replaced, by a subclass that records from the virtual GPU instead of
 through Kineto. Tables and traces are marked as simulated. Not here: what is recorded while a profile is active
-(`vgpu.instruments.recorder`), CPU memory, hardware counters, and autograd's own events (`AddBackward0`).
+(`vgpu.instruments.recorder`, `vgpu.operations.composites`), CPU memory, hardware counters, and autograd's own events
+(`AddBackward0`).
 """
 
 # mypy: disable-error-code="no-untyped-call"

@@ -20,13 +20,15 @@ from vgpu.devices import place
 from vgpu.kernels import attention, fused_layers, recurrent
 from vgpu.machine import Machine
 from vgpu.memory.residency import CPU_DEVICE
-from vgpu.operations import autocast, factories, gradients, substitutes
+from vgpu.operations import autocast, composites, factories, gradients, substitutes
 from vgpu.unsupported import unsupported
 
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _T = torch.Tensor
 # PyTorch names these for attributes (`.grad`, `.device`) although they override nothing.
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+# Host time that a profile takes for an operation around others, at its beginning and at its end: modelled.
+_CALL_SECONDS = 5e-7
 
 
 class FunctionMode(TorchFunctionMode):
@@ -48,6 +50,18 @@ class FunctionMode(TorchFunctionMode):
         if types and not _PLAIN.issuperset(types) and torch._C._is_torch_function_enabled():
             # A subclass that overrides torch functions comes first, and asks again for its parts.
             return NotImplemented
+        recorder = self.gpu.recorder
+        name = composites.name_of(func) if recorder is not None else ""
+        if recorder is not None and name:
+            start = self.gpu.clock.now
+            self.gpu.clock.advance(_CALL_SECONDS)
+            result = self._call(func, args, kwargs)
+            self.gpu.clock.advance(_CALL_SECONDS)
+            recorder.host(name, start)
+            return result
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, tuple(args), dict(kwargs) if kwargs else {})

@@ -128,12 +128,25 @@ def _infer(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
         kwargs = {**kwargs, "device": torch.device("meta")}
     if operation.depends_on_data and needs_values(operation, args):
         raise unsupported("results that depend on values, with shapes only", operation.name)
+    if operation.one_dtype:
+        _require_one_dtype(operation, args, kwargs)
     try:
         result = operation.overload(*args, **kwargs)
         return result if not operation.is_convolution else layouts.of_results(operation.base, args, result)
     except NotImplementedError as error:
         detail = f"{operation.name}: {str(error).splitlines()[0]}"
         raise unsupported("operations without a rule for shapes", detail) from error
+
+
+def _require_one_dtype(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """PyTorch's rules for meta tensors let operands of a product differ; its kernels do not, and say it here."""
+    widened = kwargs.get("out_dtype") or any(isinstance(value, torch.dtype) for value in args)
+    if len({value.dtype for value in args if isinstance(value, torch.Tensor)}) > 1 and not widened:
+        little = [
+            torch.zeros([1] * value.dim(), dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+            for value in args
+        ]
+        getattr(torch.ops.aten, operation.base).default(*little)
 
 
 def skip(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -46,7 +46,7 @@ def operations(
     del paces
     left, small, tiny = (torch.rand(side, side, device=student.device) for side in (size, size // 2, _TINY_SIZE))
     run: dict[str, Callable[[int], object]] = {
-        "mm": lambda _: torch.mm(left, left),
+        "mm": lambda _: torch.matmul(left, left),  # which calls mm
         "exp": lambda index: torch.exp(small if index % 2 else left),
         "sin": lambda _: torch.sin(tiny),
         "tanh": lambda _: torch.tanh(tiny),

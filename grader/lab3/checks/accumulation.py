@@ -47,6 +47,10 @@ class Pass:
     """What gradients are beforehand; 0: None."""
     kind: str = "cpu"
     """Of the device that the model is on; the batches are on the CPU."""
+    grouped: bool = False
+    """Whether one process is in a process group and its model in DistributedDataParallel, too."""
+    device_given: bool = False
+    """Whether the model's device is told."""
     dtype: str = "float64"
     frozen: bool = True
     """Whether the model has a parameter that needs no gradient."""
@@ -196,12 +200,13 @@ _SHAPES = {"one batch": (2, 1), "divides": (4, 2), "short last": (5, 3), "longer
 """Batches of each rank, and of a window."""
 _SIZES = ("one sample each", "equal", "unequal", "unequal")
 _MIXED: dict[str, Sequence[Any]] = {
-    "place": ("2 ranks", "alone", "alone on a GPU"),
+    "place": ("2 ranks", "alone", "alone on a GPU", "group of one on a GPU"),
     "targets": ("numbers", "classes", "tokens"),
     "ignored": ("none", "some"),
     "momentum": (False, True),
     "default_optimizer": (False, True),
     "default_criterion": (False, True),
+    "device_given": (False, True),
     "dtype": ("float64", "float32"),
     "frozen": (False, True),
     "stale": (False, True),
@@ -270,7 +275,9 @@ def _mixed(fresh: Fresh, row: Mapping[str, Any]) -> Pass:
         default_optimizer=row["default_optimizer"],
         default_criterion=row["default_criterion"],
         stale=fresh.uniform(0.5, 1.5) if row["stale"] else 0.0,
-        kind="cuda" if row["place"] == "alone on a GPU" else "cpu",
+        kind="cuda" if row["place"].endswith("GPU") else "cpu",
+        grouped=row["place"].startswith("group"),
+        device_given=row["device_given"],
         dtype=row["dtype"],
         frozen=row["frozen"],
         as_list=row["as_list"],
@@ -309,11 +316,11 @@ class TestAccumulation:
     def test_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
         """Trains as one large batch would."""
         hint = "each batch weighs as much as its share of the window; zero_grad() and step() once per window"
-        # One process may have a GPU; the batches are not there.
+        # One process may have a GPU; the batches are not there. NCCL reduces nothing that is not there, either.
         gpu = submission.device.name != "cpu"
-        alone = replace(regression(fresh, [[8] * 8], 4), kind="cuda" if gpu else "cpu")
+        alone = replace(regression(fresh, [[8] * 8], 4), kind="cuda" if gpu else "cpu", grouped=True)
         seen = alone.run(submission, device=submission.device.name)
-        alone.require_right(seen, "4 batches of 8 against one of 32, one process", hint)
+        alone.require_right(seen, "4 batches of 8 against one of 32, a process group of one process", hint)
         for count, refused in seen[0].refused.items():
             require(refused, f"train_with_accumulation(model, train_loader, {count}) raised no ValueError")
         given = whole_windows(fresh)

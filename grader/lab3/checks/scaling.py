@@ -5,6 +5,7 @@ Ranks of a virtual machine share one virtual time, so the truth about a step is 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,26 +70,37 @@ _LOSSES: dict[str, Sequence[Any]] = {
 Steps = list[Seen]
 
 
+def _waits(fresh: Fresh, count: int) -> list[float]:
+    """For how long timed batches are waited for, in shares of the usual time: that is the median, one comes very late,
+    one at once, and without the first one or two the median is another.
+    """
+    around = [ratio for step in range(1, count // 2) for ratio in (1 - 0.3 * step, 1 + 0.6 * step)]
+    while True:
+        ratios = fresh.shuffled([0.0, 1.0, *around, 100.0])
+        if all(abs(statistics.median(ratios[left_out:]) - 1) > 0.1 for left_out in (1, 2)):
+            return ratios
+
+
 def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven: bool) -> tuple[Steps, Steps]:
     """A step measured by the student and by ourselves, on virtual GPUs whose interconnect is slow for their speed.
 
-    The batches of the first steps, which are not to be timed, take long to come, in both series of steps; and of those
-    that are timed, one does in each, and one none.
+    The batches of the first steps, which are not to be timed, take long to come, in both series of steps; each of those
+    that are timed takes a time of its own.
     """
     fresh = fresh.shared(f"lab3.steps.{ranks}.{kind}.{uneven}")
     width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
+    if kind == "weak":
+        batch += 1  # nothing is shared
     load = fresh.uniform(0.5e-3, 1.5e-3)
     slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
     timed, warmup = 7, fresh.integer(5, 6)
     loads = [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
-    late, early = fresh.shuffled(list(range(timed)))[:2]
+    ratios = _waits(fresh, timed)
     first = []
     for own in loads:
         taken: list[float] = []
         for usual in (own, 3 * own if ranks == 1 else own):  # alone, later steps take longer than whole ones before
-            times = [usual] * timed
-            times[late], times[early] = 0.2, 0.0
-            taken += [0.1] * warmup + times
+            taken += [0.1] * warmup + [usual * ratio for ratio in ratios]
         first.append(taken)
     case: dict[str, Any] = {
         "kind": kind,
@@ -106,6 +118,16 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
         submission.rank_probe("lab3.scaling.measured", ranks, device=device, values=False, **case),
         submission.rank_probe("lab3.scaling_truth.truth", ranks, device=device, values=False, student=False, **case),
     )
+
+
+def _is_perfect(line: list[list[float]], sizes: Sequence[int]) -> bool:
+    """Whether something drawn is the perfect speedup: a line on which both numbers are the same, or markers or bars of
+    each size, wherever these stand."""
+    ends = [point for point in line if abs(point[0] - point[1]) <= 1e-6 * abs(point[1])]
+    if len(ends) == len(line) >= 2 and ends[0] != ends[-1]:
+        return True
+    heights = [height for _, height in line]
+    return len(line) >= 2 and all(any(abs(height - size) <= 1e-6 * size for height in heights) for size in sizes)
 
 
 @criterion("lab3.scaling", early=True)
@@ -333,6 +355,12 @@ class TestScaling:
     def _require_plotted(plot: dict[str, Any], ratios: dict[str, dict[int, float]]) -> None:
         what = f"plot_scaling() of {' and '.join(ratios)} scaling"
         require(plot["written"] and plot["told"], f"{what} did not write and return the path that it was given")
+        sizes = sorted({size for wanted in ratios.values() for size in wanted})
+        require(
+            any(_is_perfect(line, sizes) for line in plot["drawn"]),
+            f"{what}: no line, markers or bars at {', '.join(map(str, sizes))}, the perfect speedups",
+            "the speedup on n processes would be n",
+        )
         for kind, wanted in ratios.items():
             shown = [
                 line

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_equal
+from gradebox.assertions import (
+    CheckFailed,
+    number,
+    numbers,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.sandbox import Limits
@@ -77,9 +85,9 @@ class TestSetup:
         cases: list[dict[str, Any]] = [{"way": "file", "device": "cuda"}]
         cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
         if submission.device.simulated:
-            cases.append({"device": "cuda", "gpus": 1, **fresh.shuffled([{}, swapped])[0]})
+            cases += [{"device": "cuda", "gpus": 1}, {"device": "cuda", "gpus": 1, **swapped}]
             cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
-        cases = [{"way": way, **case} for way, case in zip(fresh.shuffled([*_WAYS, *_WAYS]), cases, strict=False)]
+        cases = [{"way": way, **case} for way, case in zip(fresh.shuffled([*_WAYS] * 3), cases, strict=False)]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if submission.device.simulated:  # in turn: 0, 1, and 0 again
             asked, local = fresh.shuffled(["cuda", None])[0], fresh.shuffled([{}, {"local": [2, 0, 1]}])[0]
@@ -164,8 +172,13 @@ class TestSetup:
     @requires("gradients_equal_full_batch")
     def test_training_reported(self, submission: Submission, fresh: Fresh) -> None:
         """Tells how the training went."""
-        told = submission.probe("lab3.training.on_cpu", device="cpu").device
-        require_equal(told, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
+        alone = submission.probe("lab3.training.on_cpu", device="cpu")
+        require_equal(alone.device, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
+        require_equal(alone.without_tests, None, what="accuracy that train(dataset=...) tells, without a test_dataset")
+        for given, (share, truth) in alone.accuracies.items():
+            what = f"accuracy that train() tells, of its data sets {given} given"
+            hint = "without a dataset: that of test_dataset, else of the test images of digits (split='test')"
+            require_close(number(share, what, hint), truth, relative=1e-6, what=what, hint=hint)
         for given in (even_case(fresh), uneven_case(fresh)):
             require_told(given, given.train(submission), what=f"train() on {given.ranks} ranks")
 
@@ -221,7 +234,9 @@ class TestSetup:
         """Evaluates each sample once."""
         for ranks, cases in evaluations(fresh).items():
             rights = [case.pop("right") for case in cases]
-            seen = submission.rank_probe("lab3.training.evaluate", ranks, device="cpu", cases=cases)
+            device = submission.device.name
+            kind = "cpu" if device == "cpu" else "cuda"
+            seen = submission.rank_probe("lab3.training.evaluate", ranks, device=device, cases=cases, kind=kind)
             for index, (case, right) in enumerate(zip(cases, rights, strict=True)):
                 self._require_evaluated([each.cases[index] for each in seen], right, case["batch_size"])
             for each in seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,13 +70,17 @@ def accumulate(student: Any, *, passes: Sequence[dict[str, Any]]) -> dict[str, A
     targets may be -100: of samples, or with `tokens` of each token [samples, length, features]. With
     `default_optimizer` and `default_criterion` these are not given. Gradients have the value `stale` beforehand, None
     where that is 0, and the model is in evaluation mode. Batches come as a `list`, or as what has a length and no
-    index. One process alone works without a process group.
+    index. One process alone works without a process group, if it is not `grouped`. With `device_given` the device is
+    told.
     """
     torch.set_num_threads(1)
-    if student.ranks == 1:
-        return {"passes": [_pass(student, **each) for each in passes]}
-    with group(student):
-        return {"passes": [_pass(student, **each) for each in passes]}
+    told = []
+    for index, each in enumerate(passes):
+        backend = "nccl" if each["kind"] == "cuda" else "gloo"
+        together = each["grouped"] or student.ranks > 1
+        with group(student, str(index), backend=backend) if together else contextlib.nullcontext():
+            told.append(_pass(student, **each))
+    return {"passes": told}
 
 
 def _pass(
@@ -92,6 +97,8 @@ def _pass(
     default_optimizer: bool,
     default_criterion: bool,
     kind: str,
+    grouped: bool,
+    device_given: bool,
     dtype: str,
     frozen: bool,
     stale: float,
@@ -114,9 +121,11 @@ def _pass(
         options["optimizer"] = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     if not default_criterion:
         options["criterion"] = _of_tokens if tokens else functional.cross_entropy if classes else half_squares
+    if device_given:
+        options["device"] = str(model.linear.weight.device)
     refused = {}
     trained: nn.Module = model
-    if student.ranks > 1:
+    if student.ranks > 1 or grouped:
         trained = DistributedDataParallel(model)
         _kept.append(trained)
     trained.eval()

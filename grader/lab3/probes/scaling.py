@@ -185,7 +185,8 @@ def measured(
     }
     wrong = [("kind='week'", "week", batch_size)]
     if student.ranks > 1:
-        wrong.append((f"batch_size={batch_size + 1}, strong", "strong", batch_size + 1))
+        uneven = own * student.ranks + 1
+        wrong.append((f"batch_size={uneven}, strong", "strong", uneven))
     refused = {}
     for index, (what, bad_kind, bad_size) in enumerate(wrong):
         try:

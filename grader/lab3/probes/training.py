@@ -24,6 +24,7 @@ from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
+from labkit import data, models
 from labkit.device import open_device
 from labkit.results import DdpTraining
 
@@ -105,14 +106,32 @@ def flat(module: nn.Module) -> Tensor:
 
 
 def on_cpu(student: Any) -> dict[str, Any]:
-    """`train` alone, on the CPU of a machine that has a GPU: what it says of its device."""
+    """`train` alone, on the CPU of a machine that has a GPU: what it says of its device.
+
+    And what it says of the accuracy, beside the truth, by which of the two data sets are given.
+    """
     torch.set_num_threads(1)
+    run = student.module(DDP).train
     samples = [(torch.full((4,), float(number)), torch.tensor(number % 2)) for number in range(8)]
+    tests = data.load("digits", split="test")
+    few = torch.utils.data.Subset(tests, range(0, len(tests), 7))
+    accuracies = {}
     with open_device("vgpu:T4"):
-        told = student.module(DDP).train(
-            0, 1, f"{student.rendezvous}-cpu", device="cpu", model=nn.Linear(4, 2), dataset=samples, epochs=1
-        )
-    return {"device": fields(told, DdpTraining, "train()")["device"]}
+        told = run(0, 1, f"{student.rendezvous}-cpu", device="cpu", model=nn.Linear(4, 2), dataset=samples, epochs=1)
+        cases: list[tuple[str, dict[str, Any], Any]] = [
+            ("neither", {}, tests),
+            ("test_dataset", {"test_dataset": few}, few),
+        ]
+        for name, given, truth in cases:
+            model = models.mlp()
+            address = f"{student.rendezvous}-{name}"
+            said = run(0, 1, address, device="cpu", model=model, epochs=1, batch_size=256, **given)
+            inputs, targets = (torch.stack([torch.as_tensor(one) for one in part]) for part in zip(*truth, strict=True))
+            with torch.no_grad():
+                right = model.eval()(inputs).argmax(dim=1) == targets
+            accuracies[name] = [fields(said, DdpTraining, "train()")["accuracy"], float(right.double().mean())]
+    seen = fields(told, DdpTraining, "train()")
+    return {"device": seen["device"], "without_tests": seen["accuracy"], "accuracies": accuracies}
 
 
 def train(
@@ -263,20 +282,24 @@ class _Constant(nn.Module):
         return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
 
 
-def evaluate(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def evaluate(student: Any, *, cases: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
     """`evaluate` by all ranks with a replicated and with a plain model, and by this rank alone, of each case's samples;
     then of none.
 
     A case has `logits`, `targets`, `batch_size`, and `turned[rank]`, which says where the models of the ranks differ.
     Each time: what it told, which samples passed the model on this rank, in which batches, whether each batch did so in
     evaluation mode and without gradients, and whether all modules had changed their mode afterwards. Before, the
-    replicated model is in training mode but for one of its parts, the plain one the other way round.
+    replicated model is in training mode but for one of its parts, the plain one the other way round. Alone the model is
+    on a device of this `kind`, which is told every other time; the samples are on the CPU.
     """
     torch.set_num_threads(1)
     module = student.module(DDP)
     with group(student):
         together = [_evaluated(student, module, replicated=True, **case) for case in cases]
-    alone = [_evaluated(student, module, replicated=False, **case) for case in cases]
+    alone = [
+        _evaluated(student, module, replicated=False, kind=kind, told=bool(index % 2), **case)
+        for index, case in enumerate(cases)
+    ]
     model = _Constant(2, torch.zeros(1).bool())
     try:
         module.evaluate(model, Indexed(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), batch_size=2)
@@ -291,9 +314,19 @@ def evaluate(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]
 
 
 def _evaluated(
-    student: Any, module: Any, *, logits: Tensor, targets: Tensor, turned: Tensor, batch_size: int, replicated: bool
+    student: Any,
+    module: Any,
+    *,
+    logits: Tensor,
+    targets: Tensor,
+    turned: Tensor,
+    batch_size: int,
+    replicated: bool,
+    kind: str = "cpu",
+    told: bool = False,
 ) -> list[dict[str, Any]]:
-    model = _Constant(logits.shape[1], turned[student.rank].bool())
+    model = _Constant(logits.shape[1], turned[student.rank].bool().to(kind)).to(kind)
+    where = {"device": model.turned.device} if told else {}
     numbers = torch.arange(len(logits), dtype=logits.dtype).unsqueeze(1)
     dataset = Indexed(torch.cat([numbers, logits], dim=1), targets)
 
@@ -302,10 +335,10 @@ def _evaluated(
         model.dropout.train(not training)
         modes = [each.training for each in which.modules()]
         before = len(model.samples())
-        told = plain(module.evaluate(which, dataset, batch_size=batch_size), "evaluate()")
+        share = plain(module.evaluate(which, dataset, batch_size=batch_size, **where), "evaluate()")
         batches = model.samples()[before:]
         return {
-            "told": told,
+            "told": share,
             "samples": [number for _, batch in batches for number in batch],
             "batches": [len(batch) for _, batch in batches],
             "quiet": all(quiet for quiet, _ in batches),
