@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradebox.release import stubs
+from tests.mutants import idle
 
 Place = tuple[int, int]
 """Offsets of the first character, and of the first one after it."""
@@ -31,8 +32,6 @@ _EXCHANGED = {
 _LAYERS = frozenset(("detach", "clone", "cpu", "float", "double", "contiguous", "item", "flatten", "eval", "train"))
 """Methods without arguments that are easily forgotten: `x.detach()` becomes `x`."""
 _WRAPPERS = frozenset(("abs", "sorted", "reversed", "sqrt", "list", "set", "max", "min"))
-_IDLE = frozenset(("strict", "encoding", "frameon", "fontsize", "ncols", "linewidth", "zorder", "bbox_to_anchor"))
-"""Arguments whose loss shows nowhere but in code, or in the looks of a plot: not worth a mutant."""
 _COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Is: "is not", ast.IsNot: "is"}
 _COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/", ast.Mod: "//"}
 
@@ -98,6 +97,8 @@ class _File:
                             yield Mutant(self.file, function, node.lineno, kind, self.source[start:stop], new, text)
 
     def _nodes(self, node: ast.AST, parent: ast.AST, name: str) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.AST]]:
+        if idle.is_look(node):
+            return
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             name = node.name if name == "the module" else f"{name}.{node.name}"
         if isinstance(node, ast.expr | ast.stmt):
@@ -158,6 +159,8 @@ def _order(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
         after = body[body.index(node) + 1]
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
             continue
+        if idle.is_look(after) or idle.are_independent(node, after):
+            continue
         if isinstance(node, ast.Expr | ast.AugAssign) and isinstance(after, ast.Expr | ast.AugAssign | ast.Assign):
             gap = file.source[file.place(node)[1] : file.place(after)[0]]
             both = (file.place(node)[0], file.place(after)[1])
@@ -180,7 +183,7 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
     if not isinstance(node, ast.Call):
         return
     for index, keyword in enumerate(node.keywords):
-        if keyword.arg in _IDLE:
+        if keyword.arg in idle.ARGUMENTS:
             continue
         parts: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
         position = len(node.args) + index
@@ -191,14 +194,16 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
             stop = file.place(parts[1])[0]
         yield "argument not given", (start, stop), ""
     for one, other in zip(node.keywords, node.keywords[1:], strict=False):
-        if {one.arg, other.arg} & _IDLE:
+        if {one.arg, other.arg} & idle.ARGUMENTS:
             continue
         if one.arg and other.arg and file.text(one.value) != file.text(other.value):
             both = (file.place(one.value)[0], file.place(other.value)[1])
             gap = file.source[file.place(one.value)[1] : file.place(other.value)[0]]
             yield "one field for another", both, file.text(other.value) + gap + file.text(one.value)
     for one_argument, second in zip(node.args, node.args[1:], strict=False):
-        if not isinstance(one_argument, ast.Constant | ast.Starred) and not isinstance(second, ast.Starred):
+        if _can_be_taken_for(one_argument, second) and not (
+            isinstance(node.func, ast.Attribute) and node.func.attr == "transpose"
+        ):
             both = (file.place(one_argument)[0], file.place(second)[1])
             gap = file.source[slice(*file.between(one_argument, second))]
             yield "arguments exchanged", both, file.text(second) + gap + file.text(one_argument)
@@ -209,6 +214,13 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
     if isinstance(node.func, ast.Name) and node.func.id in ("max", "min") and len(node.args) == 2:
         for argument in node.args:
             yield f"without {node.func.id}()", file.place(node), f"({file.text(argument)})"
+
+
+def _can_be_taken_for(one: ast.expr, other: ast.expr) -> bool:
+    """Nobody takes a text, or all of a list, for something else."""
+    if isinstance(one, ast.Constant | ast.Starred) or isinstance(other, ast.Starred):
+        return False
+    return not (isinstance(other, ast.Constant) and isinstance(other.value, str))
 
 
 def _numbers(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[Change]:
@@ -233,7 +245,7 @@ def _numbers(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterato
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         if not isinstance(node.operand, ast.Constant):
             yield "sign", file.place(node), f"({file.text(node.operand)})"
-    elif isinstance(parent, ast.keyword) and parent.arg in _IDLE:
+    elif isinstance(parent, ast.keyword) and parent.arg in idle.ARGUMENTS:
         return
     elif isinstance(node, ast.Constant) and not isinstance(parent, ast.Expr | ast.FormattedValue):
         if type(node.value) is int and not isinstance(parent, ast.UnaryOp):

@@ -102,6 +102,7 @@ class TestBenchmark:
             {"size": fresh.odd(301, 399), "iterations": 6, "dtype": "float32"},
             {"size": fresh.odd(301, 399), "iterations": 6, "dtype": fresh.shuffled(("bfloat16", "float64"))[0]},
             {"size": fresh.odd(31, 63), "iterations": 6, "device": "cpu"},
+            {"size": 1, "iterations": 6},
             *({"size": size, "iterations": 1, **name} for name in NAMES),
         ]
         observed = measure(submission, fresh, device, calls)

@@ -95,6 +95,7 @@ def require_steps(seen: Seen, plan: Case) -> None:
         # torch.utils.benchmark warms up on its own account, so there may be more.
         passes, least = model["forwards"], plan["steps"] + plan["warmup"]
         require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
+        require_equal(model["modes"], [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
         require_equal(model["steps"], passes, what=f"{what}: steps of the optimizer, in {passes} forward passes")
         require(
             not {"float16", "bfloat16"} & set(model["losses"]),

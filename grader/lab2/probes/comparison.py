@@ -73,7 +73,8 @@ def compare(
     `accuracies` are pairs of a precision and its accuracy, in the order in which they are handed in.
 
     Beside its rows, for each model that it made: how often that ran, which optimizer made how many steps then, how
-    often a loss scale was updated, and on a virtual GPU in which dtypes a logarithm of softmax was computed.
+    often a loss scale was updated, in which modes it ran, and on a virtual GPU in which dtypes a logarithm of softmax
+    was computed.
     """
     create, create_batch = _network(widths, batch)
     made: list[dict[str, Any]] = []
@@ -83,10 +84,16 @@ def compare(
         return len(student.gpu.timeline) if student.gpu is not None else 0
 
     def create_model() -> nn.Module:
-        note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": []}
+        note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": [], "modes": []}
         made.append(note)
         begins.append(kernels())
-        return Noted(create(), lambda *_: note.update(forwards=note["forwards"] + 1))
+
+        def ran(model: nn.Module, _: Tensor) -> None:
+            note["forwards"] += 1
+            if model.training not in note["modes"]:
+                note["modes"].append(model.training)
+
+        return Noted(create(), ran)
 
     def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         if made:

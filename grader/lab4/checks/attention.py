@@ -126,6 +126,7 @@ class TestAttention:
         # Large scores; tiles of one key; more queries than a single key.
         calls.append({**calls[fresh.integer(0, 3)], "factor": 256})
         calls.append({"dtype": "float64", "queries": 5, "keys": 7, "causal": True, "block_size": 1})
+        calls.append({"dtype": "float64", "queries": 2, "keys": 7, "causal": True, "block_size": 4})
         calls.append({"dtype": "float64", "queries": 3, "keys": 1, "causal": fresh.integer(0, 1) == 1, "block_size": 4})
         judge(submission, fresh, "tiled_attention", calls)
 
@@ -272,7 +273,8 @@ class TestAttention:
             "head_dim": 64,
             "causal": fresh.integer(0, 1) == 1,
         }
-        iterations, warmup = fresh.integer(2, 4), fresh.integer(3, 4)
+        iterations = fresh.integer(2, 3)
+        warmup = 2 * iterations + 1  # exchanged, most of the timed ones would be such as wake the device up
         others = {"batch": 2, "heads": 2, "head_dim": 8, "causal": not arguments["causal"], "dtype": "float32"}
         counted = {"lengths": [65], "methods": ["tiled", "standard"], "iterations": iterations, "warmup": warmup}
         on_cpu = {"lengths": [7], "methods": ["flash"], "iterations": 1, "warmup": 1}
@@ -287,12 +289,13 @@ class TestAttention:
         lengths, methods = arguments["lengths"], arguments["methods"]
         require_equal(
             [[row["length"], row["method"]] for row in seen.rows],
-            [[length, method] for length in lengths for method in methods],
+            [[length, method] for length in [*lengths, lengths[1]] for method in methods],
             what="lengths and methods of benchmark_attention()",
             hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
         )
-        for row, truth in zip(seen.rows, seen.truths, strict=True):
-            what = f"benchmark_attention(), {row['method']}, {row['length']} tokens"
+        for index, (row, truth) in enumerate(zip(seen.rows, seen.truths, strict=True)):
+            causal = arguments["causal"] is (index < len(lengths) * len(methods))
+            what = f"benchmark_attention(causal={causal}), {row['method']}, {row['length']} tokens"
             wanted = seen.backend if row["method"] == "flash" else "torch"
             require_equal(row["backend"], wanted, what=f"{what}: backend")
             require_equal([row["device"], row["dtype"]], [seen.device, "float16"], what=f"{what}: device and dtype")
@@ -337,6 +340,15 @@ class TestAttention:
             f"each method, expected {total}",
             "as many timed iterations, after as many untimed ones, as the arguments say",
         )
+        for row in seen.small:
+            if len(seen.gradients[row["method"]]) < total or row["seconds"] is None:
+                continue  # it calls another function than the module's
+            require(
+                row["seconds"] < 0.5 * seen.busy_seconds,
+                f"benchmark_attention(iterations={iterations}, warmup={warmup}), {row['method']}: "
+                f"{seconds(row['seconds'])}, as the first {warmup} iterations take, which wake the device up",
+                "untimed iterations come first, as many as `warmup` says",
+            )
         for method, gradients in seen.gradients.items():
             most = max(gradients[-iterations:], default=0)
             require(

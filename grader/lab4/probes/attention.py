@@ -22,6 +22,9 @@ from labkit.results import AttentionResult
 
 MODULE = "lab4_memory.flash_attention"
 
+_BUSY_SIZE = 16_000
+"""Of a matrix: one operation on it takes longer than attention of few tokens, with all its launches."""
+
 
 def _without_libraries(student: Any) -> Any:
     """The student's module, where flash-attn cannot be imported: its kernels run on no virtual GPU."""
@@ -221,28 +224,40 @@ def _stand_in(name: str, version: str) -> types.ModuleType:
 def benchmark(
     student: Any, *, arguments: dict[str, Any], counted: dict[str, Any], on_cpu: dict[str, Any]
 ) -> dict[str, Any]:
-    """`benchmark_attention`, beside an independent measurement of the same functions.
+    """`benchmark_attention`, beside an independent measurement of the same functions; and of one length the other way,
+    with a mask or without.
 
-    Of a second, `counted` benchmark only the work in products is noted, beside that of one iteration; a third one runs
-    on the CPU.
+    Of a second, `counted` benchmark only the work in products is noted, beside that of one iteration, and its seconds:
+    the first `warmup` calls of each method make the device work for longer than anything here. A third one runs on the
+    CPU.
     """
     module = _without_libraries(student)
     dtype = getattr(torch, arguments["dtype"])
-    rows = sequence(
-        module.benchmark_attention(**{**arguments, "dtype": dtype}, device=student.device), "benchmark_attention()"
-    )
-    truths = []
-    for length in arguments["lengths"]:
-        for method in arguments["methods"]:
-            attention = getattr(module, f"{method}_attention")
-            shape = (arguments["batch"], arguments["heads"], length, arguments["head_dim"])
-            try:
-                truths.append(_measure(attention, shape, dtype, student.device, arguments["causal"]))
-            except torch.OutOfMemoryError:
-                truths.append({"seconds": None, "peak_bytes": None})
-            torch.cuda.empty_cache()
+    other_way = {**arguments, "lengths": arguments["lengths"][1:2], "causal": not arguments["causal"]}
+    rows, truths = [], []
+    for asked in (arguments, other_way):
+        told = module.benchmark_attention(**{**asked, "dtype": dtype}, device=student.device)
+        rows += sequence(told, "benchmark_attention()")
+        for length in asked["lengths"]:
+            for method in asked["methods"]:
+                attention = getattr(module, f"{method}_attention")
+                shape = (asked["batch"], asked["heads"], length, asked["head_dim"])
+                try:
+                    truths.append(_measure(attention, shape, dtype, student.device, asked["causal"]))
+                except torch.OutOfMemoryError:
+                    truths.append({"seconds": None, "peak_bytes": None})
+                torch.cuda.empty_cache()
     dtype_counted = getattr(torch, counted["dtype"])
-    with watch_products(student.gpu) as products, _gradients(module, counted["methods"]) as gradients:
+    busy = torch.ones(_BUSY_SIZE, _BUSY_SIZE, device=student.device)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.exp(busy)
+    torch.cuda.synchronize()
+    busy_seconds = time.perf_counter() - start
+    with (
+        watch_products(student.gpu) as products,
+        _gradients(module, counted["methods"], counted["warmup"], lambda: torch.exp(busy)) as gradients,
+    ):
         small = sequence(
             module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
             "benchmark_attention()",
@@ -264,6 +279,7 @@ def benchmark(
         "of_integers": _error(lambda: module.benchmark_attention(**whole, device=student.device)),
         "iterations": flops / one_each,
         "gradients": gradients,
+        "busy_seconds": busy_seconds,
         "device": student.device,
         "small": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(small)],
         "on_cpu": [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(cpu)],
@@ -283,8 +299,13 @@ def _error(call: Callable[[], object]) -> str:
 
 
 @contextmanager
-def _gradients(module: Any, methods: Sequence[str]) -> Iterator[dict[str, list[int]]]:
-    """Yield for each method a list that gets, at each of its calls, how many operands have a gradient then."""
+def _gradients(
+    module: Any, methods: Sequence[str], warmup: int, work: Callable[[], object]
+) -> Iterator[dict[str, list[int]]]:
+    """Yield for each method a list that gets, at each of its calls, how many operands have a gradient then.
+
+    The first `warmup` calls of each do `work`, too.
+    """
     found: dict[str, list[int]] = {method: [] for method in methods}
     own = {method: getattr(module, f"{method}_attention") for method in methods}
 
@@ -293,6 +314,8 @@ def _gradients(module: Any, methods: Sequence[str]) -> Iterator[dict[str, list[i
         def call(*operands: Any, **named: Any) -> Any:
             tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
             found[method].append(sum(tensor.grad is not None for tensor in tensors))
+            if len(found[method]) <= warmup:
+                work()
             return own[method](*operands, **named)
 
         return call
