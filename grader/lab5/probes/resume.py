@@ -157,12 +157,14 @@ def resume(
     folder = base_of(student) / "resumed"
     with ranks_of(student):
         whole = case.make(student, base_of(student) / "whole", device=device)
+        _halve_scale(whole)
         seed(1)
         results = [fields(whole.train_epoch(epoch), EpochResult, "train_epoch()") for epoch in range(config["epochs"])]
         expected = ended(whole)
         every = sum(int(result["optimizer_steps"]) for result in results[:stop]) + 1
         saving = {**case.config, "save_every_steps": every} if middle else case.config
         first = replace(case, config=saving).make(student, folder, device=device)
+        _halve_scale(first)
         seed(1)
         for epoch in range(stop + middle):
             first.train_epoch(epoch)
@@ -208,6 +210,13 @@ def resume(
         "drawn": drawn,
         "refused": refused,
     }
+
+
+def _halve_scale(trainer: Any) -> None:
+    """As if a step had overflowed before: what a checkpoint holds is not what a new trainer begins with."""
+    if trainer.scaler.is_enabled():
+        state = trainer.scaler.state_dict()
+        trainer.scaler.load_state_dict({**state, "scale": state["scale"] / 2})
 
 
 def moved(student: Any) -> dict[str, Any]:
