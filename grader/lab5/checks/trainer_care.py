@@ -173,8 +173,10 @@ def require_kinds(submission: Submission, fresh: Fresh) -> None:
         what="accuracy of validate(), where the targets are numbers (float64)", hint="only classes are right or wrong",
     )  # fmt: skip
     require_equal(
-        [seen.nothing["loss"], seen.nothing["samples"], seen.nothing["complete"]], [None, 0, True],
-        what="loss, samples and complete of train_epoch(), where no target of the epoch counts",
+        [seen.nothing[name] for name in ("loss", "samples", "complete", "optimizer_steps", "skipped_steps")],
+        [None, 0, True, 0, -(-samples // 4)],
+        what="loss, samples, complete, optimizer_steps and skipped_steps of train_epoch(), where no target counts in "
+        f"any of its {-(-samples // 4)} batches, each of them a window",
     )  # fmt: skip
 
 

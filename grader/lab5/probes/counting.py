@@ -169,7 +169,7 @@ def _validated(
 def kinds(student: Any, *, logits: Tensor, targets: Tensor) -> dict[str, Any]:
     """What `validate` says on the GPU of classes and of numbers as targets; and of an epoch in which nothing counts."""
     torch.set_num_threads(1)
-    settings = student.module(CONFIG).TrainerConfig(output_dir=str(Path("kinds")))
+    settings = student.module(CONFIG).TrainerConfig(output_dir=str(Path("kinds")), accumulation_steps=1)
     ignored = torch.full_like(targets, -100)
 
     def first_column(outputs: Tensor, numbers: Tensor) -> Tensor:
