@@ -43,8 +43,8 @@ def main() -> int:
         known = excuses.load()
         outcomes = []
         if options.open:
-            outcomes = [one for one in _kept(lab) if not one.is_open]
-            left = {_place(one) for one in _kept(lab) if one.is_open}
+            left = {_place(one) for one in _kept(lab) if one.is_open}  # several may have one place: all are asked
+            outcomes = [one for one in _kept(lab) if _place(one) not in left]
             chosen = [one for one in of_lab(lab) if (one.file, one.function, one.key.partition(": ")[2]) in left]
         verdicts = survey(lab, chosen, options.jobs)
         try:
