@@ -3,7 +3,8 @@
 `scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
 new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
 repository) and what the scenario expects; every other file of the folder is laid over the reference. `hangs` names the
-probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long.
+probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long,
+`charged_once` that no check fails but those of `fails`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Scenario:
     def may_lose(self) -> set[str]:
         """Criteria that may lose points as well, because the mistake shows there too."""
         return set(self.table.get("may_lose", []))
+
+    @property
+    def is_charged_once(self) -> bool:
+        """Whether no other check may fail: one cause, one charge."""
+        return bool(self.table.get("charged_once", False))
 
     @property
     def notes(self) -> set[str]:
