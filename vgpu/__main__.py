@@ -1,6 +1,7 @@
 """`python -m vgpu`: run a program on a virtual GPU, list the GPUs, or calibrate against a real one.
 
-Not here: running the program (`vgpu.run`), its child processes (`vgpu.launch`), what is left behind (`vgpu.outputs`).
+Not here: running the program (`vgpu.run`), its processes (`vgpu.launch`, `vgpu.children`), what is left behind
+(`vgpu.outputs`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpu import launch
+from vgpu import children, launch
 from vgpu.errors import AttachError, SpecError
 from vgpu.outputs import OutputError, Outputs
 from vgpu.spec import Spec, get_interconnect, get_spec, list_interconnects, list_specs
@@ -106,7 +107,7 @@ def _attach(options: argparse.Namespace, spec: Spec) -> AbstractContextManager[V
 def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
     from vgpu.run import run
 
-    launch.leave_behind(outputs)
+    children.leave_behind(outputs)
     with _attach(options, spec) as gpu:
         try:
             return run(options.program, options.arguments, module=options.module, full_traceback=options.full_traceback)

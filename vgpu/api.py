@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 import torch.utils._device
 
-from vgpu import launch, state
+from vgpu import children, state
 from vgpu.errors import AttachError
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
@@ -234,7 +234,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     nvml.install(patches, machine)
     python_calls.install(patches, machine, modes.function_mode)
     distributed.install(patches, machine)
-    launch.install(patches, machine)
+    children.install(patches, machine)
     compilers.install(patches, machine)
     refusals.install(patches, machine)
     extensions.install(patches, machine)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import vgpu
-from vgpu import launch
+from vgpu import children, launch
 
 _LIMIT_REAL_SECONDS = 120
 _ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def test_a_machine_survives_its_description(tmp_path: Path) -> None:
         '[interconnect.wire]\ntitle = "a wire"\nbandwidth_bytes_per_second = 1e6\nlatency_seconds = 1e-3\n'
     )
     with vgpu.attach(path, gpus=3, values=False) as gpu:
-        arguments = launch.rebuild(eval(repr(launch.describe(gpu.machine))))
+        arguments = children.rebuild(eval(repr(children.describe(gpu.machine))))
         assert arguments["spec"] == gpu.spec
         assert arguments["interconnect"] == gpu.machine.interconnect
     assert (arguments["gpus"], arguments["values"]) == (3, False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -107,8 +109,10 @@ def test_a_large_product_on_the_cpu_is_charged_and_not_computed(shapes: vgpu.Vir
     assert torch.addmm(out, left, left).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda left, right: torch.nn.functional.linear(left, right)])
-def test_products_of_two_dtypes_are_refused_as_with_values(shapes: vgpu.VirtualGPU, product: Any) -> None:
+@pytest.mark.parametrize("product", [torch.mm, torch.matmul, nn.functional.linear])
+def test_products_of_two_dtypes_are_refused_as_with_values(
+    shapes: vgpu.VirtualGPU, product: Callable[..., Any]
+) -> None:
     left, right = torch.ones(8, 8, device="cuda", dtype=torch.float16), torch.ones(8, 8, device="cuda")
     with pytest.raises(RuntimeError, match="same dtype, but got: c10::Half != float"):
         product(left, right)

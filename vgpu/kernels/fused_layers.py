@@ -10,23 +10,21 @@ transformers/transformer.cpp and transformers/cuda/attention.cu. Not here: the k
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from vgpu.gpu import VirtualGPU
 from vgpu.kernels import attention, sdp_backends
 from vgpu.kernels.sdp_checks import Problem
 from vgpu.operations import autocast
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
-    from vgpu.operations.function_mode import FunctionMode
+from vgpu.operations.handling import HandlingMode
 
 _Tensor = torch.Tensor
 
 
-def softmax(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def softmax(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`softmax(half, dtype=float32)` converts inside its kernel on CUDA (SoftMax.cpp, half_to_float)."""
     if torch.is_autocast_enabled("cuda"):
         args, kwargs = autocast.prepare(mode.gpu, mode.weights, func.__name__, args, kwargs)
@@ -62,7 +60,7 @@ class _FusedRMSNorm(torch.autograd.Function):
         return d_tensor, None, d_weight, None
 
 
-def rms_norm(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def rms_norm(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One kernel, unless weight and input differ in dtype."""
     args, kwargs = autocast.prepare(mode.gpu, mode.weights, "rms_norm", args, kwargs)
     given = dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)) | kwargs
@@ -85,7 +83,7 @@ _LAYER = (
 )  # fmt: skip
 
 
-def multi_head_attention(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def multi_head_attention(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._native_multi_head_attention`: one projection, fused attention or bmm and softmax, one projection."""
     given: dict[str, Any] = {"need_weights": True, "average_attn_weights": True, "mask": None, "mask_type": None}
     given |= dict(zip(_ATTENTION, args, strict=False)) | kwargs
@@ -132,7 +130,7 @@ def _attention(gpu: VirtualGPU, given: dict[str, Any]) -> tuple[_Tensor, _Tensor
     return result, shares.mean(1) if given["average_attn_weights"] else shares
 
 
-def left_aligned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def left_aligned(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Whether `nn.TransformerEncoder` may pack its padded input into a nested tensor: not here.
 
     It then computes with the mask. Rows that are padding get values, where CUDA's nested tensors give zeros.
@@ -140,7 +138,7 @@ def left_aligned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
     return False if mode.has(args[0]) else func(*args, **kwargs)
 
 
-def encoder_layer(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def encoder_layer(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._transformer_encoder_layer_fwd` (transformer.cpp, `transformer_encoder_layer_forward`)."""
     given: dict[str, Any] = {"mask": None, "mask_type": None} | dict(zip(_LAYER, args, strict=False)) | kwargs
     source = given["src"]

@@ -13,15 +13,13 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from vgpu.gpu import VirtualGPU
 from vgpu.operations import autocast, precision
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
-    from vgpu.operations.function_mode import FunctionMode
+from vgpu.operations.handling import HandlingMode
 
 _Tensor = torch.Tensor
 # cudnnRNNMode_t, and how many gates each has.
@@ -34,7 +32,7 @@ _FORWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn.default._sch
 _BACKWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn_backward.default._schema.arguments]
 
 
-def call(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.lstm` and its kin, with padded input or with a packed sequence's data and batch sizes."""
     args, kwargs = autocast.prepare(mode.gpu, mode.weights, func.__name__, args, kwargs)
     packed = isinstance(args[3], (list, tuple))  # the weights: one place later, behind the batch sizes
@@ -57,7 +55,7 @@ def call(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return result[:3] if len(states) == 2 else result[:2]
 
 
-def pack(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pack(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_pack_padded_sequence` (PackedSequence.cpp): the steps behind each other; the batch sizes stay on the host."""
     data, lengths, batch_first = args
     if not mode.has(data) or mode.has(lengths):
@@ -67,7 +65,7 @@ def pack(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return torch.cat([padded[step, :size] for step, size in enumerate(sizes.tolist())]), sizes
 
 
-def unpack(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def unpack(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_pad_packed_sequence`: steps of equal batch size are padded together."""
     data, sizes, batch_first, value, total = args
     if not mode.has(data):
@@ -85,7 +83,7 @@ def unpack(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return (output.transpose(0, 1) if batch_first else output), lengths
 
 
-def _same_device(mode: FunctionMode, data: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor]) -> None:
+def _same_device(mode: HandlingMode, data: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor]) -> None:
     """RNN.cpp, `check_attributes`."""
     device = mode.registry.device_of(data)
     for kind, tensors in (("hidden", states), ("parameter", weights)):

@@ -6,27 +6,25 @@ module.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils._device
 
 from vgpu.devices import place
+from vgpu.gpu import VirtualGPU
 from vgpu.memory.residency import CPU_DEVICE
 from vgpu.operations import transfers
+from vgpu.operations.handling import HandlingMode
 from vgpu.random.generator import CudaGenerator
 from vgpu.state import HOST, THREAD
 from vgpu.unsupported import unsupported
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
-    from vgpu.operations.function_mode import FunctionMode
 
 _T = torch.Tensor
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
-def factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def factory(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.zeros(..., device="cuda")` and the like, also under a default device or a device context."""
     device = kwargs.get("device")
     if device is None:
@@ -38,7 +36,7 @@ def factory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def create(
-    mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGPU | None, device: Any
+    mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGPU | None, device: Any
 ) -> Any:
     """Call a factory function so that its result is on `gpu`, or on `device` where that is None."""
     if gpu is not None and torch._C._get_dispatch_mode(_FAKE) is not None:
@@ -69,14 +67,14 @@ def check_generator(generator: torch.Generator | None, gpu: VirtualGPU | None) -
         THREAD.generator = generator  # in the dispatch mode it is only PyTorch's generator
 
 
-def draw(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def draw(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`x.normal_()`, `torch.bernoulli(x)`: random numbers for a tensor that is there, perhaps from a generator."""
     if kwargs.get("generator") is not None and args and isinstance(args[0], _T):
         check_generator(kwargs["generator"], mode.registry.gpu_of(args[0]))
     return func(*args, **kwargs)
 
 
-def like(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def like(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`zeros_like`, `new_zeros`: on the GPU of the model tensor, unless a device is named."""
     device = kwargs.get("device")
     model: Any = args[0] if args else kwargs["input"]
@@ -86,7 +84,7 @@ def like(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return create(mode, func, args, kwargs, gpu, device)
 
 
-def from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def from_data(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor`, `as_tensor`, `asarray`: made on the host, then copied."""
     device = kwargs.pop("device", None)
     data = args[0] if args else kwargs.get("data")
@@ -111,7 +109,7 @@ def from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return result.requires_grad_() if learns else result
 
 
-def new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def new_tensor(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.new_tensor(data)`: on the device of the tensor, unless one is named."""
     kwargs.setdefault("dtype", args[0].dtype)
     if kwargs.get("device") is None:
@@ -119,7 +117,7 @@ def new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
     return from_data(mode, torch.tensor, args[1:], kwargs)
 
 
-def normal(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def normal(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.normal` is a factory only when its mean and deviation are numbers."""
     if any(isinstance(value, _T) for value in (*args, *kwargs.values())):
         return draw(mode, func, args, kwargs)
@@ -127,7 +125,7 @@ def normal(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def to_device(
-    mode: FunctionMode, tensor: Any, target: VirtualGPU | None, dtype: Any = None, *, copy: bool = False, **options: Any
+    mode: HandlingMode, tensor: Any, target: VirtualGPU | None, dtype: Any = None, *, copy: bool = False, **options: Any
 ) -> Any:
     """A tensor on the wanted device (None: the host), itself where nothing has to change."""
     if target is not None and tensor.layout is not torch.strided:

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 import torch.utils._device
-from torch.overrides import TorchFunctionMode
 
 from vgpu.devices import place
 from vgpu.kernels import attention, fused_layers, recurrent
-from vgpu.machine import Machine
 from vgpu.memory.residency import CPU_DEVICE
 from vgpu.operations import autocast, composites, factories, gradients, substitutes
+from vgpu.operations.handling import HandlingMode
 from vgpu.unsupported import unsupported
 
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -31,18 +30,8 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _CALL_SECONDS = 5e-7
 
 
-class FunctionMode(TorchFunctionMode):
+class FunctionMode(HandlingMode):
     """One instance per machine; entered once per thread."""
-
-    def __init__(self, machine: Machine) -> None:
-        super().__init__()
-        self.machine = machine
-        self.registry = machine.registry
-        self.has = machine.registry.has
-        # Any of the GPUs, for what they share.
-        self.gpu = machine.gpus[0]
-        self.weights = autocast.WeightCache()
-        self.real_device = CPU_DEVICE if machine.values else torch.device("meta")
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

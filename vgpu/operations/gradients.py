@@ -11,17 +11,15 @@ equal, so neither happens by itself. Not here: copies that the function mode mak
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import unserializable_hook
 
+from vgpu.machine import Machine
 from vgpu.operations import transfers
+from vgpu.operations.handling import HandlingMode
 from vgpu.state import machine as attached_machine
-
-if TYPE_CHECKING:
-    from vgpu.machine import Machine
-    from vgpu.operations.function_mode import FunctionMode
 
 _MARK = "_vgpu_gradient_comes_home"
 _PLEASE = "Please ensure that the gradient and the tensor are on the same device"
@@ -45,7 +43,7 @@ def bring_home(machine: Machine, tensor: torch.Tensor) -> None:
     setattr(tensor, _MARK, True)
 
 
-def assign(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def assign(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.grad = gradient` wants both on one device (THPVariable_set_grad in python_variable.cpp)."""
     tensor, gradient = args
     registry = mode.registry

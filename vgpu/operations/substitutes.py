@@ -9,22 +9,20 @@ They are written out here in terms of operations. Not here: layers that CUDA com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from vgpu.operations import factories
+from vgpu.operations.handling import HandlingMode
 from vgpu.unsupported import unsupported
-
-if TYPE_CHECKING:
-    from vgpu.operations.function_mode import FunctionMode
 
 _Tensor = torch.Tensor
 _CTC = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
 _ROUNDED = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 
 
-def ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def ctc_loss(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """LossCTC.cpp, `ctc_loss_impl`: its lengths are read on the host, the mean divides on the GPU."""
     given: dict[str, Any] = {"blank": 0, "reduction": 1, "zero_infinity": False}
     given |= dict(zip(_CTC, args, strict=False)) | kwargs
@@ -46,7 +44,7 @@ def ctc_loss(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return loss.sum() if given["reduction"] == 2 else loss
 
 
-def transform(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """FFTs of 16-bit numbers, which the CPU refuses: computed in FP32 and rounded."""
     tensor = args[0] if args else kwargs.get("input")
     if not isinstance(tensor, _Tensor) or tensor.dtype not in (torch.float16, torch.bfloat16, torch.complex32):

@@ -1,0 +1,28 @@
+"""What handlers of functions are given: the machine, its registry, and what all of its GPUs share.
+
+A handler takes (mode, function, arguments, keywords), and answers in the function's place. Not here: which function has
+which (`vgpu.operations.function_mode`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from vgpu.machine import Machine
+from vgpu.memory.residency import CPU_DEVICE
+from vgpu.operations import autocast
+
+
+class HandlingMode(TorchFunctionMode):
+    """A function mode of one machine; the one that has the handlers is `FunctionMode`."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+        self.registry = machine.registry
+        self.has = machine.registry.has
+        # Any of the GPUs, for what they share.
+        self.gpu = machine.gpus[0]
+        self.weights = autocast.WeightCache()
+        self.real_device = CPU_DEVICE if machine.values else torch.device("meta")
