@@ -156,6 +156,7 @@ def plot_scaling(points, path):
     for axis, kind in zip(axes, kinds, strict=True):
         ratios = dict(sorted(speedup(points, kind).items()))
         axis.bar([str(n) for n in ratios], list(ratios.values()), color=plotting.COLORS[1])
+        axis.plot([str(n) for n in ratios], list(ratios), "k_", markersize=20, label="perfect")
         axis.set_title(kind)
     return plotting.save_png(figure, path)
 

@@ -40,5 +40,6 @@ def plot_scaling(points, path):
     for k, c in zip(sorted({p.kind for p in points}), plotting.COLORS, strict=False):
         s = speedup(points, k)
         a.scatter(s.keys(), s.values(), color=c, label=k)
+    a.plot(*[sorted({p.world_size for p in points})] * 2, ":")
     a.legend()
     return plotting.save_png(f, path)

@@ -27,6 +27,7 @@ class _Segment(nn.Module):
         """Saved-tensor hooks: a number goes in, and the first one that is asked for computes all of them again."""
         devices = [x.device] if x.is_cuda else []
         seed_cpu, seed_gpu = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
+        cast = {"dtype": torch.get_autocast_dtype("cuda"), "enabled": torch.is_autocast_enabled("cuda")}
         kept, count = {}, [0]
         source = x.detach()
 
@@ -37,7 +38,7 @@ class _Segment(nn.Module):
         def unpack(index):
             if not kept:
                 place = iter(range(count[0]))
-                with torch.random.fork_rng(devices), torch.enable_grad():
+                with torch.random.fork_rng(devices), torch.enable_grad(), torch.autocast("cuda", **cast):
                     torch.set_rng_state(seed_cpu)
                     for d, state in zip(devices, seed_gpu, strict=True):
                         torch.cuda.set_rng_state(state, d)
