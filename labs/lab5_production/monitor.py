@@ -108,8 +108,8 @@ class GPUMonitor:
             metrics: by name; "loss", "accuracy" (0 to 1), "throughput" (samples per second), "learning_rate" and
                 "gradient_norm" have names of their own in Prometheus, others are welcome. Any number, NaN included.
 
-        The line in metrics.jsonl, and the scalars, hold the metrics of this call only, and the latest readings. The line
-        is in the file when the call returns, for whoever watches.
+        The line in metrics.jsonl, and the scalars, hold the metrics of this call only, and the latest readings. The
+        line is in the file when the call returns, for whoever watches.
         """
         # TODO(task 5.5):
         # 1. Make every value a float.
