@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu import children
-from vgpu.api import attach
 from vgpu.errors import AttachError
-from vgpu.outputs import Outputs
 
 # Modules that start workers by themselves: they run without a GPU, and give one to each worker.
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
@@ -57,6 +55,9 @@ def run_launcher(arguments: Sequence[str], options: Sequence[str], attached: Cal
 
 def enter(description: Mapping[str, Any]) -> None:
     """In a spawned child: attach until its end."""
+    from vgpu.api import attach  # needs torch, which the command line's lists do without
+    from vgpu.outputs import Outputs
+
     if description["outputs"] is not None:
         summary, picture, trace = description["outputs"]
         children.leave_behind(Outputs(summary, picture and Path(picture), trace and Path(trace)))

@@ -5,6 +5,7 @@ Not for reading archives (`archives.py`, which the process `unpacker.py` calls).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -106,7 +107,8 @@ def _run(file: IO[bytes], target: Path, order: dict[str, Any], seconds: float) -
         finally:
             process.kill()
             process.wait()
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # what was not read is flushed again
+                process.stdin.close()
         return code, _read(answer), _last_line(words)
 
 
