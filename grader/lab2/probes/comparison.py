@@ -132,6 +132,21 @@ def compare(
     return {"rows": rows, "models": made}
 
 
+def on_cpu(student: Any) -> dict[str, Any]:
+    """Both functions with `device="cpu"` where there is a GPU: on which devices their models ran, and what was told."""
+    ran: list[str] = []
+
+    def create_model() -> nn.Module:
+        return Noted(nn.Linear(4, 3), lambda _, output: ran.append(output.device.type))
+
+    module, batch = student.module(COMPARISON), (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
+    module.measure_accuracies(create_model, [batch], [batch], device="cpu", dtypes=[torch.float32], epochs=1)
+    accuracies, ran[:] = sorted(set(ran)), []
+    told = module.compare_precisions({"float32": 0.9}, create_model, lambda: batch, device="cpu", steps=1, warmup=1)
+    rows = [fields(row, PrecisionResult, "compare_precisions()") for row in sequence(told, "compare_precisions()")]
+    return {"accuracies": accuracies, "comparison": sorted(set(ran)), "rows": rows}
+
+
 def compare_truth(
     student: Any, *, widths: Sequence[int], batch: int, precisions: Sequence[str], steps: int, turn: int
 ) -> dict[str, Any]:

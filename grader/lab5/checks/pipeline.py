@@ -385,6 +385,7 @@ class TestPipeline:
             if ranks == 1:
                 care.require_one_log(first, every, total)
             _judge_validations(first, total)
+        care.require_scaled_run(submission, fresh)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""

@@ -25,6 +25,16 @@ ROUNDING = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-5}
 bfloat16 are exact, and its loss is computed in float32."""
 TAGS = ("train/loss", "train/learning_rate", "train/grad_norm", "train/samples_per_second")
 _GENERATORS = {"torch": "PyTorch's", "numpy": "NumPy's", "python": "Python's", "cuda": "the GPU's"}
+_SETTERS = {
+    "torch": "torch.set_rng_state",
+    "numpy": "numpy.random.set_state",
+    "python": "random.setstate",
+    "cuda": "torch.cuda.set_rng_state",
+}
+
+
+def _restoring(name: str) -> str:
+    return f"{_SETTERS[name]} puts back what the checkpoint holds of it: all of its state, after everything else"
 
 
 def tagged(submission: Submission, fresh: Fresh) -> tuple[tokens.Tokens, list[Seen]]:
@@ -202,7 +212,7 @@ def require_generators(seen: Seen, what: str) -> None:
             found,
             before[name],
             what=f"{what}: {_GENERATORS[name]} random numbers (a hash of their state) after load_checkpoint()",
-            hint="capture_random_state and restore_random_state: all of each generator's state, put back last",
+            hint=_restoring(name),
         )
 
 
@@ -210,7 +220,12 @@ def require_same_generators(seen: Seen, what: str) -> None:
     """Fail unless the next random numbers after a run in two parts are those after a run in one."""
     for name, wanted in seen.expected["random"].items():
         found = seen.seen["random"][name]
-        require_equal(found, wanted, what=f"{what}: {_GENERATORS[name]} random numbers in the end (a hash)")
+        require_equal(
+            found,
+            wanted,
+            what=f"{what}: {_GENERATORS[name]} random numbers in the end (a hash of their state)",
+            hint=_restoring(name),
+        )
 
 
 def require_refusals(refused: dict[str, str]) -> None:
@@ -349,3 +364,19 @@ def require_run(run: dict[str, Any], elapsed: float, given: Case, ranks: int) ->
     losses = [number(test["loss"], "loss in TrainerRun.validations") for test in run["validations"]]
     require_equal(run["best_epoch"], losses.index(min(losses)), what=f"TrainerRun.best_epoch of losses {losses}")
     require(len(losses) == given.config["epochs"], f"{len(losses)} validations of {given.config['epochs']} epochs")
+
+
+def require_scaled_run(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a `TrainerRun` in float16 on the GPU says so, and tells the loss scale."""
+    samples, classes = fresh.integer(9, 14), 5
+    logits = fresh.normal(samples, classes) * np.float32(2)
+    targets = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+    seen = submission.numeric_probe(
+        "lab5.counting.scaled", logits=logits, targets=targets, halvings=fresh.integer(2, 5)
+    )
+    require_equal(
+        [seen.run[name] for name in ("device", "dtype", "final_scale")],
+        ["cuda", "float16", seen.scale],
+        what="TrainerRun of a run in float16 on a GPU: device, dtype and final_scale",
+        hint="trainer.scaler.get_scale() at the end",
+    )

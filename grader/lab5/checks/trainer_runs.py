@@ -252,7 +252,10 @@ def judge_early(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a run stops when patience ends, and best.pt is that of its best epoch."""
     arguments = case(fresh.shared("lab5.early")).given()
     del arguments["batch_size"]
-    cases = [_until_it_stops(fresh, row) for row in full_rows(fresh.shared("lab5.patience"), _PATIENCE, 5, _goes_on)]
+    rows = full_rows(fresh.shared("lab5.patience"), _PATIENCE, 5, _goes_on)
+    # A patience of 1 does not tell a count that starts in the first epoch from one that starts anew in each.
+    rows.append({"patience": fresh.integer(2, 3), "best": "none", "then": "no number", "left": True})
+    cases = [_until_it_stops(fresh, row) for row in rows]
     asked = [{name: each[name] for name in ("losses", "patience")} for each in cases]
     runs = submission.probe("lab5.resume.early", device="cpu", **arguments, cases=asked).runs
     for each, (first, second) in zip(cases, runs, strict=True):

@@ -192,6 +192,23 @@ def kinds(student: Any, *, logits: Tensor, targets: Tensor) -> dict[str, Any]:
     }
 
 
+def scaled(student: Any, *, logits: Tensor, targets: Tensor, halvings: int) -> dict[str, Any]:
+    """A run of one epoch in float16 on the GPU, begun with a loss scale that was halved so often; and that scale then.
+
+    The batches are what the trainer trains and validates.
+    """
+    torch.set_num_threads(1)
+    settings = student.module(CONFIG).TrainerConfig(output_dir="scaled", dtype="float16", epochs=1)
+    model = _Classifier(logits.shape[1], 0.0, dtype=torch.float32).to(student.device)
+    train = ResumableLoader(Indexed(logits.float(), targets), 4)
+    batches = list(zip(logits.float().split(4), targets.split(4), strict=True))
+    trainer = student.module(TRAINER).ProductionTrainer(model, train, batches, settings, device=student.device)
+    KEPT.append(trainer)
+    state = trainer.scaler.state_dict()
+    trainer.scaler.load_state_dict({**state, "scale": state["scale"] / 2**halvings})
+    return {"run": fields(trainer.fit(), TrainerRun, "fit()"), "scale": trainer.scaler.get_scale()}
+
+
 def logged(
     student: Any,
     *,
