@@ -13,8 +13,8 @@ from vgpu.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, 
 
 if TYPE_CHECKING:
     from vgpu.api import attach, current, prepare
+    from vgpu.device.queue import Kernel
     from vgpu.gpu import VirtualGPU
-    from vgpu.timing.device_queue import Kernel
 
 __all__ = [
     "AttachError",
@@ -40,7 +40,7 @@ _LAZY = {
     "current": "vgpu.api",
     "prepare": "vgpu.api",
     "VirtualGPU": "vgpu.gpu",
-    "Kernel": "vgpu.timing.device_queue",
+    "Kernel": "vgpu.device.queue",
 }
 
 

@@ -3,7 +3,7 @@
 A kernel takes max(FLOPs / (peak * efficiency), bytes / (bandwidth * efficiency), a minimum) seconds on the device
 (S. Williams et al., "Roofline", CACM 52(4), 2009). The efficiency of a product comes from how its tiles fill the
 multiprocessors (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantisation, alignment).
-Not here: clocks and queues (`vgpu.timing.clock`, `vgpu.timing.device_queue`), which turn costs into points in time.
+Not here: clocks and queues (`vgpu.timing.clock`, `vgpu.device.queue`), which turn costs into points in time.
 """
 
 from __future__ import annotations

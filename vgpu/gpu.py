@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from vgpu import cost
+from vgpu.device.pricing import Pricing
+from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Slowdown
+from vgpu.device.work import COPY, TO_DEVICE, TO_HOST, Work
 from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.memory.workspaces import Workspaces
-from vgpu.operations import charges, convolutions, precision, traffic
+from vgpu.operations import traffic, works
 from vgpu.operations.operation import Operation
-from vgpu.operations.products import Product
 from vgpu.random import generator
 from vgpu.state import THREAD
-from vgpu.timing.device_queue import COMPUTE, ON_HOST, TO_DEVICE, TO_HOST, DeviceQueue, Kernel, Slowdown
-from vgpu.timing.witness import READ_EVENT
+from vgpu.witness import READ_EVENT
 
 if TYPE_CHECKING:
     from vgpu.instruments.recorder import Recorder
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 # What the queries that return at once cost on the host (cudaEventQuery, cudaStreamQuery): modelled.
 QUERY_SECONDS = 5e-7
-# A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
-_TUNED_RATIO = 0.9
 # What PyTorch says where a card has no FP8 (aten/src/ATen/native/cuda/ScaledBlas.cpp).
 _NO_FLOAT8 = (
     "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+ "
@@ -64,15 +63,13 @@ class VirtualGPU:
         # Shared by the GPUs of a machine: the host's clock, and the registry of what lives on which of them.
         self.clock = machine.clock
         self.registry = machine.registry
-        self.queue = DeviceQueue(self.clock)
+        self.queue = DeviceQueue(Pricing(spec, machine.interconnect), index)
         self.memory = DeviceMemory(spec, self.clock, index, self.queue)
         self.workspaces = Workspaces(self)
         self.generator = generator.on(self.device)
         self.recorder: Recorder | None = None
         self.started = False
         self._handles: set[tuple[str, bool]] = set()
-        # What products of a shape take: programs repeat theirs at every step.
-        self._product_seconds: dict[tuple[Product, str, int, int, bool], float] = {}
 
     @property
     def uuid(self) -> str:
@@ -249,82 +246,26 @@ class VirtualGPU:
         outputs: Sequence[torch.Tensor],
     ) -> None:
         """A kernel of an operation on resident tensors."""
-        spec = self.spec
-        dtype = _dtype_name(inputs or outputs)
-        flops = 0.0
-        product: Product | None = None
-        if operation.product is not None:
-            product, tf32, moved, seconds = self._product(operation, args, inputs, outputs, dtype)
-            flops = product.flops
-            dtype = "tf32" if tf32 else dtype
-        elif operation.own_traffic:
-            moved, share = traffic.of_kernel(operation, args, inputs, outputs)
-            seconds = cost.traffic_seconds(spec, moved, share)
-        elif operation.elementwise:
-            moved, share = traffic.of_pointwise(operation, inputs, outputs)
-            seconds = cost.traffic_seconds(spec, moved, share)
-        else:
-            moved = traffic.bytes_of(operation, inputs, outputs)
-            seconds = cost.traffic_seconds(spec, moved)
-        launches = 1
-        if operation.is_foreach:
-            launches = charges.launches_of(args)
-            seconds += (launches - 1) * spec.minimum_kernel_seconds
-        # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
-        shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
-        engine = ""
-        if self.queue.has_several_streams and charges.fills(spec, product, outputs or inputs):
-            engine = COMPUTE
-        self.launch(operation.name, seconds, launches, flops, moved, dtype, shapes, engine=engine, call=operation.call)
-
-    def _product(
-        self,
-        operation: Operation,
-        args: Sequence[object],
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        dtype: str,
-    ) -> tuple[Product, bool, int, float]:
-        """What a product is, whether it runs in TF32, the bytes it moves and its seconds."""
-        spec, base, out = self.spec, operation.base, outputs[0] if outputs else None
-        if base == "_scaled_mm" and "float8" not in spec.peak_flops:
+        if operation.base == "_scaled_mm" and "float8" not in self.spec.peak_flops:
             raise RuntimeError(_NO_FLOAT8)
-        assert operation.product is not None
-        product = operation.product(args, out)
-        tf32 = precision.uses_tf32(operation, inputs[0].dtype, spec)
-        moved, planar = traffic.bytes_of(operation, inputs, outputs), 0
-        if operation.is_convolution:
-            moved = convolutions.operand_bytes(base, args, moved)
-            planar = convolutions.layout_bytes(base, args, out)
-        key = product, dtype, moved, planar, tf32
-        seconds = self._product_seconds.get(key)
-        if seconds is None:
-            seconds = charges.product_seconds(spec, product, dtype, moved, tf32=tf32, planar=planar)
-            self._product_seconds[key] = seconds
-        if operation.is_convolution and torch.backends.cudnn.benchmark:
-            seconds *= _TUNED_RATIO
-        return product, tf32, moved, seconds
+        queue = self.queue
+        with_elements = queue.has_several_streams or queue.observer is not None
+        self.launch(works.of_operation(operation, args, inputs, outputs, with_elements=with_elements))
 
-    def launch(
-        self,
-        name: str,
-        seconds: float,
-        launches: int = 1,
-        flops: float = 0.0,
-        moved: int = 0,
-        dtype: str = "float32",
-        shapes: tuple[tuple[int, ...], ...] = (),
-        slowed: bool = False,
-        engine: str = "",
-        call: str = "",
-    ) -> float:
-        """Queue a kernel on the calling thread's current stream of this GPU; returns when it ends."""
-        launch_seconds = self.spec.launch_seconds * launches
-        if call:
-            launch_seconds += self.spec.host.call_seconds.get(call, 0.0)
-        end = self.queue.launch(name, seconds, launch_seconds, self.stream, flops, moved, dtype, shapes, slowed, engine)
+    def launch(self, work: Work, seconds: float | None = None, *, host_seconds: float | None = None) -> float:
+        """Queue work on the calling thread's current stream of this GPU; returns when it ends.
+
+        `seconds` are those that it takes, where they are known already; `host_seconds` what its launch takes the host.
+        """
+        queue = self.queue
+        if host_seconds is None:
+            host_seconds = queue.pricing.launch_seconds(work)
+        clock = self.clock.mine()
+        begin = clock.now
+        free, end = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)
+        self.clock.launched(clock, begin + host_seconds, free)
         if self.recorder is not None:
-            self.recorder.kernel(self.queue.timeline[-1], self.clock.now, self.index)
+            self.recorder.kernel(queue.timeline[-1], clock.now, self.index)
         return end
 
     def charge_host(
@@ -339,7 +280,7 @@ class VirtualGPU:
         if operation.product is not None:
             flops = operation.product(args, outputs[0] if outputs else None).flops
         moved = traffic.bytes_of(operation, inputs, outputs)
-        dtype = _dtype_name(inputs or outputs)
+        dtype = works.dtype_name(inputs or outputs)
         seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
         if flops:
             seconds = self.queue.slowed(ON_HOST + operation.name, seconds, flops)
@@ -360,23 +301,6 @@ class VirtualGPU:
             self.report_wait()
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
-        seconds = cost.transfer_seconds(self.spec, moved, pinned=pinned)
-        end = self.launch(name, seconds, moved=moved, engine=TO_DEVICE if to_device else TO_HOST)
+        end = self.launch(Work(name, moved, kind=COPY, engine=TO_DEVICE if to_device else TO_HOST, pinned=pinned))
         if not (non_blocking and pinned):
             self.clock.wait_until(end, name)
-
-
-_FLOATING = {
-    dtype: charges.DTYPE_NAMES.get(dtype, "float32")
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype) and dtype.is_floating_point
-}
-
-
-def _dtype_name(tensors: Sequence[torch.Tensor]) -> str:
-    """The precision that decides an operation's rate: that of the first floating-point tensor."""
-    for tensor in tensors:
-        name = _FLOATING.get(tensor.dtype)
-        if name is not None:
-            return name
-    return charges.DTYPE_NAMES.get(tensors[0].dtype, "float32") if tensors else "float32"

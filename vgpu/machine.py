@@ -5,6 +5,7 @@ Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between pro
 
 from __future__ import annotations
 
+from vgpu.device.work import PEER, Work
 from vgpu.gpu import VirtualGPU
 from vgpu.memory.categories import Ledger
 from vgpu.memory.residency import InnerRegistry, Registry
@@ -71,10 +72,6 @@ class Machine:
                 "'spawn' start method"
             )
 
-    def peer_seconds(self, moved: int) -> float:
-        """How long `moved` bytes take from one GPU to another: latency + bytes / bandwidth of the interconnect."""
-        return self.interconnect.latency_seconds + moved / self.interconnect.bandwidth_bytes_per_second
-
     def peer_copy(self, source: VirtualGPU, target: VirtualGPU, moved: int) -> None:
         """A copy from one GPU to another keeps both current streams busy; the host goes on.
 
@@ -84,7 +81,7 @@ class Machine:
         source.start()
         target.start()
         source.queue.hold_until(source.stream, target.queue.ready_at(target.stream))
-        seconds = self.peer_seconds(moved)
-        end = source.launch(_PEER_COPY, seconds, moved=moved)
-        target.queue.hold_until(target.stream, end - seconds)
-        target.queue.launch(_PEER_COPY, seconds, 0.0, target.stream, 0.0, moved)
+        work = Work(_PEER_COPY, moved, kind=PEER)
+        end = source.launch(work)
+        target.queue.hold_until(target.stream, end - source.queue.pricing.seconds(work))
+        target.launch(work, host_seconds=0.0)

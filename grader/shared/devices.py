@@ -100,8 +100,8 @@ SIMULATOR: Simulator | None = Simulator(
         "vgpu.operations.dispatch_mode": "DispatchMode.__torch_dispatch__",
         "vgpu.operations.function_mode": "FunctionMode.__torch_function__",
     },
-    engine=("vgpu.gpu", "vgpu.machine", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode"),
-    recorder="vgpu.timing.witness",
+    engine=("vgpu.gpu", "vgpu.machine", "vgpu.device", "vgpu.timing", "vgpu.memory", "vgpu.operations.dispatch_mode"),
+    recorder="vgpu.witness",
     generators=("record", "history", "steps"),
     profilers=("/torch/autograd/profiler.py",),
 )
@@ -225,7 +225,7 @@ def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _answer(ask: Any) -> object:
-    """What a witness (`vgpu.timing.witness`) says to None: whether all is as it can be."""
+    """What a witness (`vgpu.witness`) says to None: whether all is as it can be."""
     try:
         return ask(None)
     except Exception:  # it has been ended

@@ -15,7 +15,7 @@ import torch
 
 import vgpu
 from vgpu import cost
-from vgpu.timing.intervals import Intervals
+from vgpu.device.intervals import Intervals
 
 
 def _seconds(run: Callable[[], object]) -> float:

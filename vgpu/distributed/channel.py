@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 from vgpu import cost
+from vgpu.device.pricing import Pricing
+from vgpu.device.work import COLLECTIVE, COPY, Work
 from vgpu.distributed.plain import plain
 from vgpu.distributed.work import Ending, on_stream
 from vgpu.gpu import VirtualGPU
@@ -121,7 +123,7 @@ class Channel:
         """The channel's own stream on a GPU; one more per peer (`key`) for point to point."""
         number = self._streams.get((gpu.index, key))
         if number is None:
-            number = self._streams[gpu.index, key] = gpu.queue.new_stream()
+            number = self._streams[gpu.index, key] = gpu.queue.new_stream(gpu.clock.now)
         return number
 
     def connect(self, gpu: VirtualGPU) -> None:
@@ -164,14 +166,15 @@ class Channel:
         self.connect(gpu)
         gpu.clock.advance(CALL_SECONDS)
         queue, stream = gpu.queue, self.stream(gpu)
-        seconds = cost.collective_seconds(_chosen(machine.interconnect), kind, moved, self.size)
-        seconds = queue.slowed(name, max(seconds, gpu.spec.minimum_kernel_seconds))
+        link = _chosen(machine.interconnect)
+        work = Work(name, moved, dtype, call=kind, kind=COLLECTIVE, ranks=self.size)
+        seconds = queue.slowed(name, Pricing(gpu.spec, link).seconds(work))
         launched = gpu.clock.now + gpu.spec.launch_seconds
         ready = max(launched, queue.ready_at(gpu.stream), queue.ready_at(stream))
         start, seconds = self.latest(ready, seconds)
         queue.hold_until(stream, start)
         with on_stream(gpu, stream):
-            end = gpu.launch(name, seconds, moved=moved, dtype=dtype, slowed=True)
+            end = gpu.launch(work, seconds)
         return Ending(machine.clock, gpu, end, holds_host=False)
 
     # ---- the host ------------------------------------------------------------------------------------------------
@@ -189,14 +192,13 @@ class Channel:
             (start,) = self.latest(clock.now)
             return Ending(clock, None, start + seconds, holds_host=True)
         gpu.start()
-        copy = cost.transfer_seconds(gpu.spec, moved, pinned=True)
         stream = self.stream(gpu)
         gpu.queue.hold_until(stream, gpu.queue.ready_at(gpu.stream))
         with on_stream(gpu, stream):
-            here = gpu.launch("Memcpy DtoH (Device -> Pinned)", copy, moved=moved)
+            here = gpu.launch(Work("Memcpy DtoH (Device -> Pinned)", moved, kind=COPY))
             (start,) = self.latest(here)
             gpu.queue.hold_until(stream, start + seconds)
-            end = gpu.launch("Memcpy HtoD (Pinned -> Device)", copy, moved=moved)
+            end = gpu.launch(Work("Memcpy HtoD (Pinned -> Device)", moved, kind=COPY))
         return Ending(clock, gpu, end, holds_host=True)
 
 

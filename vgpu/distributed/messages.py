@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from vgpu import cost
+from vgpu.device.work import COLLECTIVE, Work
 from vgpu.distributed import carry
 from vgpu.distributed.channel import CALL_SECONDS, Channel, slower
 from vgpu.distributed.group import CollectiveGroup
@@ -118,8 +119,9 @@ class _Party:
         stream = self.channel.stream(gpu, self.key)
         gpu.queue.hold_until(stream, start)
         with on_stream(gpu, stream):
-            seconds = max(seconds, gpu.spec.minimum_kernel_seconds)
-            moment = gpu.launch(_KERNEL, seconds, launches=0, moved=moved, dtype="uint8")
+            seconds = gpu.queue.slowed(_KERNEL, max(seconds, gpu.spec.minimum_kernel_seconds))
+            work = Work(_KERNEL, moved, "uint8", launches=0, call="send", kind=COLLECTIVE, ranks=2)
+            moment = gpu.launch(work, seconds)
         return Ending(clock, gpu, moment, holds_host=False)
 
 

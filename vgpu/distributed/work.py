@@ -150,7 +150,7 @@ def callback_stream(gpu: VirtualGPU) -> int:
     """The stream on which callbacks of futures run (ivalue::Future takes one from the pool; here always the same)."""
     stream: int | None = getattr(gpu, "_callback_stream", None)
     if stream is None:
-        stream = gpu._callback_stream = gpu.queue.new_stream()  # type: ignore[attr-defined]
+        stream = gpu._callback_stream = gpu.queue.new_stream(gpu.clock.now)  # type: ignore[attr-defined]
     return stream
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vgpu.device.queue import Kernel
 from vgpu.timing.clock import HostSpan
-from vgpu.timing.device_queue import Kernel
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

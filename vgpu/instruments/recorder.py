@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vgpu.device.queue import Kernel
 from vgpu.instruments import history, trace
-from vgpu.timing.device_queue import Kernel
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

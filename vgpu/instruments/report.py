@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vgpu import cost
+from vgpu.device.queue import Kernel
 from vgpu.instruments import history
 from vgpu.instruments.thinning import bytes_text, seconds_text
 from vgpu.spec import Spec
-from vgpu.timing.device_queue import Kernel
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vgpu.device.queue import Kernel
 from vgpu.instruments import history
 from vgpu.instruments.history import DeviceHistory, History
 from vgpu.state import machine
 from vgpu.timing.clock import HostSpan
-from vgpu.timing.device_queue import Kernel
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

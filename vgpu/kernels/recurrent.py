@@ -2,7 +2,7 @@
 
 `torch.lstm` and its kin become `aten::_cudnn_rnn` on the GPU (aten/src/ATen/native/cudnn/RNN.cpp); PyTorch's own
 autograd formula saves what it saves on CUDA. Not here: single cells, which are ordinary operations, and the cost
-(`vgpu.operations.charges`).
+(`vgpu.operations.works`).
 """
 
 # mypy: disable-error-code="no-untyped-call"

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import torch
 
+from vgpu import witness
+from vgpu.device.queue import DeviceQueue
 from vgpu.memory.allocator import CachingAllocator, OutOfMemory
 from vgpu.memory.allocator_settings import AllocatorSettings, from_environment
 from vgpu.memory.blocks import Block
 from vgpu.memory.expandable import ExpandableAllocator
 from vgpu.spec import Spec
-from vgpu.timing import witness
 from vgpu.timing.clock import HostClock
-from vgpu.timing.device_queue import DeviceQueue
 
 # The category of bytes that nobody said anything about (an index into `vgpu.memory.categories.NAMES`).
 OTHER = 5

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vgpu.device.work import PRODUCT, Work
 from vgpu.memory import categories
 from vgpu.memory.blocks import Block
-from vgpu.operations import charges, precision, traffic
+from vgpu.operations import precision, traffic, works
 from vgpu.operations.operation import Operation
 from vgpu.versions import torch_version
 
@@ -162,10 +163,13 @@ class Workspaces:
         free = gpu.memory.settled().limit_bytes - gpu.memory.settled().current("reserved_bytes")
         self.take([min(unfolded, max(free, 0))])
         moved = traffic.bytes_of(operation, [], list(outputs))
-        dtype = charges.DTYPE_NAMES.get(output.dtype, "float32")
-        seconds = charges.product_seconds(gpu.spec, product, dtype, moved, tf32=False)
+        dtype = works.DTYPE_NAMES.get(output.dtype, "float32")
         limit = torch.backends.cudnn.benchmark_limit or 10
-        gpu.launch("cudnn::benchmark", seconds * limit, limit, moved=moved, dtype=dtype)
+        gpu.launch(
+            Work(
+                "cudnn::benchmark", moved, dtype, launches=limit, kind=PRODUCT, product=product, ratio=limit,
+            )
+        )  # fmt: skip
         gpu.synchronize(gpu.stream)
         gpu.memory.empty_cache()
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from vgpu.device.pricing import DEPTHWISE, WINOGRAD
+from vgpu.device.work import Product
 from vgpu.operations.layouts import is_planar
-from vgpu.operations.products import Product
-
-WINOGRAD, DEPTHWISE = "winograd", "depthwise"
 
 
 def forward(args: Sequence[Any], out: torch.Tensor) -> Product:

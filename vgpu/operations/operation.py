@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vgpu.operations.products import Product
+from vgpu.device.work import Product
 
 Tensors = Sequence[torch.Tensor]
 TrafficRule = Callable[[Sequence[Any], Tensors], tuple[int, float]]

@@ -82,11 +82,14 @@ def tf32_allowed(switch: str) -> bool:
     return bool(_precision_of("cuda", switch) == "tf32")
 
 
+def may_use_tf32(operation: Operation, dtype: torch.dtype) -> bool:
+    """Whether this is an FP32 product for which the program allows TF32."""
+    return dtype == torch.float32 and bool(operation.tf32_switch) and tf32_allowed(operation.tf32_switch)
+
+
 def uses_tf32(operation: Operation, dtype: torch.dtype, spec: Spec) -> bool:
-    """Whether this is an FP32 product for which the GPU has TF32 and the program allows it."""
-    if not operation.tf32_switch or dtype != torch.float32 or "tf32" not in spec.peak_flops:
-        return False
-    return tf32_allowed(operation.tf32_switch)
+    """The same, where the GPU has it."""
+    return "tf32" in spec.peak_flops and may_use_tf32(operation, dtype)
 
 
 def to_tf32(tensor: torch.Tensor) -> torch.Tensor:

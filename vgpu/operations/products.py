@@ -7,32 +7,11 @@ FLOP formulas are those of `torch.utils.flop_counter` (a test compares them). No
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-
-class Product(NamedTuple):
-    """A batch of matrix products (m, k) @ (k, n); `times` of them after each other count as one kernel's work.
-
-    `kernel` names one whose efficiency is its own: fused attention ("flash", "efficient", "cudnn"), whose (m, n, k) are
-    queries, keys and the heads' width, and convolutions by other algorithms ("winograd", "depthwise"). `steps` of a
-    recurrent layer depend on each other: each takes at least the shortest kernel.
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    times: float = 1.0
-    kernel: str = ""
-    backward: bool = False
-    causal: bool = False
-    steps: int = 1
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.m * self.n * self.k * self.times
+from vgpu.device.work import Product
 
 
 def mm(args: Sequence[Any], out: Any) -> Product:

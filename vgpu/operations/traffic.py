@@ -1,7 +1,7 @@
 """How many bytes a kernel moves, and the share of the memory's rate at which its accesses let it.
 
 A byte that a kernel reads twice counts twice. Sources: the CUDA kernels in aten/src/ATen/native/cuda, named at each
-rule. Not here: arithmetic (`vgpu.operations.charges`) and seconds (`vgpu.cost`).
+rule. Not here: products (`vgpu.operations.products`) and seconds (`vgpu.cost`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import torch.cuda.memory
 import torch.cuda.random
 from torch.cuda._utils import _get_device_index
 
+from vgpu.device.work import FIXED, Work
 from vgpu.devices import gpu_at
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
@@ -179,7 +180,7 @@ def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
 
     def sleep(cycles: int) -> None:
         current().start()
-        current().launch("spin_kernel", cycles / machine.spec.clock_hertz)
+        current().launch(Work("spin_kernel", kind=FIXED, seconds=cycles / machine.spec.clock_hertz))
 
     def clear_workspaces() -> None:
         for gpu in machine.gpus:

@@ -1,7 +1,7 @@
 """`torch.cuda.Stream` and `torch.cuda.Event` on the queues of the virtual devices.
 
 Semantics: CUDA C++ Programming Guide, "Streams" and "Events"; texts from c10/cuda/CUDAEvent.h. Not here: the
-queues themselves (`vgpu.timing.device_queue`).
+queues themselves (`vgpu.device.queue`).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Stream:
         **_: Any,
     ) -> None:
         self._gpu = gpu = _gpu(device if device_index is None else device_index)
-        self.stream_id = gpu.queue.pool_stream(priority) if stream_id is None else stream_id
+        self.stream_id = gpu.queue.pool_stream(gpu.clock.now, priority) if stream_id is None else stream_id
         self.priority = priority
         self.device, self.device_index, self.device_type = gpu.device, gpu.index, 1
         self._before: list[tuple[int, int]] = []

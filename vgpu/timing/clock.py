@@ -1,7 +1,7 @@
 """Virtual time on the host: one clock per thread. Pure Python.
 
 Every thread has its own point in virtual time. Work moves only the clock of the thread that does it. Not here: which
-thread may go on (`vgpu.timing.turns`), the device's time (`vgpu.timing.device_queue`) and the patches of `time.*`.
+thread may go on (`vgpu.timing.turns`), the device's time (`vgpu.device.queue`) and the patches of `time.*`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,14 @@ class HostClock:
         if end > clock.limit:
             self.turns.give_way(clock)
         return begin
+
+    def launched(self, clock: ThreadClock, returns_at: float, free_at: float) -> None:
+        """A thread's launch returns, or does so only when the device's queue has room for it."""
+        clock.move(returns_at)
+        if free_at > returns_at:
+            self.jump(free_at, "launch queue is full")
+        if clock.now > clock.limit:
+            self.turns.give_way(clock)
 
     def end_region(self, name: str, begin: float) -> None:
         """A block that the program named began at `begin` and ends now."""

@@ -19,7 +19,7 @@ from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
-from vgpu.timing import witness
+from vgpu import witness
 
 # Bound before anything is patched: the simulation itself must wait in real time.
 time_real = time.perf_counter
@@ -68,7 +68,7 @@ class ThreadClock:
     """How long it has slept, or waited for another thread: no processor worked for it meanwhile."""
     gate: Any = field(default_factory=allocate_lock)
     step: Callable[[float | None], bool] = field(init=False, repr=False)
-    """Moves `now`, and answers None with whether nothing else did (`vgpu.timing.witness`)."""
+    """Moves `now`, and answers None with whether nothing else did (`vgpu.witness`)."""
 
     def __post_init__(self) -> None:
         steps = witness.steps(self)

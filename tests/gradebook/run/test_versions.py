@@ -65,7 +65,7 @@ def add(file: Path, text: str) -> None:
         ("gradebox/source.py", EVERYTHING),
         ("gradebox/sandbox/server.py", EVERYTHING),
         ("vgpu/cost.py", EVERYTHING),
-        ("vgpu/operations/charges.py", EVERYTHING),
+        ("vgpu/operations/works.py", EVERYTHING),
         ("vgpu/calibrate/measure.py", set()),
         ("labkit/results/__init__.py", EVERYTHING),
         ("labkit/monitoring/page.html", EVERYTHING),

@@ -1,6 +1,6 @@
 """Sets of disjoint intervals of time: when a part of a GPU is in use. Pure Python.
 
-Not here: what uses it (`vgpu.timing.device_queue`).
+Not here: what uses it (`vgpu.device.queue`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The device's time: kernels queued on streams, events, hiccups. Pure Python.
+"""The device's time: work queued on streams, hiccups, and the record of it all.
 
 A kernel starts when its stream is free and the host has launched it (CUDA C++ Programming Guide, "Asynchronous
 Concurrent Execution"). Streams overlap, but for what needs the same part of the device. Priorities change nothing: a
-kernel's place is found when it is launched. Not here: how long a kernel takes (`vgpu.cost`).
+kernel's place is found when it is launched. Not here: how long a kernel takes (`vgpu.device.pricing`), and the host's
+time, which moves on by itself and comes with each entry.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from vgpu.timing import witness
-from vgpu.timing.clock import HostClock
-from vgpu.timing.intervals import Intervals
+from vgpu import witness
+from vgpu.device.intervals import Intervals
+from vgpu.device.pricing import Pricing
+from vgpu.device.work import ENGINES, Work
 
 # Launches a stream takes before the host has to wait (observed on CUDA drivers since Volta; not documented by NVIDIA).
 LAUNCH_QUEUE_DEPTH = 1024
 # A program's streams come from pools, one per priority, and are handed out in turn (c10/cuda/CUDAStream.cpp,
 # kStreamsPerPool).
 STREAMS_PER_POOL = 32
-# Parts of a device that do one thing at a time: the multiprocessors, for a kernel whose blocks fill them, and a copy
-# engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
-# less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
-COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
 ON_HOST = "host "
 """In front of the name of a product on CPU tensors, which hiccups of the host alone hit."""
 
@@ -83,11 +82,26 @@ class _Stream:
     pending: deque[float] = field(default_factory=lambda: deque[float](maxlen=LAUNCH_QUEUE_DEPTH))
 
 
+class Observer(Protocol):
+    """Somebody who writes down what a queue is asked (`vgpu.recording`)."""
+
+    def opened(self, gpu: int, stream: int) -> None:
+        """A stream was made."""
+
+    def submitted(self, gpu: int, stream: int, work: Work, end: float) -> float:
+        """An entry was queued; the answer is `end`, under a name by which the observer knows it again."""
+
+    def held(self, gpu: int, stream: int, moment: float) -> None:
+        """A stream waits for a moment."""
+
+
 class DeviceQueue:
     """The streams of one GPU and everything that ran on them."""
 
-    def __init__(self, clock: HostClock) -> None:
-        self._clock = clock
+    def __init__(self, pricing: Pricing, index: int = 0) -> None:
+        self.pricing = pricing
+        self.observer: Observer | None = None
+        self._index = index
         self._lock = threading.RLock()
         self._streams: dict[int, _Stream] = {0: _Stream()}
         # Priority -> the streams of its pool, the next one to hand out first.
@@ -100,18 +114,20 @@ class DeviceQueue:
         self._engines: dict[str, Intervals] = {}
         self._busy = Intervals()
 
-    def new_stream(self) -> int:
-        """Number of a fresh stream."""
+    def new_stream(self, now: float) -> int:
+        """Number of a fresh stream, made when the host's time is `now`."""
         with self._lock:
             number = len(self._streams)
             if number == 1:
                 # What is queued so far on the only stream fills the device.
-                now, ready = self._clock.now, self._streams[0].ready
+                ready = self._streams[0].ready
                 self._engines = {engine: Intervals() for engine in ENGINES}
                 for engine in ENGINES:
                     self._engines[engine].add(min(now, ready), ready)
                 self._busy.add(0.0, self._busy_until)
             self._streams[number] = _Stream()
+            if self.observer is not None:
+                self.observer.opened(self._index, number)
             return number
 
     @property
@@ -119,58 +135,54 @@ class DeviceQueue:
         """Whether there is a stream beside the default one."""
         return len(self._streams) > 1
 
-    def pool_stream(self, priority: int = 0) -> int:
+    def pool_stream(self, now: float, priority: int = 0) -> int:
         """Number of the pool's next stream: a fresh one at first, later one that was handed out before."""
         with self._lock:
             pool = self._pools.setdefault(min(priority, 0), deque())
             if len(pool) < STREAMS_PER_POOL:
-                pool.append(self.new_stream())
+                pool.append(self.new_stream(now))
                 return pool[-1]
             pool.rotate(-1)
             return pool[-1]
 
-    def launch(
+    def submit(
         self,
-        name: str,
-        seconds: float,
-        launch_seconds: float,
-        stream: int = 0,
-        flops: float = 0.0,
-        bytes: int = 0,
-        dtype: str = "float32",
-        shapes: tuple[tuple[int, ...], ...] = (),
-        slowed: bool = False,
-        engine: str = "",
-    ) -> float:
-        """Queue a kernel: the host pays for the launch, the stream for the kernel. Returns when the kernel ends.
+        work: Work,
+        stream: int,
+        launched_at: float,
+        host_seconds: float,
+        thread: str,
+        seconds: float | None = None,
+    ) -> tuple[float, float]:
+        """Queue an entry that a thread began to launch at `launched_at`, which took `host_seconds`.
 
-        `slowed` says that `seconds` has hiccups in it already. `engine` is the part of the device that it needs for
-        itself (of ENGINES, or none).
+        `seconds` are those that it takes, hiccups included, where they are known already. Returns when the launch
+        returns, which is later where the stream's queue is full, and when the entry is done.
         """
-        clock = self._clock.mine()
-        launched_at = clock.now
-        now = launched_at + launch_seconds
+        now = launched_at + host_seconds
+        name, flops = work.name, work.flops
         with self._lock:
-            if not slowed:
-                seconds = self.slowed(name, seconds, flops)
+            if seconds is None:
+                seconds = self.slowed(name, self.pricing.seconds(work), flops)
             queue = self._streams[stream]
             pending, ready = queue.pending, queue.ready
             if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
-                clock.move(now)
-                self._clock.jump(pending[0], "launch queue is full")
                 now = pending[0]
-            clock.move(now)
             start = ready if ready > now else now
             several = len(self._streams) > 1
-            if engine and several:
+            if several and (engine := self.pricing.engine(work)):
                 used = self._engines[engine]
                 used.forget_before(now)
                 start = used.first_gap(start, seconds)
                 used.add(start, start + seconds)
-            end = queue.ready = start + seconds
+            end = start + seconds
+            if self.observer is not None:
+                end = self.observer.submitted(self._index, stream, work, end)
+            queue.ready = end
             pending.append(end)
+            dtype = self.pricing.precision(work)
             self.record.keep(
-                (name, launched_at, start, seconds, stream, flops, bytes, dtype, shapes, clock.thread, launch_seconds)
+                (name, launched_at, start, seconds, stream, flops, work.bytes, dtype, work.shapes, thread, host_seconds)
             )
             if several:
                 self._busy.forget_before(now)
@@ -178,9 +190,7 @@ class DeviceQueue:
             elif end > self._busy_until:
                 self.busy_seconds += end - (start if start > self._busy_until else self._busy_until)
                 self._busy_until = end
-        if now > clock.limit:
-            self._clock.turns.give_way(clock)
-        return end
+        return now, end
 
     def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
         """How long a kernel takes with the hiccups that hit it; they count it as one launch."""
@@ -214,6 +224,8 @@ class DeviceQueue:
         """What comes next on the stream starts no earlier than `moment` (an event it waits for)."""
         with self._lock:
             queue = self._streams[stream]
+            if self.observer is not None:
+                self.observer.held(self._index, stream, moment)
             queue.ready = max(queue.ready, moment)
 
     def busy_between(self, begin: float, end: float) -> float:

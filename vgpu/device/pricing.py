@@ -1,0 +1,108 @@
+"""How long a card takes for work: the laws of `vgpu.cost`, applied to one entry of a stream.
+
+Not here: when it runs (`vgpu.device.queue`).
+"""
+
+from __future__ import annotations
+
+from vgpu import cost
+from vgpu.device.work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, Product, Work
+from vgpu.spec import Interconnect, Spec
+
+# Convolutions by algorithms of their own (`Product.kernel`).
+WINOGRAD, DEPTHWISE = "winograd", "depthwise"
+# One block of threads computes such a tile of a product's result; an elementwise kernel handles four elements with
+# each thread (CUTLASS's default tiles; aten/src/ATen/native/cuda/thread_constants.h, thread_work_size).
+_TILE_ELEMENTS = 128 * 128
+_ELEMENTS_PER_THREAD = 4
+
+
+class Pricing:
+    """Prices work for one card, and the link that joins it to others."""
+
+    def __init__(self, spec: Spec, link: Interconnect) -> None:
+        self.spec = spec
+        self.link = link
+        self._has_tf32 = "tf32" in spec.peak_flops
+        # Programs repeat their products at every step.
+        self._products: dict[tuple[Product, str, int, int, bool], float] = {}
+
+    def seconds(self, work: Work) -> float:
+        """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
+        kind = work.kind
+        if kind == TRAFFIC:
+            seconds = cost.traffic_seconds(self.spec, work.bytes, work.share)
+            if work.launches > 1:
+                seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds
+            return seconds * work.ratio
+        if work.product is not None:
+            return self._product(work.product, work) * work.ratio
+        if kind == COPY:
+            return cost.transfer_seconds(self.spec, work.bytes, pinned=work.pinned)
+        if kind == PEER:
+            return self.link.latency_seconds + work.bytes / self.link.bandwidth_bytes_per_second
+        if kind == COLLECTIVE:
+            seconds = cost.collective_seconds(self.link, work.call, work.bytes, work.ranks)
+            return max(seconds, self.spec.minimum_kernel_seconds)
+        assert kind == FIXED, kind
+        return work.seconds
+
+    def launch_seconds(self, work: Work) -> float:
+        """Host seconds to hand it to the device."""
+        seconds = self.spec.launch_seconds * work.launches
+        if work.call and work.kind != COLLECTIVE:
+            seconds += self.spec.host.call_seconds.get(work.call, 0.0)
+        return seconds
+
+    def precision(self, work: Work) -> str:
+        """The precision that it is computed in."""
+        return "tf32" if work.tf32 and self._has_tf32 else work.dtype
+
+    def engine(self, work: Work) -> str:
+        """The part of the device that it needs for itself, of ENGINES, or none."""
+        return work.engine or (COMPUTE if self._fills(work) else "")
+
+    def _fills(self, work: Work) -> bool:
+        """Whether a kernel's blocks take at least half of the multiprocessors, so that no equal one fits beside it."""
+        if work.product is not None:
+            tiles = work.product.batch * work.product.m * work.product.n / _TILE_ELEMENTS
+            return 2 * tiles >= self.spec.multiprocessors
+        resident = 1024 if self.spec.compute_capability == (7, 5) else 2048
+        return 2 * work.elements / _ELEMENTS_PER_THREAD >= self.spec.multiprocessors * resident
+
+    def _product(self, product: Product, work: Work) -> float:
+        tf32 = work.tf32 and self._has_tf32
+        key = product, work.dtype, work.bytes, work.planar, tf32
+        seconds = self._products.get(key)
+        if seconds is None:
+            seconds = product_seconds(self.spec, product, work.dtype, work.bytes, tf32=tf32, planar=work.planar)
+            self._products[key] = seconds
+        return seconds
+
+
+def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool, planar: int = 0) -> float:
+    """Device seconds of a product whose kernel moves `moved` bytes, and `planar` bytes to change operands' layout."""
+    m, n, k = product.m, product.n, product.k
+    if product.kernel in cost.FUSED_ATTENTION:
+        efficiency = cost.attention_efficiency(
+            spec, product.kernel, m, k, backward=product.backward, causal=product.causal
+        )
+        share = 1.0
+    elif product.kernel == DEPTHWISE:
+        efficiency, share = cost.DEPTHWISE_RATIO, 1.0
+        dtype, tf32 = "float32", False
+    else:
+        efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
+        share = cost.product_traffic_share(m, n, k)
+        tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
+        if product.kernel == WINOGRAD and not tensor_cores:
+            efficiency *= cost.WINOGRAD_GAIN
+        if not tensor_cores:
+            planar = 0
+    seconds = cost.kernel_seconds(
+        spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency, traffic_share=share
+    )
+    if planar:
+        width = cost.BYTES_PER_ELEMENT.get(dtype, 4)
+        seconds += cost.traffic_seconds(spec, planar, cost.TRANSPOSITION_SHARE.get(width, 1.0))
+    return max(seconds, product.steps * spec.minimum_kernel_seconds)

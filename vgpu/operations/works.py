@@ -1,0 +1,96 @@
+"""What an operation asks of the device: its product or its traffic, its precision, its launches, as one `Work`.
+
+From shapes, dtypes and layouts alone, so that it is the same for every card. Not here: which product an operation is
+(`vgpu.operations.products`), what passes through memory (`vgpu.operations.traffic`), seconds (`vgpu.device.pricing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from vgpu import cost
+from vgpu.device.work import PRODUCT, Work
+from vgpu.operations import convolutions, precision, traffic
+from vgpu.operations.operation import Operation
+
+DTYPE_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in cost.BYTES_PER_ELEMENT}
+_FLOATING = {
+    dtype: DTYPE_NAMES.get(dtype, "float32")
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point
+}
+# How many tensors one launch of a foreach kernel takes, by the number of tensor lists (MultiTensorApply.cuh).
+_TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
+# A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
+_TUNED_RATIO = 0.9
+
+
+def of_operation(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    *,
+    with_elements: bool,
+) -> Work:
+    """The kernel of an operation on tensors of a GPU.
+
+    `with_elements` asks for what decides whether it leaves room beside itself.
+    """
+    # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
+    shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
+    elements = max([tensor.numel() for tensor in outputs or inputs], default=0) if with_elements else 0
+    if operation.product is not None:
+        return _product(operation, args, inputs, outputs, shapes, elements)
+    if operation.own_traffic:
+        moved, share = traffic.of_kernel(operation, args, inputs, outputs)
+    elif operation.elementwise:
+        moved, share = traffic.of_pointwise(operation, inputs, outputs)
+    else:
+        moved, share = traffic.bytes_of(operation, inputs, outputs), 1.0
+    launches = _launches_of(args) if operation.is_foreach else 1
+    dtype = dtype_name(inputs or outputs)
+    return Work(operation.name, moved, dtype, shapes, share, launches, operation.call, elements)
+
+
+def _product(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    shapes: tuple[tuple[int, ...], ...],
+    elements: int,
+) -> Work:
+    base, out = operation.base, outputs[0] if outputs else None
+    assert operation.product is not None
+    moved, planar, ratio = traffic.bytes_of(operation, inputs, outputs), 0, 1.0
+    if operation.is_convolution:
+        moved = convolutions.operand_bytes(base, args, moved)
+        planar = convolutions.layout_bytes(base, args, out)
+        if torch.backends.cudnn.benchmark:
+            ratio = _TUNED_RATIO
+    return Work(
+        operation.name, moved, dtype_name(inputs or outputs), shapes, call=operation.call, elements=elements,
+        kind=PRODUCT, product=operation.product(args, out), tf32=precision.may_use_tf32(operation, inputs[0].dtype),
+        planar=planar, ratio=ratio,
+    )  # fmt: skip
+
+
+def dtype_name(tensors: Sequence[torch.Tensor]) -> str:
+    """The precision that decides an operation's rate: that of the first floating-point tensor."""
+    for tensor in tensors:
+        name = _FLOATING.get(tensor.dtype)
+        if name is not None:
+            return name
+    return DTYPE_NAMES.get(tensors[0].dtype, "float32") if tensors else "float32"
+
+
+def _launches_of(args: Sequence[Any]) -> int:
+    """Kernels that one foreach or fused operation launches."""
+    lists = [item for item in args if isinstance(item, (list, tuple)) and item and isinstance(item[0], torch.Tensor)]
+    if not lists:
+        return 1
+    return -(-len(lists[0]) // _TENSORS_PER_LAUNCH[min(len(lists), 5)])
