@@ -202,15 +202,21 @@ class VirtualGPU:
         if not self.started:
             self.machine.require_usable()
             self.started = True
-            self.clock.spend(self.spec.context_seconds, "start", "CUDA context")
+            self.clock.spend(self.spec.context_seconds, "start", "CUDA context", "context")
 
     def synchronize(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for the whole device."""
         self.start()
         name = "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize"
         begin = self.clock.now
-        self.clock.wait_until(self.queue.ready_at(stream), name)
-        self.clock.spend(self.spec.synchronize_seconds, "wait", name)
+        tape = self.machine.tape
+        if tape is None:
+            self.clock.wait_until(self.queue.ready_at(stream), name)
+        else:
+            tape.waited_for_device(self.index, stream)
+            with tape.paused():
+                self.clock.wait_until(self.queue.ready_at(stream), name)
+        self.clock.spend(self.spec.synchronize_seconds, "wait", name, "synchronize")
         if self.recorder is not None:
             self.recorder.host(name, begin)
 
@@ -236,7 +242,8 @@ class VirtualGPU:
         # Loading the library is the expensive part, and done once per process.
         first = library not in self.machine.loaded_libraries
         self.machine.loaded_libraries.add(library)
-        self.clock.spend(whole if first else whole / 10, "start", f"{_LIBRARIES[library]} handle")
+        seconds, key = (whole, library) if first else (whole / 10, f"{library} again")
+        self.clock.spend(seconds, "start", f"{_LIBRARIES[library]} handle", key)
 
     def charge(
         self,
@@ -290,7 +297,7 @@ class VirtualGPU:
 
     def charge_metadata(self, operation: Operation) -> None:
         """An operation that only changes a tensor's description: host time, no kernel."""
-        begin = self.clock.spend(self.spec.metadata_seconds, "metadata", operation.name)
+        begin = self.clock.spend(self.spec.metadata_seconds, "metadata", operation.name, "metadata")
         if self.recorder is not None:
             self.recorder.host(operation.name, begin)
 

@@ -5,10 +5,12 @@ Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between pro
 
 from __future__ import annotations
 
+from vgpu.device.moments import start_of
 from vgpu.device.work import PEER, Work
 from vgpu.gpu import VirtualGPU
 from vgpu.memory.categories import Ledger
 from vgpu.memory.residency import InnerRegistry, Registry
+from vgpu.recording.tape import Tape
 from vgpu.spec import Interconnect, Spec
 from vgpu.timing.clock import HostClock
 
@@ -36,6 +38,7 @@ class Machine:
         self.registry: Registry = Registry() if outer is None else InnerRegistry(outer.registry)
         self.ledger = Ledger(self)
         self.interconnect = interconnect
+        self.tape: Tape | None = None
         self.host_slowdowns: list[tuple[int, float]] = []
         # Libraries that some GPU has used: loading one is done once per process.
         self.loaded_libraries: set[str] = set()
@@ -48,6 +51,12 @@ class Machine:
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
         self.keeps_host_values = False
         self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))
+
+    def record(self) -> Tape:
+        """Write down what happens from now on; before the program uses a GPU."""
+        self.tape = Tape(self)
+        self.tape.start()
+        return self.tape
 
     def host_operation(self) -> None:
         """One more operation on the host: a host hiccup may hit it."""
@@ -83,5 +92,5 @@ class Machine:
         source.queue.hold_until(source.stream, target.queue.ready_at(target.stream))
         work = Work(_PEER_COPY, moved, kind=PEER)
         end = source.launch(work)
-        target.queue.hold_until(target.stream, end - source.queue.pricing.seconds(work))
+        target.queue.hold_until(target.stream, start_of(end, source.queue.pricing.seconds(work)))
         target.launch(work, host_seconds=0.0)

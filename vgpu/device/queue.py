@@ -88,7 +88,7 @@ class Observer(Protocol):
     def opened(self, gpu: int, stream: int) -> None:
         """A stream was made."""
 
-    def submitted(self, gpu: int, stream: int, work: Work, end: float) -> float:
+    def submitted(self, gpu: int, stream: int, work: Work, end: float, host_seconds: float) -> float:
         """An entry was queued; the answer is `end`, under a name by which the observer knows it again."""
 
     def held(self, gpu: int, stream: int, moment: float) -> None:
@@ -177,7 +177,7 @@ class DeviceQueue:
                 used.add(start, start + seconds)
             end = start + seconds
             if self.observer is not None:
-                end = self.observer.submitted(self._index, stream, work, end)
+                end = self.observer.submitted(self._index, stream, work, end, host_seconds)
             queue.ready = end
             pending.append(end)
             dtype = self.pricing.precision(work)

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import socket
 import zlib
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +54,8 @@ class Channel:
         self.rank = rank
         self.size = size
         self.sequence = 0
+        self.label = ""
+        """The group's name, the same on every rank."""
         self.used: VirtualGPU | None = None
         self._streams: dict[tuple[int, int], int] = {}
         self._under_way: list[tuple[Any, Any]] = []
@@ -78,7 +81,28 @@ class Channel:
 
     def equalise(self, machine: Machine) -> None:
         """All ranks go on at the time of the latest."""
-        machine.clock.wait_until(self.latest(machine.clock.now)[0], "process group", "communication")
+        now = machine.clock.now
+        start = self.noted(machine, self.latest(now)[0], now)
+        machine.clock.wait_until(start, "process group", "communication")
+
+    def noted(
+        self,
+        machine: Machine,
+        start: float,
+        ready: float,
+        *,
+        host_seconds: float = 0.0,
+        streams: Sequence[tuple[int, int]] = (),
+        after: float | None = None,
+        seconds: float = 0.0,
+    ) -> float:
+        """When what the ranks begin at `start` is over, `seconds` later; a recording learns how it came about."""
+        if machine.tape is None:
+            return start + seconds
+        return machine.tape.met(
+            f"{self.label}, {self.name}", lag=start - ready, end=start + seconds, host_seconds=host_seconds,
+            streams=streams, after=after, seconds=seconds,
+        )  # fmt: skip
 
     def call(self, what: str, start: Any) -> None:
         """Run one gloo operation to its end; errors are those of the backend that this one plays."""
@@ -172,6 +196,8 @@ class Channel:
         launched = gpu.clock.now + gpu.spec.launch_seconds
         ready = max(launched, queue.ready_at(gpu.stream), queue.ready_at(stream))
         start, seconds = self.latest(ready, seconds)
+        streams = [(gpu.index, gpu.stream), (gpu.index, stream)]
+        start = self.noted(machine, start, ready, host_seconds=gpu.spec.launch_seconds, streams=streams)
         queue.hold_until(stream, start)
         with on_stream(gpu, stream):
             end = gpu.launch(work, seconds)
@@ -190,14 +216,14 @@ class Channel:
         clock.advance(machine.spec.host.operation_seconds)
         if gpu is None:
             (start,) = self.latest(clock.now)
-            return Ending(clock, None, start + seconds, holds_host=True)
+            return Ending(clock, None, self.noted(machine, start, clock.now, seconds=seconds), holds_host=True)
         gpu.start()
         stream = self.stream(gpu)
         gpu.queue.hold_until(stream, gpu.queue.ready_at(gpu.stream))
         with on_stream(gpu, stream):
             here = gpu.launch(Work("Memcpy DtoH (Device -> Pinned)", moved, kind=COPY))
             (start,) = self.latest(here)
-            gpu.queue.hold_until(stream, start + seconds)
+            gpu.queue.hold_until(stream, self.noted(machine, start, here, after=here, seconds=seconds))
             end = gpu.launch(Work("Memcpy HtoD (Pinned -> Device)", moved, kind=COPY))
         return Ending(clock, gpu, end, holds_host=True)
 

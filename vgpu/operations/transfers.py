@@ -95,5 +95,5 @@ def _to_host(
         machine.registry.pin(result)
     source.transfer(tensor.nbytes, to_device=False, pinned=non_blocking, non_blocking=non_blocking)
     if not non_blocking:
-        machine.clock.advance(machine.spec.synchronize_seconds)
+        machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
     return result

@@ -12,6 +12,7 @@ process (`num_workers=0`), which costs as any other code.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,8 @@ class Loaded:
     seconds: float
     pin_seconds: float = 0.0
     ready_at: float = 0.0
+    place: tuple[int, int] = (0, 0)
+    """The batch's number, and its worker's."""
 
     def pin_memory(self) -> Loaded:
         """Called by the loader's own thread."""
@@ -119,6 +122,9 @@ def _workers(iterator: Any, clock: HostClock) -> _Workers:
             ready.append(clock.now + _STARTUP_SECONDS.get(method, 0.0))
         known = _Workers(ready)
         setattr(iterator, _STATE, known)
+        machine = attached_machine()
+        if machine is not None and machine.tape is not None:
+            machine.tape.workers(id(known), ready)
     return known
 
 
@@ -141,6 +147,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         ask(self)
         if self._send_idx > number:
             workers.asked_at[number] = clock.now
+            if machine.tape is not None:
+                machine.tape.asked(id(workers), number)
 
     def get_data(self: Any) -> Any:
         """The message that the program needs next; what comes before it waits here."""
@@ -148,7 +156,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         while self._rcvd_idx not in workers.arrived:
             mine = clock.mine()
             before = mine.now
-            with clock.hold():
+            with clock.hold(), machine.tape.paused() if machine.tape is not None else contextlib.nullcontext():
                 index, data = receive(self)
             mine.move(before)  # unpacking is part of `_MESSAGE_SECONDS`, whenever it really happens
             if not isinstance(index, int):
@@ -157,12 +165,17 @@ def install(patches: PatchSet, machine: Machine) -> None:
                 continue
             if isinstance(data, Loaded):
                 workers.arrive(index, self._task_info[index][0], data)
+                data.place = index, self._task_info[index][0]
             workers.arrived[index] = data
         return self._rcvd_idx, workers.arrived.pop(self._rcvd_idx)
 
     def process_data(self: Any, data: Any, *args: Any) -> Any:
         if isinstance(data, Loaded):
-            clock.wait_until(_workers(self, clock).pin(data), "DataLoader", "load")
+            workers = _workers(self, clock)
+            there = workers.pin(data)
+            if machine.tape is not None:
+                there = machine.tape.batch(id(workers), *data.place, data.seconds, data.pin_seconds, there)
+            clock.wait_until(there, "DataLoader", "load")
             clock.spend(_MESSAGE_SECONDS, "load", "DataLoader")
             data = data.data
         return process(self, data, *args)

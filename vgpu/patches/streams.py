@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vgpu.device.moments import no_earlier
 from vgpu.devices import cuda_error, place
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
 from vgpu.machine import Machine
@@ -69,7 +70,7 @@ class Event:
         gpu.start()
         number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
-        self._moment = max(gpu.queue.ready_at(number), now)
+        self._moment = no_earlier(gpu.queue.ready_at(number), now)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work on `stream` starts after this event."""
@@ -84,7 +85,7 @@ class Event:
         machine = _machine()
         if self._moment is not None:
             machine.clock.wait_until(self._moment, "cudaEventSynchronize")
-        machine.clock.advance(machine.spec.synchronize_seconds)
+        machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds of device time between this event and a later one; both must have been recorded and done."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from vgpu.timing.turns import ThreadClock, Turns, sleep_real
 
@@ -28,10 +28,33 @@ class HostSpan(NamedTuple):
     thread: str
 
 
+class Tape(Protocol):
+    """Somebody who writes down what the host's threads do (`vgpu.recording.tape`)."""
+
+    def spent(self, clock: ThreadClock, seconds: float, key: str = "") -> None:
+        """A thread worked; `key` names what of the card decides how long."""
+
+    def waited(self, clock: ThreadClock, moment: float) -> None:
+        """A thread waits for a moment, which may have passed."""
+
+    def slept(self, clock: ThreadClock, seconds: float) -> None:
+        """A thread slept, or its time limit passed."""
+
+    def spawned(self, clock: ThreadClock, new: ThreadClock) -> None:
+        """A thread starts another."""
+
+    def called(self, clock: ThreadClock, other: ThreadClock) -> None:
+        """A thread wakes another, if that waits."""
+
+    def woken(self, clock: ThreadClock) -> None:
+        """A thread that was called goes on."""
+
+
 class HostClock:
     """The clocks of all threads of the program."""
 
     def __init__(self) -> None:
+        self.tape: Tape | None = None
         self._local = threading.local()
         # Plain tuples until somebody looks: this is part of every operation.
         self._spans: list[tuple[str, str, float, float, str]] = []
@@ -56,9 +79,11 @@ class HostClock:
         """Virtual seconds since attach, on the calling thread."""
         return self.mine().now
 
-    def advance(self, seconds: float) -> float:
-        """The calling thread works for `seconds`; returns its new time."""
+    def advance(self, seconds: float, key: str = "") -> float:
+        """The calling thread works for `seconds`, which what a tape calls `key` decides; returns its new time."""
         clock = self.mine()
+        if self.tape is not None:
+            self.tape.spent(clock, seconds, key)
         clock.move(clock.now + seconds)
         if clock.now > clock.limit:
             self.turns.give_way(clock)
@@ -79,9 +104,11 @@ class HostClock:
         """
         return self.read(seconds) - self.mine().idle
 
-    def spend(self, seconds: float, kind: str, name: str) -> float:
-        """The calling thread works for `seconds`, which its history keeps; returns when it began."""
+    def spend(self, seconds: float, kind: str, name: str, key: str = "") -> float:
+        """The same, which its history keeps; returns when it began."""
         clock = self.mine()
+        if self.tape is not None:
+            self.tape.spent(clock, seconds, key)
         begin = clock.now
         end = begin + seconds
         clock.move(end)
@@ -94,7 +121,7 @@ class HostClock:
         """A thread's launch returns, or does so only when the device's queue has room for it."""
         clock.move(returns_at)
         if free_at > returns_at:
-            self.jump(free_at, "launch queue is full")
+            self._jump(clock, free_at, "launch queue is full", "wait")
         if clock.now > clock.limit:
             self.turns.give_way(clock)
 
@@ -112,10 +139,15 @@ class HostClock:
     def jump(self, moment: float, name: str = "wait", kind: str = "wait") -> ThreadClock:
         """The same for a caller that holds a lock: other threads get their turn at its next step."""
         clock = self.mine()
+        if self.tape is not None:
+            self.tape.waited(clock, moment)
+        self._jump(clock, moment, name, kind)
+        return clock
+
+    def _jump(self, clock: ThreadClock, moment: float, name: str, kind: str) -> None:
         if moment > clock.now:
             self._spans.append((kind, name, clock.now, moment, clock.thread))
             clock.move(moment)
-        return clock
 
     @property
     def spans(self) -> list[HostSpan]:
@@ -129,6 +161,8 @@ class HostClock:
             self.turns.join_in(clock)
         else:
             self.turns.outsiders += 1
+        if self.tape is not None:
+            self.tape.spawned(self.mine(), clock)
         return clock
 
     def adopt(self, clock: ThreadClock) -> None:
@@ -155,6 +189,8 @@ class HostClock:
         begin = clock.now
         if clock.takes_part:
             self.turns.sleep(clock, begin + max(seconds, 0.0))
+            if self.tape is not None:
+                self.tape.slept(clock, clock.now - begin)
             self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
             clock.idle += clock.now - begin
         else:
@@ -166,6 +202,10 @@ class HostClock:
         self.turns.come_back(clock)
         begin = clock.now
         called = self.turns.block(clock, seconds)
+        if self.tape is not None and called:
+            self.tape.woken(clock)
+        elif self.tape is not None:
+            self.tape.slept(clock, clock.now - begin)
         if clock.now > begin:
             self._spans.append(("wait", "wait", begin, clock.now, clock.thread))
             clock.idle += clock.now - begin
@@ -174,6 +214,8 @@ class HostClock:
     def call(self, clock: ThreadClock) -> None:
         """Wake a blocked thread, at the caller's time."""
         mine = self.mine()
+        if self.tape is not None:
+            self.tape.called(mine, clock)
         self.turns.call(clock, mine.now if mine.takes_part else None)
 
     def hold(self) -> contextlib.AbstractContextManager[None]:

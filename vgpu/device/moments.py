@@ -1,0 +1,34 @@
+"""Points in time that a recording knows again: the end of an entry, or its start. To everybody else they are numbers.
+
+Not here: who makes them (`vgpu.recording.tape`).
+"""
+
+from __future__ import annotations
+
+
+class Moment(float):
+    """Seconds since attach at which the entry number `event` ends, or starts (`at_start`)."""
+
+    __slots__ = ("at_start", "event")
+
+    def __new__(cls, seconds: float, event: int, *, at_start: bool = False) -> Moment:
+        self = super().__new__(cls, seconds)
+        self.event = event
+        self.at_start = at_start
+        return self
+
+    event: int
+    at_start: bool
+
+
+def start_of(end: float, seconds: float) -> float:
+    """The start of an entry that takes `seconds`, from its end."""
+    begin = end - seconds
+    return Moment(begin, end.event, at_start=True) if isinstance(end, Moment) else begin
+
+
+def no_earlier(moment: float, now: float) -> float:
+    """The later one of both; still the same entry's where that is over by now."""
+    if moment >= now or not isinstance(moment, Moment):
+        return max(moment, now)
+    return Moment(now, moment.event, at_start=moment.at_start)

@@ -1,0 +1,161 @@
+"""Writes down what happens on a machine, as entries that can be run again.
+
+Not here: the entries (`vgpu.recording.entries`), and the file (`vgpu.recording.file`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from vgpu.device.moments import Moment
+from vgpu.device.work import Work
+from vgpu.recording import entries
+from vgpu.recording.entries import Entry
+
+if TYPE_CHECKING:
+    from vgpu.machine import Machine
+    from vgpu.timing.turns import ThreadClock
+
+
+class Tape:
+    """What a machine's host and devices do, from `start` on. It observes; nothing takes longer by it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.entries: list[Entry] = []
+        self.works: dict[Work, int] = {}
+        self.threads: dict[int, int] = {}
+        self._kept: list[ThreadClock] = []
+        self._events = 0
+        self._paused = 0
+
+    def start(self) -> None:
+        """Observe from now on; before the program uses a GPU."""
+        self.machine.clock.tape = self
+        for gpu in self.machine.gpus:
+            gpu.queue.observer = self
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens in the block is written down by whoever opened it."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    # ---- the device's queues -----------------------------------------------------------------------------------------
+
+    def opened(self, gpu: int, stream: int) -> None:
+        """A stream was made."""
+        self._add(entries.STREAM, self._me(), gpu, stream)
+
+    def submitted(self, gpu: int, stream: int, work: Work, end: float, host_seconds: float) -> float:
+        """Work was queued; its end is an event."""
+        number = self.works.setdefault(work, len(self.works))
+        event = self._event()
+        self._add(entries.LAUNCH, self._me(), gpu, stream, number, event, host_seconds > 0)
+        return Moment(end, event)
+
+    def held(self, gpu: int, stream: int, moment: float) -> None:
+        """What comes next on a stream waits for a moment."""
+        if isinstance(moment, Moment):
+            self._add(entries.HOLD, gpu, stream, moment.event, moment.at_start)
+        elif (left := moment - self.machine.clock.now) > 0:
+            self._add(entries.HOLD_FOR, self._me(), gpu, stream, left)
+
+    # ---- the host's clock --------------------------------------------------------------------------------------------
+
+    def spent(self, clock: ThreadClock, seconds: float, key: str = "") -> None:
+        """A thread worked."""
+        if seconds:
+            self._add(entries.SPEND, self._number(clock), key, seconds)
+
+    def waited(self, clock: ThreadClock, moment: float) -> None:
+        """A thread waits for a moment, which may have passed."""
+        if isinstance(moment, Moment):
+            self._add(entries.WAIT, self._number(clock), moment.event, moment.at_start)
+        elif moment > clock.now:
+            self._add(entries.SLEEP, self._number(clock), moment - clock.now)
+
+    def waited_for_device(self, gpu: int, stream: int | None) -> None:
+        """The calling thread waits for a stream, or for a whole GPU."""
+        self._add(entries.IDLE, self._me(), gpu, stream)
+
+    def slept(self, clock: ThreadClock, seconds: float) -> None:
+        """A thread slept, or its time limit passed."""
+        if seconds:
+            self._add(entries.SLEEP, self._number(clock), seconds)
+
+    def spawned(self, clock: ThreadClock, new: ThreadClock) -> None:
+        """A thread starts another."""
+        self._add(entries.SPAWN, self._number(clock), self._number(new))
+
+    def called(self, clock: ThreadClock, other: ThreadClock) -> None:
+        """A thread wakes another, if that waits."""
+        self._add(entries.CALL, self._number(clock), self._number(other))
+
+    def woken(self, clock: ThreadClock) -> None:
+        """A thread that was called goes on."""
+        self._add(entries.WOKEN, self._number(clock))
+
+    # ---- ranks and loaders -------------------------------------------------------------------------------------------
+
+    def met(
+        self,
+        group: str,
+        *,
+        lag: float,
+        end: float,
+        host_seconds: float = 0.0,
+        streams: Sequence[tuple[int, int]] = (),
+        after: float | None = None,
+        seconds: float = 0.0,
+    ) -> float:
+        """The ranks of `group` met, `lag` seconds after this one was ready; what they did took `seconds`, until `end`.
+
+        It was ready when its host was, `host_seconds` from now, what is queued on `streams`, and the entry that ends at
+        `after`.
+        """
+        event = self._event()
+        before = after.event if isinstance(after, Moment) else None
+        places = [list(place) for place in streams]
+        self._add(entries.MEET, self._me(), group, host_seconds, places, before, max(lag, 0.0), seconds, event)
+        return Moment(end, event)
+
+    def workers(self, loader: int, begin: Sequence[float]) -> None:
+        """A loader's workers begin at these moments."""
+        now = self.machine.clock.now
+        self._add(entries.WORKERS, self._me(), loader, [max(moment - now, 0.0) for moment in begin])
+
+    def asked(self, loader: int, batch: int) -> None:
+        """A batch is asked of a loader's workers."""
+        self._add(entries.ASK, self._me(), loader, batch)
+
+    def batch(self, loader: int, batch: int, worker: int, seconds: float, pinning: float, moment: float) -> float:
+        """A batch is needed that a worker made in `seconds`; it is there at `moment`."""
+        event = self._event()
+        self._add(entries.BATCH, self._me(), loader, batch, worker, seconds, pinning, event)
+        return Moment(moment, event)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _add(self, *entry: object) -> None:
+        if not self._paused:
+            self.entries.append(list(entry))
+
+    def _event(self) -> int:
+        self._events += 1
+        return self._events - 1
+
+    def _me(self) -> int:
+        return self._number(self.machine.clock.mine())
+
+    def _number(self, clock: ThreadClock) -> int:
+        number = self.threads.get(id(clock))
+        if number is None:
+            number = self.threads[id(clock)] = len(self.threads)
+            self._kept.append(clock)  # its id stays its own
+        return number
