@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _USAGE = """python -m vgpu [options] script.py [arguments ...]
        python -m vgpu [options] -m module [arguments ...]
        python -m vgpu [options] torchrun [torchrun's options] script.py [arguments ...]
+       python -m vgpu record -o run.vgpu [options] script.py [arguments ...]
+       python -m vgpu price run.vgpu [--help]
        python -m vgpu list [--sources]
        python -m vgpu calibrate [--help]"""
 _EXAMPLES = """examples:
@@ -33,8 +35,12 @@ _EXAMPLES = """examples:
   python -m vgpu --summary --picture run.png train.py  where time and memory went
   python -m vgpu --gpus 4 torchrun --nproc-per-node 4 ddp.py
 
+  python -m vgpu record -o run.vgpu --shapes-only big.py && python -m vgpu price run.vgpu --gpu T4,A100-80GB,H100
+
 Values are computed on the CPU; time and memory are those of a modelled GPU: the same on every run,
 and not measured."""
+# Of a program and its arguments, a recording keeps so many letters.
+_LONGEST_PROGRAM = 60
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     outputs.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev (.json, .json.gz)"
     )
+    outputs.add_argument(
+        "--record", "-o", type=Path, metavar="FILE", help="write a recording, to be priced on other cards (.vgpu)"
+    )
     outputs.add_argument("--full-traceback", action="store_true", help="show vgpu's own frames in errors, too")
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as with python -m")
     parser.add_argument("program", help=argparse.SUPPRESS)
@@ -66,14 +75,23 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 2 for bad options, else the program's."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["record"]:
+        words = words[1:]
+        if not {"-o", "--record"} & {word.partition("=")[0] for word in words}:
+            return _fail("record: say where to write the recording: record -o run.vgpu script.py")
+    options = parser.parse_args(words)
     if not options.module and options.program == "list":
         return _list(options.arguments)
     if not options.module and options.program == "calibrate":
         from vgpu.calibrate.__main__ import main as calibrate
 
         return calibrate(options.arguments)
-    outputs = Outputs(options.summary, options.picture, options.trace)
+    if not options.module and options.program == "price":
+        from vgpu.comparison.command import main as price
+
+        return price(options.arguments)
+    outputs = Outputs(options.summary, options.picture, options.trace, options.record, _program(options))
     try:
         spec = _spec(options.gpu)
         if options.interconnect is not None:
@@ -109,6 +127,8 @@ def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
 
     children.leave_behind(outputs)
     with _attach(options, spec) as gpu:
+        if outputs.recording is not None:
+            gpu.machine.record()
         try:
             return run(options.program, options.arguments, module=options.module, full_traceback=options.full_traceback)
         finally:
@@ -119,12 +139,18 @@ def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
 def _launch(options: argparse.Namespace, spec: Spec) -> int:
     """torchrun: each of its workers is a `python -m vgpu` with the same options."""
     passed = ["--gpu", options.gpu]
-    for name in ("gpus", "interconnect", "picture", "trace"):
+    for name in ("gpus", "interconnect", "picture", "trace", "record"):
         value = getattr(options, name)
         passed += [f"--{name}", str(value)] if value is not None else []
     for name in ("shapes_only", "force", "summary", "full_traceback"):
         passed += [f"--{name.replace('_', '-')}"] if getattr(options, name) else []
     return launch.run_launcher(options.arguments, passed, lambda: _attach(options, spec))
+
+
+def _program(options: argparse.Namespace) -> str:
+    words = [f"-m {options.program}" if options.module else Path(options.program).name, *options.arguments]
+    text = " ".join(words)
+    return text if len(text) <= _LONGEST_PROGRAM else f"{text[: _LONGEST_PROGRAM - 1]}…"
 
 
 def _fail(text: str) -> int:

@@ -94,7 +94,7 @@ def describe(machine: Machine) -> dict[str, Any]:
         "gpus": len(machine.gpus),
         "interconnect": _plain(machine.interconnect),
         "values": machine.values,
-        "outputs": None if outputs is None else (outputs.summary, _text(outputs.picture), _text(outputs.trace)),
+        "outputs": None if outputs is None else outputs.described(),
     }
 
 
@@ -122,10 +122,6 @@ def _plain(value: Any) -> Any:
 
 def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: MappingProxyType(value) if isinstance(value, dict) else value for key, value in table.items()}
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _finish(machine: Machine) -> None:

@@ -59,8 +59,10 @@ def enter(description: Mapping[str, Any]) -> None:
     from vgpu.outputs import Outputs
 
     if description["outputs"] is not None:
-        summary, picture, trace = description["outputs"]
-        children.leave_behind(Outputs(summary, picture and Path(picture), trace and Path(trace)))
+        outputs = Outputs.rebuilt(description["outputs"])
+        children.leave_behind(outputs)
     context = attach(**children.rebuild(description))
-    context.__enter__()
+    gpu = context.__enter__()
+    if description["outputs"] is not None and outputs.recording is not None:
+        gpu.machine.record()
     children.leave_open(context)

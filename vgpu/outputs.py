@@ -1,7 +1,7 @@
-"""What a run under `python -m vgpu` leaves behind: one line, and if asked for a summary, a picture and a trace.
+"""What a run under `python -m vgpu` leaves behind: one line, and if asked for, a summary and files.
 
 Not here: running the program (`vgpu.run`), and how each of them is made (`vgpu.instruments.report`,
-`vgpu.instruments.picture`, `vgpu.instruments.trace`).
+`vgpu.instruments.picture`, `vgpu.instruments.trace`, `vgpu.recording.file`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vgpu.instruments import history, picture, trace
+from vgpu.recording import file
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU
@@ -30,20 +32,26 @@ class Outputs:
     summary: bool = False
     picture: Path | None = None
     trace: Path | None = None
+    recording: Path | None = None
+    program: str = ""
+    """What a recording says it is of."""
 
     def check(self) -> None:
         """Raise OutputError now rather than after hours of work."""
         try:
             if self.picture is not None:
                 picture.check_path(self.picture)
-                _require_writable(self.picture)
+                require_writable(self.picture)
                 if importlib.util.find_spec("matplotlib") is None:
                     raise OutputError(
                         "--picture needs matplotlib, which is not installed: pip install matplotlib, or use --trace"
                     )
             if self.trace is not None:
                 trace.check_path(self.trace)
-                _require_writable(self.trace)
+                require_writable(self.trace)
+            if self.recording is not None:
+                file.check_path(self.recording)
+                require_writable(self.recording)
         except ValueError as error:
             raise OutputError(str(error)) from None
 
@@ -53,7 +61,20 @@ class Outputs:
             self,
             picture=None if self.picture is None else rank_path(self.picture, rank),
             trace=None if self.trace is None else rank_path(self.trace, rank),
+            recording=None if self.recording is None else rank_path(self.recording, rank),
         )
+
+    def described(self) -> tuple[Any, ...]:
+        """As plain values, from which `rebuilt` makes the same."""
+        files = (self.picture, self.trace, self.recording)
+        return (self.summary, *(None if path is None else str(path) for path in files), self.program)
+
+    @classmethod
+    def rebuilt(cls, description: Sequence[Any]) -> Outputs:
+        """What `described` told."""
+        summary, *files, program = description
+        drawn, traced, recorded = (None if path is None else Path(path) for path in files)
+        return cls(summary, drawn, traced, recorded, program)
 
     def write(self, gpu: VirtualGPU) -> None:
         """Summary and last line to stderr, and the files; what fails is said, and the rest still made."""
@@ -61,7 +82,8 @@ class Outputs:
         if self.summary:
             for each in gpus:
                 print(f"{each.summary()}\n", file=sys.stderr)
-        for path, save in ((self.picture, gpu.save_picture), (self.trace, gpu.save_trace)):
+        files = ((self.picture, gpu.save_picture), (self.trace, gpu.save_trace), (self.recording, self._record_of(gpu)))
+        for path, save in files:
             if path is None:
                 continue
             if not any(each.started for each in gpus):
@@ -75,6 +97,9 @@ class Outputs:
         # In one piece: torchrun's ranks share the stream, and print() writes the end of the line by itself under -u.
         sys.stderr.write(f"{last_line(gpu)}\n")
         sys.stderr.flush()
+
+    def _record_of(self, gpu: VirtualGPU) -> Callable[[Path], Path]:
+        return lambda path: file.save(file.of_machine(gpu.machine, self.program), path)
 
 
 def rank_path(path: Path, rank: int) -> Path:
@@ -100,7 +125,8 @@ def last_line(gpu: VirtualGPU) -> str:
     )
 
 
-def _require_writable(path: Path) -> None:
+def require_writable(path: Path) -> None:
+    """Raise OutputError, with what to do, for a file that could not be written."""
     folder = path.parent
     if path.is_dir():
         raise OutputError(f"{path} is a folder: name a file in it")

@@ -100,7 +100,7 @@ class Channel:
         if machine.tape is None:
             return start + seconds
         return machine.tape.met(
-            f"{self.label}, {self.name}", lag=start - ready, end=start + seconds, host_seconds=host_seconds,
+            f"{self.label}, {self.name}", self.size, lag=start - ready, end=start + seconds, host_seconds=host_seconds,
             streams=streams, after=after, seconds=seconds,
         )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Record a run once, price it for any card: what the host did and asked of its devices, and the same on other devices.
+"""Record a run once, run it again on any card: what the host did and asked of its devices, without the program.
 
-`tape` writes it down while a program runs, `file` keeps it, `replay` runs it again without the program, `prices` makes
-tables and `picture` draws timelines above each other. All but the tape do without torch.
+`tape` writes it down while a program runs, `file` keeps it, `replay` runs it again. All but the tape do without torch.
+Not here: what is then told of it (`vgpu.comparison`).
 """

@@ -1,7 +1,8 @@
 """The entries of a recording, in the order in which things happened. Plain lists: they become JSON as they are.
 
-Threads, works and events are numbers; an event is something with an end that others may wait for: a launch, a meeting of
-ranks, a batch of a data loader. Not here: who writes (`vgpu.recording.tape`), and who reads (`vgpu.recording.replay`).
+Threads, works and events are numbers; an event is something with an end that others may wait for: a launch, a meeting
+of ranks, a batch of a data loader. Not here: who writes (`vgpu.recording.tape`), who reads
+(`vgpu.recording.replay`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ CALL = "call"
 WOKEN = "woken"
 """[thread]: a thread that waited goes on where it was called."""
 MEET = "meet"
-"""[thread, group, host seconds, streams as [gpu, stream], event or None, lag, seconds after, event]: ranks wait for the
-latest of them, which came `lag` seconds after this one. What they do then takes so many seconds, and is the event."""
+"""[thread, group, its ranks, host seconds, streams as [gpu, stream], event or None, lag, seconds after, event]: ranks
+wait for the latest of them, which came `lag` seconds after this one. What they do then takes so many seconds, and is
+the event."""
 ASK = "ask"
 """[thread, loader, batch]: a batch is asked of a loader's workers."""
 BATCH = "batch"

@@ -7,7 +7,6 @@ asked, which algorithm an autotuner chose. Not here: tables and pictures of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vgpu.device.pricing import Pricing
@@ -16,19 +15,11 @@ from vgpu.device.work import Work
 from vgpu.recording import entries
 from vgpu.recording.file import Recording
 from vgpu.spec import Interconnect, Spec
+from vgpu.timing.clock import HostSpan
 
-Meeting = tuple[str, float]
-"""A group of ranks, and when one of them is ready."""
-
-
-@dataclass(frozen=True)
-class HostSpan:
-    """A thread's time: "launch", "work", "start-up" or "wait"."""
-
-    thread: int
-    kind: str
-    start: float
-    end: float
+_HOST_KINDS = {"metadata": "metadata", "synchronize": "wait"}
+Meeting = tuple[str, int, float]
+"""A group of so many ranks, and when one of them is ready."""
 
 
 class Replay:
@@ -54,6 +45,7 @@ class Replay:
         self._ends: dict[int, float] = {}
         self._starts: dict[int, float] = {}
         self._loaders: dict[int, _Workers] = {}
+        self._waited_for: dict[int, str] = {}
 
     @property
     def seconds(self) -> float:
@@ -62,9 +54,11 @@ class Replay:
 
     @property
     def busy_ratio(self) -> float:
-        """Share of the time after start-up in which the busiest device worked."""
-        whole = self.seconds - self.start_up_seconds
-        return max(queue.busy_seconds for queue in self.queues) / whole if whole > 0 else 0.0
+        """Share of the time since its first kernel in which the busiest device worked."""
+        queue = max(self.queues, key=lambda one: one.busy_seconds)
+        first = min((kernel.start for kernel in queue.timeline), default=0.0)
+        whole = self.seconds - first
+        return queue.busy_seconds / whole if whole > 0 else 0.0
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -84,14 +78,15 @@ class Replay:
             if kind != entries.MEET:
                 actions[kind](*rest)
                 continue
-            thread, group, host, streams, before, lag, seconds, event = rest
+            thread, group, ranks, host, streams, before, lag, seconds, event = rest
             ready = self._time(thread) + host
             ready = max([ready, *(self.queues[gpu].ready_at(stream) for gpu, stream in streams)])
             if before is not None:
                 ready = max(ready, self._ends[before])
-            start = yield group, ready
+            start = yield group, ranks, ready
             begin = ready + lag if start is None else max(start, ready)
             self._starts[event], self._ends[event] = begin, begin + seconds
+            self._waited_for[event] = "communication"
 
     # ---- the entries -------------------------------------------------------------------------------------------------
 
@@ -101,7 +96,7 @@ class Replay:
     def _go_on(self, thread: int, moment: float, kind: str) -> None:
         now = self._time(thread)
         if moment > now:
-            self.spans.append(HostSpan(thread, kind, now, moment))
+            self.spans.append(HostSpan(kind, "", now, moment, str(thread)))
             self._now[thread] = moment
 
     def _launch(self, thread: int, gpu: int, stream: int, work: int, event: int, hosted: bool) -> None:
@@ -127,16 +122,16 @@ class Replay:
         seconds = entries.KEYS[key](self.spec) if key else seconds
         starting = key in entries.START_UP
         self.start_up_seconds += seconds if starting else 0.0
-        self._go_on(thread, self._time(thread) + seconds, "start-up" if starting else "work")
+        self._go_on(thread, self._time(thread) + seconds, "start" if starting else _HOST_KINDS.get(key, "operation"))
 
     def _wait(self, thread: int, event: int, at_start: bool) -> None:
-        self._go_on(thread, self._moment(event, at_start), "wait")
+        self._go_on(thread, self._moment(event, at_start), self._waited_for.get(event, "wait"))
 
     def _idle(self, thread: int, gpu: int, stream: int | None) -> None:
         self._go_on(thread, self.queues[gpu].ready_at(stream), "wait")
 
     def _sleep(self, thread: int, seconds: float) -> None:
-        self._go_on(thread, self._time(thread) + seconds, "wait")
+        self._go_on(thread, self._time(thread) + seconds, "sleep")
 
     def _spawn(self, thread: int, new: int) -> None:
         self._now[new] = self._time(thread)
@@ -157,6 +152,7 @@ class Replay:
         self, thread: int, loader: int, batch: int, worker: int, seconds: float, pinning: float, event: int
     ) -> None:
         self._ends[event] = self._starts[event] = self._loaders[loader].batch(batch, worker, seconds, pinning)
+        self._waited_for[event] = "load"
 
     def _moment(self, event: int, at_start: bool) -> float:
         return (self._starts if at_start else self._ends)[event]
@@ -207,14 +203,13 @@ def replay(
 
 
 def _answered(waiting: dict[int, Meeting]) -> dict[int, float | None]:
-    """Who goes on: groups all of whose members have come. Who these are, the recordings do not say: everybody who waits
-    for a group, once nobody is under way."""
+    """Who goes on: groups all of whose ranks have come; where there are none, everybody, as late as recorded."""
     answers: dict[int, float | None] = {}
-    for group in {name for name, _ in waiting.values()}:
-        members = [index for index, (name, _) in waiting.items() if name == group]
-        start = max(waiting[index][1] for index in members)
-        answers.update(dict.fromkeys(members, start))
-    return answers
+    for group, ranks in {(name, size) for name, size, _ in waiting.values()}:
+        members = [index for index, (name, *_) in waiting.items() if name == group]
+        if len(members) == ranks:
+            answers.update(dict.fromkeys(members, max(waiting[index][2] for index in members)))
+    return answers or dict.fromkeys(waiting)
 
 
 def _adapted(work: Work, spec: Spec) -> Work:

@@ -106,6 +106,7 @@ class Tape:
     def met(
         self,
         group: str,
+        ranks: int,
         *,
         lag: float,
         end: float,
@@ -122,7 +123,7 @@ class Tape:
         event = self._event()
         before = after.event if isinstance(after, Moment) else None
         places = [list(place) for place in streams]
-        self._add(entries.MEET, self._me(), group, host_seconds, places, before, max(lag, 0.0), seconds, event)
+        self._add(entries.MEET, self._me(), group, ranks, host_seconds, places, before, max(lag, 0.0), seconds, event)
         return Moment(end, event)
 
     def workers(self, loader: int, begin: Sequence[float]) -> None:
