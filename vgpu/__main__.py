@@ -35,7 +35,8 @@ _EXAMPLES = """examples:
   python -m vgpu --summary --picture run.png train.py  where time and memory went
   python -m vgpu --gpus 4 torchrun --nproc-per-node 4 ddp.py
 
-  python -m vgpu record -o run.vgpu --shapes-only big.py && python -m vgpu price run.vgpu --gpu T4,A100-80GB,H100
+  python -m vgpu record -o run.vgpu --shapes-only big.py
+  python -m vgpu price run.vgpu --gpu T4,A100-80GB,H100    the same run on other cards
 
 Values are computed on the CPU; time and memory are those of a modelled GPU: the same on every run,
 and not measured."""

@@ -16,6 +16,7 @@ import torch.utils._device
 from vgpu import children, state
 from vgpu.errors import AttachError
 from vgpu.gpu import VirtualGPU
+from vgpu.instruments.views import Views
 from vgpu.machine import Machine
 from vgpu.memory import categories
 from vgpu.modes import Modes
@@ -42,7 +43,8 @@ from vgpu.patches import (
     threads,
 )
 from vgpu.spec import Interconnect, Spec, get_interconnect, get_spec
-from vgpu.state import THREAD, attached
+from vgpu.state import attached
+from vgpu.thread import THREAD
 
 
 def current() -> VirtualGPU | None:
@@ -112,7 +114,9 @@ def _machine(
 ) -> Machine:
     chosen = get_spec(spec)
     link = get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
-    return Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+    machine = Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+    machine.views = Views()
+    return machine
 
 
 class Prepared:
@@ -224,7 +228,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     cuda.install(patches, machine)
     streams.install(patches)
     memory.install(patches, machine)
-    categories.install(patches, machine)
+    categories.install(patches, machine.ledger)
     generators.install(patches, machine)
     data_parallel.install(patches, machine)
     legacy_types.install(patches, machine)

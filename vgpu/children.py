@@ -21,7 +21,7 @@ from vgpu.spec import HostSpec, Interconnect, Spec
 if TYPE_CHECKING:
     from vgpu.machine import Machine
     from vgpu.outputs import Outputs
-    from vgpu.patches.base import PatchSet
+    from vgpu.patching import PatchSet
 
 _KEY = "vgpu"
 _outputs: list[Outputs] = []

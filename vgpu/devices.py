@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vgpu.state import THREAD
+from vgpu.thread import THREAD
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

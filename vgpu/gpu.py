@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 
@@ -22,19 +22,20 @@ from vgpu import cost
 from vgpu.device.pricing import Pricing
 from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Slowdown
 from vgpu.device.work import COPY, TO_DEVICE, TO_HOST, Work
-from vgpu.instruments.report import summary_text
 from vgpu.memory import categories
+from vgpu.memory.categories import Ledger
 from vgpu.memory.device_memory import DeviceMemory, MemorySample
+from vgpu.memory.residency import Registry
 from vgpu.memory.workspaces import Workspaces
 from vgpu.operations import traffic, works
 from vgpu.operations.operation import Operation
 from vgpu.random import generator
-from vgpu.state import THREAD
+from vgpu.recording.file import Recording
+from vgpu.recording.tape import Tape
+from vgpu.spec import Interconnect, Spec
+from vgpu.thread import THREAD
+from vgpu.timing.clock import HostClock
 from vgpu.witness import READ_EVENT
-
-if TYPE_CHECKING:
-    from vgpu.instruments.recorder import Recorder
-    from vgpu.machine import Machine
 
 # What the queries that return at once cost on the host (cudaEventQuery, cudaStreamQuery): modelled.
 QUERY_SECONDS = 5e-7
@@ -48,13 +49,70 @@ _audit = sys.audit
 _LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
 
 
+class Host(Protocol):
+    """What the GPUs of a machine share (`vgpu.machine.Machine`)."""
+
+    spec: Spec
+    values: bool
+    clock: HostClock
+    registry: Registry[VirtualGPU]
+    ledger: Ledger
+    interconnect: Interconnect
+    host_slowdowns: list[tuple[int, float]]
+    loaded_libraries: set[str]
+    sync_debug_mode: int
+    keeps_host_values: bool
+    tape: Tape | None
+    gpus: tuple[VirtualGPU, ...]
+    rank: int | None
+    ranks: int
+    views: Views | None
+
+    def require_usable(self) -> None:
+        """Raise where CUDA cannot be used."""
+
+    def record(self) -> Tape:
+        """Write down what happens from now on."""
+
+    def recording(self, program: str) -> Recording:
+        """What was written down so far."""
+
+
+class Views(Protocol):
+    """How people look at what a GPU has done (`vgpu.instruments.views`)."""
+
+    def summary(self, gpu: VirtualGPU, count: int) -> str:
+        """Text for `VirtualGPU.summary`."""
+
+    def save_picture(self, gpu: VirtualGPU, path: Path, **window: Any) -> Path:
+        """A file for `VirtualGPU.save_picture`."""
+
+    def save_trace(self, gpu: VirtualGPU, path: Path, **window: Any) -> Path:
+        """A file for `VirtualGPU.save_trace`."""
+
+
+class Profile(Protocol):
+    """Somebody who is told of each kernel and each step of the host while it lasts (`vgpu.instruments.recorder`)."""
+
+    metadata: dict[str, Any]
+
+    def kernel(self, kernel: Kernel, end: float, index: int = 0) -> None:
+        """An operation has launched `kernel` on GPU `index`, and returned at `end`."""
+
+    def host(self, name: str, start: float, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
+        """Something has kept the host from `start` until now."""
+
+    def region(self, name: str, start: float) -> None:
+        """A block that the program named ends."""
+
+
 class VirtualGPU:
     """A simulated GPU. Times are virtual seconds since attach; everything here is simulated, nothing measured.
 
     `timeline` lists every kernel and transfer (`Kernel`), `memory_timeline` every change of memory.
     """
 
-    def __init__(self, machine: Machine, index: int) -> None:
+    def __init__(self, machine: Host, index: int) -> None:
         self.machine = machine
         self.index = index
         self.device = torch.device("cuda", index)
@@ -67,7 +125,7 @@ class VirtualGPU:
         self.memory = DeviceMemory(spec, self.clock, index, self.queue)
         self.workspaces = Workspaces(self)
         self.generator = generator.on(self.device)
-        self.recorder: Recorder | None = None
+        self.recorder: Profile | None = None
         self.started = False
         self._handles: set[tuple[str, bool]] = set()
 
@@ -127,7 +185,7 @@ class VirtualGPU:
     def summary(self, count: int = 10) -> str:
         """Where time and memory went, with the `count` costliest operations; plain text, marked as simulated."""
         _audit(READ_EVENT, "time and memory")
-        return summary_text(self, count)
+        return self._views().summary(self, count)
 
     def save_picture(
         self,
@@ -143,9 +201,7 @@ class VirtualGPU:
         of the CUDA context is left out. With several GPUs those that did something are shown, or the indices in `gpus`.
         Raises ValueError for another suffix or an empty window, Unsupported where matplotlib is not installed.
         """
-        from vgpu.instruments import picture
-
-        return picture.save(self, path, start=start, stop=stop, gpus=gpus)
+        return self._views().save_picture(self, Path(path), start=start, stop=stop, gpus=gpus)
 
     def save_trace(
         self,
@@ -156,9 +212,12 @@ class VirtualGPU:
         gpus: Sequence[int] | None = None,
     ) -> Path:
         """Write the same to a .json or .json.gz trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
-        from vgpu.instruments import trace
+        return self._views().save_trace(self, Path(path), start=start, stop=stop, gpus=gpus)
 
-        return trace.save(self, path, start=start, stop=stop, gpus=gpus)
+    def _views(self) -> Views:
+        views = self.machine.views
+        assert views is not None, "vgpu.attach gives each machine its views"
+        return views
 
     def inject_slowdown(
         self,

@@ -5,11 +5,14 @@ Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between pro
 
 from __future__ import annotations
 
+import torch
+
 from vgpu.device.moments import start_of
 from vgpu.device.work import PEER, Work
-from vgpu.gpu import VirtualGPU
+from vgpu.gpu import Views, VirtualGPU
 from vgpu.memory.categories import Ledger
 from vgpu.memory.residency import InnerRegistry, Registry
+from vgpu.recording.file import Recording
 from vgpu.recording.tape import Tape
 from vgpu.spec import Interconnect, Spec
 from vgpu.timing.clock import HostClock
@@ -35,10 +38,12 @@ class Machine:
         self.spec = spec
         self.values = values
         self.clock = HostClock()
-        self.registry: Registry = Registry() if outer is None else InnerRegistry(outer.registry)
-        self.ledger = Ledger(self)
+        self.registry: Registry[VirtualGPU] = Registry() if outer is None else InnerRegistry(outer.registry)
+        self.gpus: tuple[VirtualGPU, ...] = ()
+        self.ledger = Ledger(self.registry.block_of, lambda: [gpu.memory for gpu in self.gpus])
         self.interconnect = interconnect
         self.tape: Tape | None = None
+        self.views: Views | None = None
         self.host_slowdowns: list[tuple[int, float]] = []
         # Libraries that some GPU has used: loading one is done once per process.
         self.loaded_libraries: set[str] = set()
@@ -54,9 +59,23 @@ class Machine:
 
     def record(self) -> Tape:
         """Write down what happens from now on; before the program uses a GPU."""
-        self.tape = Tape(self)
+        self.tape = Tape(self.clock, [gpu.queue for gpu in self.gpus])
         self.tape.start()
         return self.tape
+
+    def recording(self, program: str) -> Recording:
+        """What was written down so far. Raises ValueError where `record` was not called."""
+        if self.tape is None:
+            raise ValueError("this machine was not recorded")
+        samples = [sample for gpu in self.gpus for sample in gpu.memory_timeline]
+        return Recording(
+            gpu=self.spec.name, interconnect=self.interconnect.name, gpus=len(self.gpus), rank=self.rank,
+            ranks=self.ranks, program=program, torch=torch.__version__,
+            seconds=max([self.clock.now, *(gpu.queue.ready_at() for gpu in self.gpus)]),
+            allocated_bytes=max((sample.allocated_bytes for sample in samples), default=0),
+            reserved_bytes=max((sample.reserved_bytes for sample in samples), default=0),
+            works=tuple(self.tape.works), entries=list(self.tape.entries),
+        )  # fmt: skip
 
     def host_operation(self) -> None:
         """One more operation on the host: a host hiccup may hit it."""

@@ -99,7 +99,7 @@ class Outputs:
         sys.stderr.flush()
 
     def _record_of(self, gpu: VirtualGPU) -> Callable[[Path], Path]:
-        return lambda path: file.save(file.of_machine(gpu.machine, self.program), path)
+        return lambda path: file.save(gpu.machine.recording(self.program), path)
 
 
 def rank_path(path: Path, rank: int) -> Path:

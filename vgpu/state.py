@@ -1,48 +1,18 @@
-"""What the two modes and the patches share: the machine that is attached, and what the calling thread is doing.
+"""Which machine is attached: what the two modes and the patches share.
 
-Not here: any behaviour.
+Not here: what the calling thread is doing (`vgpu.thread`), and any behaviour.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vgpu.thread import THREAD
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU
     from vgpu.machine import Machine
 
-# The value of `THREAD.target` for a factory call that asked for the host.
-HOST = -1
-
-
-class ThreadState(threading.local):
-    """Per thread: the current device, the current stream of each device, and the device that a factory call asked for.
-
-    `target` is the index of a GPU, or HOST, inside a Python-level factory call, else None. A new thread starts on
-    device 0 and the default streams (CUDA C++ Programming Guide, "Device Selection").
-    """
-
-    device: int = 0
-    target: int | None = None
-    generator: Any = None
-    """The GPU's generator that the operation which is being called was given (`vgpu.random.generator`)."""
-
-    def __init__(self) -> None:
-        self.streams: dict[int, int] = {}
-
-    def reset(self) -> tuple[int, int | None, dict[int, int]]:
-        """As in a new thread; returns what was there before, for `restore`."""
-        before = self.device, self.target, self.streams
-        self.device, self.target, self.streams = 0, None, {}
-        return before
-
-    def restore(self, before: tuple[int, int | None, dict[int, int]]) -> None:
-        """As it was before `reset`."""
-        self.device, self.target, self.streams = before
-
-
-THREAD = ThreadState()
 _machines: list[Machine] = []
 
 

@@ -183,7 +183,16 @@ def test_help_shows_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
         command_line.main(["--help"])
     assert leaving.value.code == 0
     shown = capsys.readouterr().out
-    for option in ("--gpu", "--gpus", "--interconnect", "--shapes-only", "--summary", "--picture", "--trace"):
+    for option in (
+        "--gpu",
+        "--gpus",
+        "--interconnect",
+        "--shapes-only",
+        "--summary",
+        "--picture",
+        "--trace",
+        "--record",
+    ):
         assert option in shown
     assert "torchrun" in shown
     assert max(map(len, shown.splitlines())) <= 100
@@ -197,9 +206,9 @@ def test_list_names_gpus_interconnects_and_sources(capsys: pytest.CaptureFixture
     assert "datasheet" in shown
 
 
-def test_list_needs_no_torch(tmp_path: Path) -> None:
+def test_list_and_price_need_no_torch(tmp_path: Path) -> None:
     begin = time.perf_counter()
-    code = "import sys; from vgpu.__main__ import main; main(['list']); assert 'torch' not in sys.modules"
+    code = "import sys, vgpu.comparison.command; from vgpu.__main__ import main; main(['list']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert time.perf_counter() - begin < 30

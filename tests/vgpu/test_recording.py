@@ -16,7 +16,7 @@ from torch import nn
 
 import vgpu
 from vgpu.comparison.command import main as price
-from vgpu.recording.file import Recording, RecordingError, load, of_machine, save
+from vgpu.recording.file import Recording, RecordingError, load, save
 from vgpu.recording.replay import replay
 
 CARDS = ("T4", "A100-80GB", "H100")
@@ -85,7 +85,7 @@ def _recorded(card: str, program: Callable[[], None], gpus: int = 1) -> tuple[Re
     with vgpu.attach(card, values=False, gpus=gpus) as gpu:
         gpu.machine.record()
         program()
-        recording = of_machine(gpu.machine, program.__name__)
+        recording = gpu.machine.recording(program.__name__)
         return recording, [[(one.start, one.seconds) for one in each.timeline] for each in gpu.machine.gpus]
 
 

@@ -18,7 +18,7 @@ from torch import nn
 import vgpu
 from tests.vgpu.conftest import rounded
 from vgpu.machine import Machine
-from vgpu.state import THREAD
+from vgpu.thread import THREAD
 
 MIB = 1 << 20
 LINK = vgpu.Interconnect(

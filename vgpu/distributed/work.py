@@ -19,7 +19,8 @@ import torch.distributed
 import torch.futures
 
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
-from vgpu.state import THREAD, attached
+from vgpu.state import attached
+from vgpu.thread import THREAD
 from vgpu.timing.clock import HostClock
 
 

@@ -18,8 +18,8 @@ set when a module, a backward pass or an optimizer step tells what it was. Not h
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.graph
@@ -27,11 +27,9 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
+from vgpu.memory.blocks import Block
 from vgpu.memory.device_memory import OTHER, DeviceMemory
-from vgpu.patches.base import PatchSet
-
-if TYPE_CHECKING:
-    from vgpu.machine import Machine
+from vgpu.patching import PatchSet
 
 NAMES = ("parameters", "gradients", "optimizer_state", "activations", "workspaces", "other")
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, WORKSPACES = range(5)
@@ -54,8 +52,11 @@ def of_result() -> int:
 class Ledger:
     """Which modules and optimizers there are, so that their tensors' blocks can be tagged. One per machine."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(
+        self, block_of: Callable[[torch.Tensor], Block | None], memories: Callable[[], Sequence[DeviceMemory]]
+    ) -> None:
+        """Finds a tensor's block, and the memories of all GPUs."""
+        self._block_of, self._memories = block_of, memories
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakKeyDictionary[Any, _Step] = weakref.WeakKeyDictionary()
 
@@ -65,7 +66,7 @@ class Ledger:
 
     def mark(self, tensors: Iterable[Any], category: int) -> None:
         """The blocks of these tensors (others may be among them) belong to a category."""
-        block_of = self._machine.registry.block_of
+        block_of = self._block_of
         with torch._C.DisableTorchFunction():
             for tensor in tensors:
                 if isinstance(tensor, torch.Tensor):
@@ -101,7 +102,7 @@ class Ledger:
         if known is None or known.state is not optimizer.state:
             # New, or `load_state_dict` has replaced its state.
             self.mark(_tensors_in(optimizer.state), OPTIMIZER_STATE)
-        starts = [gpu.memory.event_count() for gpu in self._machine.gpus]
+        starts = [memory.event_count() for memory in self._memories()]
         self._optimizers[optimizer] = _Step(optimizer.state, starts)
 
     def after_step(self, optimizer: Any) -> None:
@@ -110,9 +111,9 @@ class Ledger:
         if step is None:
             return
         grown = False
-        for gpu, start in zip(self._machine.gpus, step.starts, strict=False):
+        for memory, start in zip(self._memories(), step.starts, strict=False):
             alive: set[int] = set()
-            for event in gpu.memory.events(start):
+            for event in memory.events(start):
                 if event.tag[0] == ACTIVATIONS:
                     event.tag[0] = OTHER
                 if event.bytes > 0:
@@ -188,9 +189,8 @@ def timeline(memory: DeviceMemory) -> list[CategorySample]:
     return samples
 
 
-def install(patches: PatchSet, machine: Machine) -> None:
+def install(patches: PatchSet, ledger: Ledger) -> None:
     """Learn of modules, backward passes and optimizer steps; PyTorch's own hooks where it has them."""
-    ledger = machine.ledger
     handles = [
         module_hooks.register_module_parameter_registration_hook(_noting(ledger, PARAMETERS)),
         module_hooks.register_module_buffer_registration_hook(_noting(ledger, PARAMETERS)),

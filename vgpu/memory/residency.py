@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from vgpu.memory import categories
 from vgpu.memory.blocks import Block
-from vgpu.memory.device_memory import OTHER
+from vgpu.memory.device_memory import OTHER, DeviceMemory
 from vgpu.unsupported import unsupported
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
 
 CPU_DEVICE = torch.device("cpu")
 
@@ -34,16 +31,26 @@ def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
+class Home(Protocol):
+    """A GPU, as far as what lives on it is concerned."""
+
+    device: torch.device
+    memory: DeviceMemory
+
+
+_GPU = TypeVar("_GPU", bound=Home)
+
+
 class _Resident(weakref.ref["torch.UntypedStorage"]):
     """A resident storage, its GPU, and the block that holds its bytes (None for an empty storage)."""
 
     __slots__ = ("block", "gpu", "key")
-    gpu: VirtualGPU
+    gpu: Any
     block: Block | None
     key: int
 
 
-class Registry:
+class Registry(Generic[_GPU]):
     """The storages on the virtual GPUs, those of pinned host memory, and those whose device is still open."""
 
     def __init__(self) -> None:
@@ -64,7 +71,7 @@ class Registry:
             inner = _inside(tensor)
             return inner is not None and self.has(inner)
 
-    def gpu_of(self, tensor: torch.Tensor) -> VirtualGPU | None:
+    def gpu_of(self, tensor: torch.Tensor) -> _GPU | None:
         """The GPU that the tensor lives on, None for a tensor of the host."""
         try:
             entry = self._resident.get(_storage_of(tensor)._cdata)
@@ -73,7 +80,7 @@ class Registry:
             return None if inner is None else self.gpu_of(inner)
         return entry.gpu if entry is not None else None
 
-    def homes(self, tensors: Sequence[torch.Tensor]) -> set[VirtualGPU | None]:
+    def homes(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """Where these tensors live (None: on the host). Part of every operation."""
         get = self._resident.get
         try:
@@ -82,12 +89,12 @@ class Registry:
             return {self.gpu_of(tensor) for tensor in tensors}
         return {None if entry is None else entry.gpu for entry in entries}
 
-    def gpu_of_storage(self, storage: torch.UntypedStorage) -> VirtualGPU | None:
+    def gpu_of_storage(self, storage: torch.UntypedStorage) -> _GPU | None:
         """The GPU that the storage lives on, None for one of the host."""
         entry = self._resident.get(storage._cdata)
         return entry.gpu if entry is not None else None
 
-    def add(self, tensor: torch.Tensor, gpu: VirtualGPU, stream: int = 0, *, is_result: bool = False) -> None:
+    def add(self, tensor: torch.Tensor, gpu: _GPU, stream: int = 0, *, is_result: bool = False) -> None:
         """Put a tensor's storage on a GPU; no effect when it is on one. Raises torch.OutOfMemoryError.
 
         `is_result`: an operation made it from other tensors (for `vgpu.memory.categories`).
@@ -106,7 +113,7 @@ class Registry:
     def add_storage(
         self,
         storage: torch.UntypedStorage,
-        gpu: VirtualGPU,
+        gpu: _GPU,
         stream: int = 0,
         *,
         category: int = OTHER,
@@ -121,7 +128,7 @@ class Registry:
         self._resident[key] = entry
         self._open.pop(key, None)
 
-    def add_wrapper(self, tensor: torch.Tensor, gpu: VirtualGPU) -> None:
+    def add_wrapper(self, tensor: torch.Tensor, gpu: _GPU) -> None:
         """Put a tensor without memory of its own (a wrapper subclass) on a GPU."""
         storage = _storage_of(tensor)
         entry = _Resident(storage, self._forget)
@@ -146,7 +153,7 @@ class Registry:
                 entry.gpu.memory.release(entry.block)
             entry.block = new
 
-    def hand_over(self, source: torch.Tensor, target: torch.Tensor, gpu: VirtualGPU) -> None:
+    def hand_over(self, source: torch.Tensor, target: torch.Tensor, gpu: _GPU) -> None:
         """`target`, which is not resident yet, takes over the block of `source`, as if it had been computed in place.
 
         Autograd's engine adds gradients in place where it holds the last reference (input_buffer.cpp, `accumulate`),
@@ -224,10 +231,10 @@ class Registry:
         return tensor.device if gpu is None else gpu.device
 
 
-class InnerRegistry(Registry):
+class InnerRegistry(Registry[_GPU]):
     """The registry of a machine that is attached inside another attachment, whose tensors must not be used now."""
 
-    def __init__(self, outer: Registry) -> None:
+    def __init__(self, outer: Registry[_GPU]) -> None:
         super().__init__()
         self._outer = outer
 
@@ -235,7 +242,7 @@ class InnerRegistry(Registry):
         """Whether the tensor lives on a GPU; raises RuntimeError for one of the outer machine."""
         return self.gpu_of(tensor) is not None
 
-    def gpu_of(self, tensor: torch.Tensor) -> VirtualGPU | None:
+    def gpu_of(self, tensor: torch.Tensor) -> _GPU | None:
         """The GPU that the tensor lives on; raises RuntimeError for a tensor of the outer machine."""
         home = super().gpu_of(tensor)
         if home is None and self._outer.knows(tensor):
@@ -245,7 +252,7 @@ class InnerRegistry(Registry):
             )
         return home
 
-    def homes(self, tensors: Sequence[torch.Tensor]) -> set[VirtualGPU | None]:
+    def homes(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """The GPUs of several tensors; raises RuntimeError for a tensor of the outer machine."""
         return {self.gpu_of(tensor) for tensor in tensors}
 

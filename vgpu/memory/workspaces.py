@@ -15,19 +15,18 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from vgpu.device.work import PRODUCT, Work
 from vgpu.memory import categories
 from vgpu.memory.blocks import Block
+from vgpu.memory.device_memory import DeviceMemory
 from vgpu.operations import precision, traffic, works
 from vgpu.operations.operation import Operation
+from vgpu.spec import Spec
 from vgpu.versions import torch_version
-
-if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
 
 _KIBI = 1024
 _LT_BYTES = 1024 * _KIBI
@@ -67,10 +66,27 @@ def are_cached(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("TORCH_CUBLAS_WORKSPACE_CACHE", "").lower() in ("1", "true", "on", "yes", "y")
 
 
+class Device(Protocol):
+    """A GPU, as far as temporary memory is concerned."""
+
+    spec: Spec
+    memory: DeviceMemory
+
+    @property
+    def stream(self) -> int:
+        """The calling thread's current stream."""
+
+    def launch(self, work: Work) -> float:
+        """Queue work there."""
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Wait for it."""
+
+
 class Workspaces:
     """The workspaces of one GPU."""
 
-    def __init__(self, gpu: VirtualGPU) -> None:
+    def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self.cached = are_cached()
         self.blas_bytes = blas_bytes(gpu.spec.blas_workspace_bytes)
@@ -191,7 +207,7 @@ def _has_epilogue(base: str, args: Sequence[Any]) -> bool:
 
 
 def _convolution_bytes(
-    gpu: VirtualGPU, args: Sequence[Any], outputs: Sequence[torch.Tensor], *, backward: bool
+    gpu: Device, args: Sequence[Any], outputs: Sequence[torch.Tensor], *, backward: bool
 ) -> list[int]:
     """Workspaces of a convolution's kernels, one after the other. Modelled.
 

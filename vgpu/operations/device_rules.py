@@ -69,7 +69,7 @@ def reconcile(
     raise RuntimeError(_two_devices(registry, kwargs, inputs))
 
 
-def _two_devices(registry: Registry, kwargs: Mapping[str, Any], inputs: Sequence[torch.Tensor]) -> str:
+def _two_devices(registry: Registry[VirtualGPU], kwargs: Mapping[str, Any], inputs: Sequence[torch.Tensor]) -> str:
     """The first tensor on a GPU sets the common device, outputs come before inputs (`compute_types`)."""
     out = [kwargs["out"]] if isinstance(kwargs.get("out"), torch.Tensor) else []
     devices = [registry.device_of(tensor) for tensor in (*out, *inputs)]
@@ -101,7 +101,7 @@ def _reconcile_index(machine: Machine, operation: Operation, args: Sequence[Any]
             gpu.transfer(index.nbytes, to_device=True, pinned=False, non_blocking=False)
 
 
-def _strict_text(registry: Registry, operation: Operation, args: Sequence[Any]) -> str:
+def _strict_text(registry: Registry[VirtualGPU], operation: Operation, args: Sequence[Any]) -> str:
     """The wrapper's check: the first tensor sets the device, the first that differs is named."""
     common: str | None = None
     for argument, value in zip(operation.overload._schema.arguments, args, strict=False):
@@ -122,7 +122,7 @@ def _strict_text(registry: Registry, operation: Operation, args: Sequence[Any]) 
     return _TWO_DEVICES.format("cuda:0", "cpu")
 
 
-def convolution_text(registry: Registry, args: Sequence[Any]) -> str:
+def convolution_text(registry: Registry[VirtualGPU], args: Sequence[Any]) -> str:
     """Convolution.cpp, `check_input_same_type_as_parameters`: the weight comes before the bias."""
     source, *parameters = (_type_of(registry, tensor) for tensor in args[:3] if tensor is not None)
     name, other = next(
@@ -131,7 +131,7 @@ def convolution_text(registry: Registry, args: Sequence[Any]) -> str:
     return f"Input type ({source}) and {name} type ({other}) should be the same"
 
 
-def _type_of(registry: Registry, tensor: torch.Tensor) -> str:
+def _type_of(registry: Registry[VirtualGPU], tensor: torch.Tensor) -> str:
     name: str = torch._C._TensorBase.type(tensor)
     plain = name.replace("torch.meta.", "torch.")
     return plain.replace("torch.", "torch.cuda.", 1) if registry.has(tensor) else plain
@@ -155,7 +155,7 @@ def require_room(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]
         gpu.memory.require(prod(size) * dtype.itemsize)
 
 
-def foreach_groups(registry: Registry, args: Sequence[Any]) -> list[list[int]]:
+def foreach_groups(registry: Registry[VirtualGPU], args: Sequence[Any]) -> list[list[int]]:
     """The positions of a list operation's first list, grouped by GPU."""
     groups: dict[VirtualGPU | None, list[int]] = {}
     for index, tensor in enumerate(args[0]):

@@ -25,7 +25,7 @@ from vgpu.operations.facts import facts
 from vgpu.operations.gradients import bring_home
 from vgpu.operations.operation import Operation, needs_values
 from vgpu.random import distributions
-from vgpu.state import HOST, THREAD
+from vgpu.thread import HOST, THREAD
 from vgpu.unsupported import unsupported
 
 _Tensor = torch.Tensor

@@ -18,10 +18,11 @@ import torch.library
 from torch.utils._pytree import tree_leaves
 
 from vgpu.devices import place
+from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.memory.residency import Registry
 from vgpu.operations.operation import Operation
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
 _CUDA_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
@@ -35,7 +36,7 @@ def is_distributed(types: Sequence[Any]) -> bool:
     return module is not None and any(issubclass(kind, module.DTensor) for kind in types)
 
 
-def refuse_distributed(registry: Registry, args: Sequence[Any]) -> None:
+def refuse_distributed(registry: Registry[VirtualGPU], args: Sequence[Any]) -> None:
     """Raise for a DTensor whose part lives on a GPU."""
     for value in tree_leaves(args):
         local = getattr(value, "_local_tensor", None)

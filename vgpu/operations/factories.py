@@ -17,7 +17,7 @@ from vgpu.memory.residency import CPU_DEVICE
 from vgpu.operations import transfers
 from vgpu.operations.handling import HandlingMode
 from vgpu.random.generator import CudaGenerator
-from vgpu.state import HOST, THREAD
+from vgpu.thread import HOST, THREAD
 from vgpu.unsupported import unsupported
 
 _T = torch.Tensor

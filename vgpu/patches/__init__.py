@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 
 __all__ = ["PatchSet"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.state import attached
 
 # Whole seconds keep differences of readings exact to the same binary fraction in every run.

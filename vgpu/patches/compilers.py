@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from vgpu.devices import place
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
 from vgpu.patches.imports import when_imported
+from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
 

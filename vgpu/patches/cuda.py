@@ -21,9 +21,9 @@ from vgpu.devices import gpu_at
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.memory.device_memory import DeviceMemory
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.random.launch import resident_threads
-from vgpu.state import THREAD
+from vgpu.thread import THREAD
 
 _MEBI = 1 << 20
 

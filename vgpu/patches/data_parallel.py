@@ -19,7 +19,7 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 
 from vgpu.devices import gpu_at
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 
 
 def install(patches: PatchSet, machine: Machine) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import torch.distributed as dist
 
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
 from vgpu.patches.imports import when_imported
+from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
 # These pickle on the host and send the bytes as tensors.

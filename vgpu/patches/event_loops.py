@@ -12,9 +12,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vgpu.patches.base import PatchSet
 from vgpu.patches.imports import when_imported
 from vgpu.patches.threads import clock_of_turns, monotonic
+from vgpu.patching import PatchSet
 from vgpu.state import machine as attached_machine
 from vgpu.timing.turns import ThreadClock
 

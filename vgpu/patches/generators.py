@@ -12,7 +12,7 @@ import torch
 
 from vgpu.devices import place
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.random.generator import on
 from vgpu.state import machine as attached_machine
 

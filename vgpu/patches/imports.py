@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 
 Action = Callable[[ModuleType], None]
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
-from vgpu.state import THREAD
+from vgpu.patching import PatchSet
+from vgpu.thread import THREAD
 
 _DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,

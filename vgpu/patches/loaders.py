@@ -22,7 +22,7 @@ from torch.utils.data._utils import pin_memory as pinning
 from torch.utils.data._utils import worker
 
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.state import machine as attached_machine
 from vgpu.timing.clock import HostClock
 

@@ -17,8 +17,9 @@ from vgpu.kernels import sdp_backends
 from vgpu.kernels.sdp_checks import Problem
 from vgpu.memory import allocator_settings, snapshot
 from vgpu.memory.workspaces import blas_bytes, lt_bytes
-from vgpu.patches.base import PatchSet
-from vgpu.state import THREAD, attached
+from vgpu.patching import PatchSet
+from vgpu.state import attached
+from vgpu.thread import THREAD
 
 if TYPE_CHECKING:
     from vgpu.gpu import VirtualGPU

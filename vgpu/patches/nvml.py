@@ -17,7 +17,7 @@ from typing import Any
 
 from vgpu.instruments.nvml import SAMPLE_SECONDS, Nvml, bus_id, uuid
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 
 # Functions that ask a driver; the rest of `pynvml` only converts.
 _PREFIXES = (

@@ -21,8 +21,8 @@ import torch.profiler
 from torch.profiler import ProfilerActivity
 
 from vgpu.instruments import profiler
-from vgpu.patches.base import PatchSet
 from vgpu.patches.compilers import refuse
+from vgpu.patching import PatchSet
 from vgpu.state import attached
 
 

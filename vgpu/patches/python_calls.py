@@ -17,7 +17,7 @@ import torch.utils._foreach_utils
 from torch.overrides import TorchFunctionMode
 
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ignored = torch._C._disabled_torch_function_impl

@@ -23,9 +23,9 @@ import torch.utils.dlpack
 
 from vgpu.devices import place
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
 from vgpu.patches.compilers import refuse
 from vgpu.patches.imports import when_imported
+from vgpu.patching import PatchSet
 from vgpu.state import attached
 from vgpu.unsupported import unsupported
 

@@ -18,7 +18,7 @@ import torch.serialization
 from vgpu.devices import place
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
 # PyTorch registers its own at 10 (CPU), 20 (CUDA) and up; the lowest number is asked first.

@@ -17,7 +17,7 @@ import torch.storage
 from vgpu.devices import place
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
 

@@ -15,9 +15,9 @@ from vgpu.device.moments import no_earlier
 from vgpu.devices import cuda_error, place
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
 from vgpu.machine import Machine
-from vgpu.patches.base import PatchSet
-from vgpu.state import THREAD
+from vgpu.patching import PatchSet
 from vgpu.state import machine as attached_machine
+from vgpu.thread import THREAD
 
 # Host time of cudaEventRecord and cudaStreamWaitEvent: modelled.
 _RECORD_SECONDS = 1e-6

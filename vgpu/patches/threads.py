@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from vgpu.patches.base import PatchSet
+from vgpu.patching import PatchSet
 from vgpu.state import machine as attached_machine
 from vgpu.timing.clock import HostClock
 from vgpu.timing.turns import ThreadClock, allocate_lock

@@ -8,13 +8,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vgpu.device.work import KINDS, Product, Work
 from vgpu.recording.entries import Entry
-
-if TYPE_CHECKING:
-    from vgpu.machine import Machine
 
 SUFFIX = ".vgpu"
 _FORMAT, _SCHEMA = "vgpu recording", 1
@@ -43,24 +40,6 @@ class Recording:
     works: tuple[Work, ...]
     entries: Sequence[Entry]
     path: str = ""
-
-
-def of_machine(machine: Machine, program: str) -> Recording:
-    """What a machine's tape holds, now that the program is done. Raises ValueError where nothing was recorded."""
-    import torch
-
-    tape = machine.tape
-    if tape is None:
-        raise ValueError("this machine was not recorded")
-    samples = [sample for gpu in machine.gpus for sample in gpu.memory_timeline]
-    return Recording(
-        gpu=machine.spec.name, interconnect=machine.interconnect.name, gpus=len(machine.gpus), rank=machine.rank,
-        ranks=machine.ranks, program=program, torch=torch.__version__,
-        seconds=max([machine.clock.now, *(gpu.queue.ready_at() for gpu in machine.gpus)]),
-        allocated_bytes=max((sample.allocated_bytes for sample in samples), default=0),
-        reserved_bytes=max((sample.reserved_bytes for sample in samples), default=0),
-        works=tuple(tape.works), entries=list(tape.entries),
-    )  # fmt: skip
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from vgpu.device.moments import Moment
+from vgpu.device.queue import DeviceQueue
 from vgpu.device.work import Work
 from vgpu.recording import entries
 from vgpu.recording.entries import Entry
-
-if TYPE_CHECKING:
-    from vgpu.machine import Machine
-    from vgpu.timing.turns import ThreadClock
+from vgpu.timing.clock import HostClock
+from vgpu.timing.turns import ThreadClock
 
 
 class Tape:
     """What a machine's host and devices do, from `start` on. It observes; nothing takes longer by it."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, clock: HostClock, queues: Sequence[DeviceQueue]) -> None:
+        self._clock = clock
+        self._queues = queues
         self.entries: list[Entry] = []
         self.works: dict[Work, int] = {}
         self.threads: dict[int, int] = {}
@@ -33,9 +32,9 @@ class Tape:
 
     def start(self) -> None:
         """Observe from now on; before the program uses a GPU."""
-        self.machine.clock.tape = self
-        for gpu in self.machine.gpus:
-            gpu.queue.observer = self
+        self._clock.tape = self
+        for queue in self._queues:
+            queue.observer = self
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -63,7 +62,7 @@ class Tape:
         """What comes next on a stream waits for a moment."""
         if isinstance(moment, Moment):
             self._add(entries.HOLD, gpu, stream, moment.event, moment.at_start)
-        elif (left := moment - self.machine.clock.now) > 0:
+        elif (left := moment - self._clock.now) > 0:
             self._add(entries.HOLD_FOR, self._me(), gpu, stream, left)
 
     # ---- the host's clock --------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class Tape:
 
     def workers(self, loader: int, begin: Sequence[float]) -> None:
         """A loader's workers begin at these moments."""
-        now = self.machine.clock.now
+        now = self._clock.now
         self._add(entries.WORKERS, self._me(), loader, [max(moment - now, 0.0) for moment in begin])
 
     def asked(self, loader: int, batch: int) -> None:
@@ -152,7 +151,7 @@ class Tape:
         return self._events - 1
 
     def _me(self) -> int:
-        return self._number(self.machine.clock.mine())
+        return self._number(self._clock.mine())
 
     def _number(self, clock: ThreadClock) -> int:
         number = self.threads.get(id(clock))
