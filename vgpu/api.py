@@ -14,13 +14,13 @@ import torch
 import torch.utils._device
 
 from vgpu import children, state
+from vgpu.dispatch import extensions
 from vgpu.errors import AttachError
 from vgpu.gpu import VirtualGPU
 from vgpu.instruments.views import Views
 from vgpu.machine import Machine
 from vgpu.memory import categories
 from vgpu.modes import Modes
-from vgpu.operations import extensions
 from vgpu.patches import (
     PatchSet,
     clocks,

@@ -1,6 +1,6 @@
 """A virtual GPU: one object that holds its queue, memory and history, and that programs may ask.
 
-Not here: how operations get to it (`vgpu.operations.dispatch_mode`, `vgpu.operations.function_mode`) and the patches
+Not here: how operations get to it (`vgpu.dispatch.dispatch_mode`, `vgpu.dispatch.function_mode`) and the patches
 of `torch.cuda`.
 """
 

@@ -1,6 +1,6 @@
 """The two modes of an attachment on a thread: entering, leaving, and standing aside while another one is attached.
 
-Not here: what the modes do (`vgpu.operations.function_mode`, `vgpu.operations.dispatch_mode`).
+Not here: what the modes do (`vgpu.dispatch.function_mode`, `vgpu.dispatch.dispatch_mode`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vgpu.dispatch.dispatch_mode import DispatchMode
+from vgpu.dispatch.function_mode import FunctionMode
 from vgpu.machine import Machine
-from vgpu.operations.dispatch_mode import DispatchMode
-from vgpu.operations.function_mode import FunctionMode
 
 
 class IdleFunctionMode(FunctionMode):

@@ -208,7 +208,8 @@ def test_list_names_gpus_interconnects_and_sources(capsys: pytest.CaptureFixture
 
 def test_list_and_price_need_no_torch(tmp_path: Path) -> None:
     begin = time.perf_counter()
-    code = "import sys, vgpu.comparison.command; from vgpu.__main__ import main; main(['list']); assert 'torch' not in sys.modules"
+    loaded = "import sys, vgpu.comparison.command; from vgpu.__main__ import main; main(['list'])"
+    code = f"{loaded}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert time.perf_counter() - begin < 30

@@ -16,10 +16,10 @@ import torch
 from torch.nn import functional
 
 from vgpu.gpu import VirtualGPU
+from vgpu.handling import autocast
+from vgpu.handling.mode import HandlingMode
 from vgpu.kernels import attention, sdp_backends
 from vgpu.kernels.sdp_checks import Problem
-from vgpu.operations import autocast
-from vgpu.operations.handling import HandlingMode
 
 _Tensor = torch.Tensor
 

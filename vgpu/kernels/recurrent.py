@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from vgpu.gpu import VirtualGPU
-from vgpu.operations import autocast, precision
-from vgpu.operations.handling import HandlingMode
+from vgpu.handling import autocast
+from vgpu.handling.mode import HandlingMode
+from vgpu.operations import precision
 
 _Tensor = torch.Tensor
 # cudnnRNNMode_t, and how many gates each has.

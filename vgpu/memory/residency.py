@@ -2,7 +2,7 @@
 
 Every tensor is really a CPU tensor (or, shapes only, a meta tensor): residency is a fact about its storage, so views
 share it and freeing the storage frees the bytes. Not here: what operations do with residency
-(`vgpu.operations.dispatch_mode`).
+(`vgpu.dispatch.dispatch_mode`).
 """
 
 from __future__ import annotations

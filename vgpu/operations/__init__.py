@@ -1,1 +1,4 @@
-"""What happens at an operation: the two modes that see it, where its result lives, its precision and its work."""
+"""What never changes about an operation: which there are, what their schemas say, their products, traffic and work.
+
+Not here: what happens at an operation (`vgpu.dispatch`).
+"""

@@ -2,7 +2,7 @@
 
 Tensor cores accumulate in FP32 (NVIDIA A100 whitepaper), and a CPU's native FP16 product is hundreds of times slower
 than its FP32 one, so this is both the faithful and the fast way. Not here: which dtype an operation runs in
-(`vgpu.operations.autocast`) and recurrent layers (`vgpu.kernels.recurrent`).
+(`vgpu.handling.autocast`) and recurrent layers (`vgpu.kernels.recurrent`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`torch.Generator(device="cuda")` and the default generator of each GPU.
 
 Not here: the generator itself (`vgpu.random.generator`) and which operations draw from it
-(`vgpu.operations.dispatch_mode`).
+(`vgpu.dispatch.dispatch_mode`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`torch.cuda.FloatTensor` and its kin, the tensor types of PyTorch before 0.4, which old programs still call.
 
-Not here: `tensor.type(...)` and the names that it gives (`vgpu.operations.function_mode`).
+Not here: `tensor.type(...)` and the names that it gives (`vgpu.dispatch.function_mode`).
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vgpu.instruments import snapshot
 from vgpu.kernels import sdp_backends
 from vgpu.kernels.sdp_checks import Problem
-from vgpu.memory import allocator_settings, snapshot
+from vgpu.memory import allocator_settings
 from vgpu.memory.workspaces import blas_bytes, lt_bytes
 from vgpu.patching import PatchSet
 from vgpu.state import attached

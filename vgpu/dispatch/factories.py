@@ -1,6 +1,6 @@
 """Tensors made on a GPU, or moved there whole: factories, `*_like`, `new_*`, `torch.tensor`.
 
-Not here: `.to()` and the other methods of a tensor (`vgpu.operations.function_mode`), which use `to_device` of this
+Not here: `.to()` and the other methods of a tensor (`vgpu.dispatch.function_mode`), which use `to_device` of this
 module.
 """
 
@@ -12,10 +12,10 @@ import torch
 import torch.utils._device
 
 from vgpu.devices import place
+from vgpu.dispatch import transfers
 from vgpu.gpu import VirtualGPU
+from vgpu.handling.mode import HandlingMode
 from vgpu.memory.residency import CPU_DEVICE
-from vgpu.operations import transfers
-from vgpu.operations.handling import HandlingMode
 from vgpu.random.generator import CudaGenerator
 from vgpu.thread import HOST, THREAD
 from vgpu.unsupported import unsupported

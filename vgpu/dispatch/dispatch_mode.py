@@ -1,6 +1,6 @@
 """Sees every ATen operation, backward and optimizer steps included: residency of results, device rules, cost.
 
-Not here: the device names that Python code uses (`vgpu.operations.function_mode`), and seconds (`vgpu.cost`).
+Not here: the device names that Python code uses (`vgpu.dispatch.function_mode`), and seconds (`vgpu.cost`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -16,13 +16,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgpu.devices import cuda_error
+from vgpu.dispatch import device_rules, extensions
+from vgpu.dispatch.gradients import bring_home
 from vgpu.gpu import VirtualGPU
 from vgpu.kernels import cuda_kernels
 from vgpu.machine import Machine
-from vgpu.operations import determinism, device_rules, extensions, precision, shapes_only
+from vgpu.operations import determinism, precision, shapes_only
 from vgpu.operations.accumulation import is_accumulated
 from vgpu.operations.facts import facts
-from vgpu.operations.gradients import bring_home
 from vgpu.operations.operation import Operation, needs_values
 from vgpu.random import distributions
 from vgpu.thread import HOST, THREAD

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from vgpu.operations import factories
-from vgpu.operations.handling import HandlingMode
+from vgpu.dispatch import factories
+from vgpu.handling.mode import HandlingMode
 from vgpu.unsupported import unsupported
 
 _Tensor = torch.Tensor

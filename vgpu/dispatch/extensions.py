@@ -1,7 +1,7 @@
 """The program's own tensors and operations: tensor subclasses with a dispatch of their own, custom operators.
 
 They run with both modes switched on again, so that what they do inside is seen. Not here: operations of PyTorch
-(`vgpu.operations.dispatch_mode`), extensions in CUDA C++ and Triton kernels, which are refused.
+(`vgpu.dispatch.dispatch_mode`), extensions in CUDA C++ and Triton kernels, which are refused.
 """
 
 # mypy: disable-error-code="no-untyped-call"

@@ -1,7 +1,7 @@
 """Keeps up the illusion in Python: device names in calls, `.device`, `.cuda()`, factories, autocast.
 
 It sees each call of a torch function or tensor method before autograd does. Not here: what operations do to residency
-and time (`vgpu.operations.dispatch_mode`), and functions that take no tensor and are no factory (`vgpu.patches`).
+and time (`vgpu.dispatch.dispatch_mode`), and functions that take no tensor and are no factory (`vgpu.patches`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -16,10 +16,12 @@ import torch
 import torch.utils._device
 
 from vgpu.devices import place
+from vgpu.dispatch import factories, gradients, substitutes
+from vgpu.handling import autocast
+from vgpu.handling.mode import HandlingMode
 from vgpu.kernels import attention, fused_layers, recurrent
 from vgpu.memory.residency import CPU_DEVICE
-from vgpu.operations import autocast, composites, factories, gradients, substitutes
-from vgpu.operations.handling import HandlingMode
+from vgpu.operations import composites
 from vgpu.unsupported import unsupported
 
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from vgpu.dispatch.gradients import bring_home
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.memory.residency import Registry
-from vgpu.operations.gradients import bring_home
 from vgpu.operations.operation import Operation
 
 _TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"

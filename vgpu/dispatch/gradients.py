@@ -2,7 +2,7 @@
 
 On CUDA a copy between devices sends its gradient back (CopyBackwards in torch/csrc/autograd/functions/tensor.cpp), and
 a 0-dimensional gradient is moved (`validate_outputs` in torch/csrc/autograd/engine.cpp). The real devices here are
-equal, so neither happens by itself. Not here: copies that the function mode makes (`vgpu.operations.transfers`).
+equal, so neither happens by itself. Not here: copies that the function mode makes (`vgpu.dispatch.transfers`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils.hooks import unserializable_hook
 
+from vgpu.dispatch import transfers
+from vgpu.handling.mode import HandlingMode
 from vgpu.machine import Machine
-from vgpu.operations import transfers
-from vgpu.operations.handling import HandlingMode
 from vgpu.state import machine as attached_machine
 
 _MARK = "_vgpu_gradient_comes_home"

@@ -1,7 +1,7 @@
 """What handlers of functions are given: the machine, its registry, and what all of its GPUs share.
 
 A handler takes (mode, function, arguments, keywords), and answers in the function's place. Not here: which function has
-which (`vgpu.operations.function_mode`).
+which (`vgpu.dispatch.function_mode`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vgpu.handling import autocast
 from vgpu.machine import Machine
 from vgpu.memory.residency import CPU_DEVICE
-from vgpu.operations import autocast
 
 
 class HandlingMode(TorchFunctionMode):
