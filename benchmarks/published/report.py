@@ -11,7 +11,7 @@ from benchmarks.measure import save
 from benchmarks.published.figures import Comparison
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "virtual-gpu.md"
+_PAGE = _ROOT / "docs" / "how-we-know.md"
 _PICTURE = _ROOT / "docs" / "images" / "published.svg"
 _BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
 
@@ -57,7 +57,7 @@ def figure_table(found: Sequence[Comparison]) -> list[str]:
 
 
 def write(found: Sequence[Comparison]) -> Path:
-    """Write the results' file, the two tables between their marks in `docs/virtual-gpu.md`, and the picture."""
+    """Write the results' file, the two tables between their marks in `docs/how-we-know.md`, and the picture."""
     text = _PAGE.read_text(encoding="utf-8")
     for name, lines in (("groups", group_table(found)), ("figures", figure_table(found))):
         begin = _BEGIN.format(name)

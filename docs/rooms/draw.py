@@ -36,6 +36,7 @@ def drawings() -> dict[str, str]:
     return {
         "house.svg": draw(_rooms(imports, _in_house)),
         "gradebox.svg": draw(_rooms(imports, lambda module: _in_package(module, "gradebox"))),
+        "vgpu.svg": draw(_rooms(imports, lambda module: _in_package(module, "vgpu"))),
         "gradebook.svg": draw(_rooms(imports, lambda module: _in_package(module, "gradebook"))),
     }
 

@@ -68,7 +68,7 @@ def source(tmp_path: Path) -> Path:
         "examples/courses/other/course.toml": "title = 'Not for students'\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in contents._FILES},
-        **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "instructor")},
+        **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "how-we-know", "instructor")},
     }
     for name, text in files.items():
         path = root / name
