@@ -39,6 +39,9 @@ def other() -> int:
 '''
 
 
+_DOCUMENTS = ("student", "chapter", "virtual-gpu", "how-we-know", "instructor")
+
+
 def git(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {
@@ -68,7 +71,7 @@ def source(tmp_path: Path) -> Path:
         "examples/courses/other/course.toml": "title = 'Not for students'\n",
         "benchmarks/secret.py": "print('not for students')\n",
         **{name: f"{name}\n" for name in contents._FILES},
-        **{f"docs/{name}.md": f"# {name}\n" for name in ("student", "chapter", "virtual-gpu", "how-we-know", "instructor")},
+        **{f"docs/{name}.md": f"# {name}\n" for name in _DOCUMENTS},
     }
     for name, text in files.items():
         path = root / name
