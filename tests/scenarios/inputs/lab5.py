@@ -521,6 +521,7 @@ _HELPER = "a helper of other probes"
 _TRUTH = "our own truth, without the submission"
 WITHOUT: dict[str, str] = {
     "lab5.counting.kinds": "three fixed situations on the grading device; `validate` and `steps` vary them",
+    "lab5.counting.scaled": "one run in float16; batches, classes and the scale are drawn",
     "lab5.counting.tokens": "one epoch with a window in which nothing counts; `steps` varies it",
     "lab5.monitoring.background": "one course of events of one GPU; what it is about is threads",
     "lab5.monitoring.on_this_device": "only observes this machine's GPU",
