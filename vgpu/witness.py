@@ -106,15 +106,27 @@ class Keeper:
 
     def keep(self, item: Any) -> None:
         """Send what needs no answer. A signal handler's or finalizer's waits until what it interrupted is kept."""
-        self._late.append(item)
-        while self._late:
-            first = self._late.pop(0)
+        late = self._late
+        if not late:
             try:
-                self.tell(first)
+                self.tell(item)
             except ValueError:  # the generator is running
                 if self._late_event:
                     _audit(self._late_event)
-                self._late.insert(0, first)
+                late.append(item)
+                return
+            if not late:  # nothing came in between
+                return
+        else:
+            late.append(item)
+        while late:
+            first = late.pop(0)
+            try:
+                self.tell(first)
+            except ValueError:
+                if self._late_event:
+                    _audit(self._late_event)
+                late.insert(0, first)
                 return
 
 

@@ -163,7 +163,11 @@ class DeviceQueue:
         name, flops = work.name, work.flops
         with self._lock:
             if seconds is None:
-                seconds = self.slowed(name, self.pricing.seconds(work), flops)
+                usual = self.pricing.seconds(work)
+                try:
+                    seconds = self.record.tell((name, usual, flops))
+                except ValueError:  # within a launch
+                    seconds = usual
             queue = self._streams[stream]
             pending, ready = queue.pending, queue.ready
             if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
@@ -180,7 +184,7 @@ class DeviceQueue:
                 end = self.observer.submitted(self._index, stream, work, end, host_seconds)
             queue.ready = end
             pending.append(end)
-            dtype = self.pricing.precision(work)
+            dtype = self.pricing.precision(work) if work.tf32 else work.dtype
             self.record.keep(
                 (name, launched_at, start, seconds, stream, flops, work.bytes, dtype, work.shapes, thread, host_seconds)
             )
