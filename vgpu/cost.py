@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Callable
 
 from vgpu.spec import Interconnect, Spec
@@ -229,6 +230,23 @@ _COLLECTIVES: dict[str, tuple[Callable[[int], float], Callable[[int], int]]] = {
 
 # NCCL lets NVLink's switch add for more GPUs than this (nccl/src/graph/tuning.cc).
 _SWITCH_RANKS = 4
+
+
+# Standard deviation, as a ratio, of how long equal ranks take for equal work: clocks, memory, input. Fitted to training
+# on eight GPUs (benchmarks/published, "multi-GPU scaling").
+STRAGGLER_RATIO = 0.025
+
+
+@functools.cache
+def straggler_ratio(ranks: int) -> float:
+    """How much longer than usual the slowest of so many equal ranks takes for its work, as a ratio.
+
+    The expected largest of `ranks` normal numbers (G. Blom, "Statistical Estimates and Transformed Beta-Variables",
+    1958: the quantile (n - 3/8) / (n + 1/4)), times STRAGGLER_RATIO.
+    """
+    if ranks < 2:
+        return 0.0
+    return STRAGGLER_RATIO * statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def collective_seconds(link: Interconnect, name: str, bytes: float, ranks: int) -> float:

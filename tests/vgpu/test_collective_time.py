@@ -197,6 +197,33 @@ def test_an_asynchronous_collective_overlaps_with_computation(job: Job) -> None:
     assert job(work, interconnect="ethernet-10g") == [(True, True)] * 2
 
 
+def test_the_slowest_of_equal_ranks_is_later_the_more_they_are(job: Job) -> None:
+    def step(rank: int) -> float:
+        gpu = _gpu()
+        x = torch.ones(1024, 1024, device="cuda")
+        x @ x
+        torch.cuda.synchronize()
+        dist.barrier()
+        before = gpu.now()
+        for _ in range(50):
+            x @ x
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+        return gpu.now() - before
+
+    product = cost.matmul_seconds(vgpu.get_spec("T4"), 1024, 1024, 1024)
+    for ranks in (2, 4):
+        reduced = cost.collective_seconds(vgpu.get_interconnect("pcie3"), "all_reduce", 4 << 20, ranks)
+        expected = 50 * product * (1 + cost.straggler_ratio(ranks)) + reduced
+        seconds = job(step, ranks=ranks)
+        assert len(set(seconds)) == 1
+        assert seconds[0] == pytest.approx(expected, rel=2e-3)
+    # The expected largest of so many normal numbers, by integrating (Blom's formula is within 5 %).
+    for ranks, largest in ((2, 0.5642), (4, 1.0294), (8, 1.4236), (16, 1.7660)):
+        assert cost.straggler_ratio(ranks) == pytest.approx(cost.STRAGGLER_RATIO * largest, rel=0.05)
+    assert cost.straggler_ratio(1) == 0
+
+
 def test_a_slow_rank_holds_up_the_others(job: Job) -> None:
     def step(rank: int, factor: float) -> float:
         gpu = _gpu()
@@ -217,6 +244,7 @@ def test_a_slow_rank_holds_up_the_others(job: Job) -> None:
     slow = job(lambda rank: step(rank, 3.0))
     spec = vgpu.get_spec("T4")
     delay = 5 * 2 * cost.matmul_seconds(spec, 1024, 1024, 1024)
+    delay *= 1 + cost.straggler_ratio(2)
     assert plain[0] == pytest.approx(plain[1], rel=1e-9)
     assert slow[0] == pytest.approx(slow[1], rel=1e-9)
     assert slow[0] - plain[0] == pytest.approx(delay, rel=1e-6)
@@ -322,7 +350,7 @@ def _step_seconds(job: Job, ranks: int, link: str, **options: Any) -> float:
 def test_scaling_efficiency_depends_on_the_interconnect(job: Job) -> None:
     alone = _step_seconds(job, 1, "pcie3")
     efficiency = {link: alone / _step_seconds(job, 4, link) for link in ("nvlink4", "pcie3", "ethernet-10g")}
-    assert 0.95 < efficiency["nvlink4"] <= 1.01
+    assert 0.94 < efficiency["nvlink4"] < 1 - cost.straggler_ratio(4) / 2  # equal ranks are never quite equal
     assert efficiency["nvlink4"] > efficiency["pcie3"] > efficiency["ethernet-10g"]
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from vgpu import witness
+from vgpu import cost, witness
 from vgpu.device.intervals import Intervals
 from vgpu.device.pricing import Pricing
 from vgpu.device.work import ENGINES, Work
@@ -91,6 +91,9 @@ class Observer(Protocol):
     def submitted(self, gpu: int, stream: int, work: Work, end: float, host_seconds: float) -> float:
         """An entry was queued; the answer is `end`, under a name by which the observer knows it again."""
 
+    def levelled(self, gpu: int) -> None:
+        """A device's work has waited for other ranks."""
+
     def held(self, gpu: int, stream: int, moment: float) -> None:
         """A stream waits for a moment."""
 
@@ -110,6 +113,8 @@ class DeviceQueue:
         self.record = witness.Keeper(witness.record(Kernel), witness.LAUNCH_EVENT)
         self.busy_seconds = 0.0
         self._busy_until = 0.0
+        # How long the device had been busy when its work last waited for other ranks.
+        self._busy_when_level = 0.0
         # With several streams: when each engine is in use, and when the device is.
         self._engines: dict[str, Intervals] = {}
         self._busy = Intervals()
@@ -216,6 +221,16 @@ class DeviceQueue:
         with self._lock:
             kernels: list[Kernel] = self.record.tell(witness.TIMELINE)
             return kernels
+
+    def slowest_is_late_by(self, ranks: int) -> float:
+        """Seconds by which the slowest of `ranks` equal ranks is behind this one, from all it did since `level`."""
+        return max(self.busy_seconds - self._busy_when_level, 0.0) * cost.straggler_ratio(ranks)
+
+    def level(self) -> None:
+        """The device's work has waited for other ranks: they go on together."""
+        self._busy_when_level = self.busy_seconds
+        if self.observer is not None:
+            self.observer.levelled(self._index)
 
     def ready_at(self, stream: int | None = None) -> float:
         """When a stream (or, for None, every stream) has done all that is queued."""

@@ -14,7 +14,6 @@ import dataclasses
 import os
 import socket
 import zlib
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -92,7 +91,7 @@ class Channel:
         ready: float,
         *,
         host_seconds: float = 0.0,
-        streams: Sequence[tuple[int, int]] = (),
+        place: tuple[int, int, int] | None = None,
         after: float | None = None,
         seconds: float = 0.0,
     ) -> float:
@@ -101,7 +100,7 @@ class Channel:
             return start + seconds
         return machine.tape.met(
             f"{self.label}, {self.name}", self.size, lag=start - ready, end=start + seconds, host_seconds=host_seconds,
-            streams=streams, after=after, seconds=seconds,
+            place=place, after=after, seconds=seconds,
         )  # fmt: skip
 
     def call(self, what: str, start: Any) -> None:
@@ -194,10 +193,11 @@ class Channel:
         work = Work(name, moved, dtype, call=kind, kind=COLLECTIVE, ranks=self.size)
         seconds = queue.slowed(name, Pricing(gpu.spec, link).seconds(work))
         launched = gpu.clock.now + gpu.spec.launch_seconds
-        ready = max(launched, queue.ready_at(gpu.stream), queue.ready_at(stream))
+        before = max(launched, queue.ready_at(gpu.stream)) + queue.slowest_is_late_by(self.size)
+        ready = max(before, queue.ready_at(stream))
         start, seconds = self.latest(ready, seconds)
-        streams = [(gpu.index, gpu.stream), (gpu.index, stream)]
-        start = self.noted(machine, start, ready, host_seconds=gpu.spec.launch_seconds, streams=streams)
+        place = gpu.index, gpu.stream, stream
+        start = self.noted(machine, start, ready, host_seconds=gpu.spec.launch_seconds, place=place)
         queue.hold_until(stream, start)
         with on_stream(gpu, stream):
             end = gpu.launch(work, seconds)

@@ -37,6 +37,7 @@ class Ending:
         """The current stream goes on after the end; the host too, where it is held."""
         if self.gpu is not None:
             self.gpu.queue.hold_until(self.gpu.stream, self.moment)
+            self.gpu.queue.level()
         if self.holds_host:
             self.clock.wait_until(self.moment, "collective", "communication")
 

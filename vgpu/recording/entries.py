@@ -34,9 +34,11 @@ CALL = "call"
 WOKEN = "woken"
 """[thread]: a thread that waited goes on where it was called."""
 MEET = "meet"
-"""[thread, group, its ranks, host seconds, streams as [gpu, stream], event or None, lag, seconds after, event]: ranks
-wait for the latest of them, which came `lag` seconds after this one. What they do then takes so many seconds, and is
-the event."""
+"""[thread, group, its ranks, host seconds, (gpu, stream, the group's own stream) or None, event or None, lag, seconds
+after, event]: ranks wait for the latest of them, which came `lag` seconds after this one. What they do then takes so
+many seconds, and is the event. On a GPU, the slowest of equal ranks is late by a share of what it did since LEVEL."""
+LEVEL = "level"
+"""[gpu]: a device's work has waited for other ranks."""
 ASK = "ask"
 """[thread, loader, batch]: a batch is asked of a loader's workers."""
 BATCH = "batch"

@@ -72,15 +72,18 @@ class Replay:
             entries.HOLD_FOR: self._hold_for, entries.SPEND: self._spend, entries.WAIT: self._wait,
             entries.IDLE: self._idle, entries.SLEEP: self._sleep, entries.SPAWN: self._spawn, entries.CALL: self._call,
             entries.WOKEN: self._woken, entries.WORKERS: self._workers, entries.ASK: self._ask,
-            entries.BATCH: self._batch,
+            entries.BATCH: self._batch, entries.LEVEL: self._level,
         }  # fmt: skip
         for kind, *rest in self.recording.entries:
             if kind != entries.MEET:
                 actions[kind](*rest)
                 continue
-            thread, group, ranks, host, streams, before, lag, seconds, event = rest
+            thread, group, ranks, host, place, before, lag, seconds, event = rest
             ready = self._time(thread) + host
-            ready = max([ready, *(self.queues[gpu].ready_at(stream) for gpu, stream in streams)])
+            if place is not None:
+                queue, (_, stream, own) = self.queues[place[0]], place
+                ready = max(ready, queue.ready_at(stream)) + queue.slowest_is_late_by(ranks)
+                ready = max(ready, queue.ready_at(own))
             if before is not None:
                 ready = max(ready, self._ends[before])
             start = yield group, ranks, ready
@@ -114,6 +117,9 @@ class Replay:
 
     def _hold(self, gpu: int, stream: int, event: int, at_start: bool) -> None:
         self.queues[gpu].hold_until(stream, self._moment(event, at_start))
+
+    def _level(self, gpu: int) -> None:
+        self.queues[gpu].level()
 
     def _hold_for(self, thread: int, gpu: int, stream: int, seconds: float) -> None:
         self.queues[gpu].hold_until(stream, self._time(thread) + seconds)

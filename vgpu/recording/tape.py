@@ -65,6 +65,10 @@ class Tape:
         elif (left := moment - self._clock.now) > 0:
             self._add(entries.HOLD_FOR, self._me(), gpu, stream, left)
 
+    def levelled(self, gpu: int) -> None:
+        """A device's work has waited for other ranks."""
+        self._add(entries.LEVEL, gpu)
+
     # ---- the host's clock --------------------------------------------------------------------------------------------
 
     def spent(self, clock: ThreadClock, seconds: float, key: str = "") -> None:
@@ -110,19 +114,19 @@ class Tape:
         lag: float,
         end: float,
         host_seconds: float = 0.0,
-        streams: Sequence[tuple[int, int]] = (),
+        place: tuple[int, int, int] | None = None,
         after: float | None = None,
         seconds: float = 0.0,
     ) -> float:
         """The ranks of `group` met, `lag` seconds after this one was ready; what they did took `seconds`, until `end`.
 
-        It was ready when its host was, `host_seconds` from now, what is queued on `streams`, and the entry that ends at
-        `after`.
+        It was ready when its host was, `host_seconds` from now, what is queued on both streams of `place` (GPU, stream,
+        the group's own), and the entry that ends at `after`.
         """
         event = self._event()
         before = after.event if isinstance(after, Moment) else None
-        places = [list(place) for place in streams]
-        self._add(entries.MEET, self._me(), group, ranks, host_seconds, places, before, max(lag, 0.0), seconds, event)
+        where = None if place is None else list(place)
+        self._add(entries.MEET, self._me(), group, ranks, host_seconds, where, before, max(lag, 0.0), seconds, event)
         return Moment(end, event)
 
     def workers(self, loader: int, begin: Sequence[float]) -> None:
