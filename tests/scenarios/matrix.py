@@ -203,17 +203,24 @@ def table(rows: list[Row]) -> str:
             for row in mine:
                 cells = [_cell(row, name) for name in criteria]
                 wrong = f" — **wrong: {row.problem}**" if row.problem else ""
-                parts.append(f"| {row.title or row.name.replace('_', ' ')}{wrong} | " + " | ".join(cells) + " |")
+                parts.append(f"| {_called(row)}{wrong} | " + " | ".join(cells) + " |")
         elif kind in (REFERENCE, STYLES):
-            for title in dict.fromkeys(row.title for row in mine):
-                right_ones = [row.name.rpartition("seed ")[2] for row in mine if not row.problem and row.title == title]
+            for title in dict.fromkeys(map(_called, mine)):
+                right_ones = [
+                    row.name.rpartition("seed ")[2] for row in mine if not row.problem and _called(row) == title
+                ]
                 what = "of all labs" if kind == REFERENCE else f"of its lab: {title}"
-                parts.append(f"- Every point {what}: with seed {', '.join(right_ones)}.")
+                parts.append(f"- Every point {what}; seeds {', '.join(right_ones)}.")
             parts += [f"- {row.name}: {row.problem}" for row in mine if row.problem]
         else:
-            parts += [f"- {row.title or row.name.replace('_', ' ')}: {row.problem or 'every point'}" for row in mine]
+            parts += [f"- {_called(row)}: {row.problem or 'every point'}" for row in mine]
         parts.append("")
     return "\n".join(parts)
+
+
+def _called(row: Row) -> str:
+    """Its title, or its name without the seed."""
+    return row.title or row.name.partition(", seed")[0].replace("_", " ")
 
 
 def _cell(row: Row, name: str) -> str:
