@@ -68,6 +68,11 @@ class Price:
     operations: tuple[OperationPrice, ...] = ()
 
     @property
+    def working_seconds(self) -> float:
+        """What is left without start-up, which is the same for a short run and a long one."""
+        return max(self.seconds - self.start_up_seconds, 0.0)
+
+    @property
     def fits(self) -> bool:
         """Whether it can run there, and the card has the memory that was needed."""
         return not self.problem and self.needed_bytes <= self.memory_bytes
@@ -112,7 +117,7 @@ def _operations(runs: Sequence[Replay]) -> tuple[OperationPrice, ...]:
 
 
 def table(prices: Sequence[Price], recordings: Sequence[Recording]) -> Table:
-    """For people; the fastest that fits is in bold."""
+    """For people; the one that is fastest after start-up, among those that fit, is in bold."""
     first = recordings[0]
     ranks = f", {len(recordings)} ranks" if len(recordings) > 1 else ""
     title = f"{first.program or 'a run'} (recorded on {first.gpu}{ranks})"
@@ -124,20 +129,20 @@ def table(prices: Sequence[Price], recordings: Sequence[Recording]) -> Table:
     made.add_column("GPU", no_wrap=True)
     if with_link:
         made.add_column("link", no_wrap=True)
-    for name in ("time", "start-up", "GPU busy", "memory", "needed", *(["cost"] if with_cost else [])):
+    for name in ("start-up", "then", "GPU busy", "memory", "needed", *(["cost"] if with_cost else [])):
         made.add_column(name, justify="right", no_wrap=True)
-    able = [one.seconds for one in prices if one.fits]
+    able = [one.working_seconds for one in prices if one.fits]
     for one in prices:
         cells = [one.gpu, one.interconnect] if with_link else [one.gpu]
         if one.problem:
             made.add_row(*cells, "cannot", style="dim")
             continue
         share = f"{one.needed_bytes / one.memory_bytes:.0%}"
-        cells += [seconds_text(one.seconds), seconds_text(one.start_up_seconds), f"{one.busy_ratio:.0%}"]
+        cells += [seconds_text(one.start_up_seconds), seconds_text(one.working_seconds), f"{one.busy_ratio:.0%}"]
         cells += [bytes_text(one.memory_bytes), share if one.fits else f"[red]{share}[/red]"]
         if with_cost:
             cells.append("-" if one.dollars is None else f"${one.dollars:.2g}")
-        made.add_row(*cells, style="bold" if one.fits and one.seconds == min(able) else "")
+        made.add_row(*cells, style="bold" if one.fits and one.working_seconds == min(able) else "")
     return made
 
 
@@ -168,5 +173,5 @@ def document(prices: Sequence[Price], recordings: Sequence[Recording], condition
             "seconds": max(one.seconds for one in recordings),
         },
         "conditions": asdict(conditions),
-        "prices": [{**asdict(one), "fits": one.fits} for one in prices],
+        "prices": [{**asdict(one), "working_seconds": one.working_seconds, "fits": one.fits} for one in prices],
     }  # fmt: skip
