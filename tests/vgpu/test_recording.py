@@ -158,6 +158,12 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RecordingError, match="no recording"):
             load(path)
+    damaged = save(_recorded("T4", _launches_without_end)[0], tmp_path / "damaged.vgpu")
+    document = json.loads(gzip.decompress(damaged.read_bytes()))
+    document["entries"].append(["what nobody knows"])
+    damaged.write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(RecordingError, match="damaged"):
+        load(damaged)
     with pytest.raises(RecordingError, match="no such file"):
         load(tmp_path / "nothing")
     newer = {"format": "vgpu recording", "schema": 99}

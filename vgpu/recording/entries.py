@@ -46,6 +46,10 @@ BATCH = "batch"
 WORKERS = "workers"
 """[thread, loader, seconds until each worker begins]"""
 
+KINDS = frozenset({
+    LAUNCH, STREAM, HOLD, HOLD_FOR, SPEND, WAIT, IDLE, SLEEP, SPAWN, CALL, WOKEN, MEET, LEVEL, ASK, BATCH, WORKERS,
+})  # fmt: skip
+
 KEYS = {
     "metadata": lambda spec: spec.metadata_seconds,
     "synchronize": lambda spec: spec.synchronize_seconds,

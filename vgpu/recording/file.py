@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu.device.work import KINDS, Product, Work
+from vgpu.recording import entries
 from vgpu.recording.entries import Entry
 
 SUFFIX = ".vgpu"
@@ -82,6 +83,8 @@ def load(path: str | os.PathLike[str]) -> Recording:
         raise RecordingError(f"{path} has schema {schema!r}, and this version reads {_SCHEMA}: record it again")
     try:
         works = tuple(_work(row) for row in document.pop("works"))
+        if unknown := {entry[0] for entry in document["entries"]} - entries.KINDS:
+            raise ValueError(f"unknown entry {unknown.pop()!r}")
         return Recording(**document, works=works, path=str(path))
     except (TypeError, KeyError, ValueError, IndexError) as error:
         raise RecordingError(f"{path} is damaged ({error}): record it again") from None

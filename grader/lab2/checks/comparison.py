@@ -180,9 +180,9 @@ class TestComparison:
                 show=mebibytes,
                 hint="reset the peak for each precision, and let go of the model before; parameters stay float32",
             )
-        elsewhere = submission.numeric_probe("lab2.comparison.on_cpu")
+        elsewhere = submission.numeric_probe("lab2.comparison.compared_on_cpu")
         what = 'compare_precisions(..., device="cpu")'
-        require_equal(elsewhere.comparison, ["cpu"], what=f"{what}: where its models ran")
+        require_equal(elsewhere.ran, ["cpu"], what=f"{what}: where its models ran")
         told = [[row["device"], row["peak_bytes"]] for row in elsewhere.rows]
         require_equal(told, [["cpu", None]], what=f"{what}: device and peak_bytes of its rows")
 
@@ -252,8 +252,8 @@ class TestComparison:
             "measure_accuracies() made",
             hint="a model is trained for all epochs in one precision, and evaluated in the same one",
         )
-        elsewhere = submission.numeric_probe("lab2.comparison.on_cpu")
-        require_equal(elsewhere.accuracies, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')
+        elsewhere = submission.numeric_probe("lab2.comparison.accuracies_on_cpu")
+        require_equal(elsewhere.ran, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')
 
     def test_conclusions_follow(self, submission: Submission, fresh: Fresh) -> None:
         """Draws the conclusions that the figures allow."""
