@@ -201,8 +201,9 @@ def assemble(
         for check in grades[grading.id].checks:
             if check.id.rpartition(".")[0] == criterion:
                 reports[check.id] = CheckReport(
-                    check.outcome, check.message, check.hint, check.seconds, check.blocked_by
-                )
+                    check.outcome, check.message, check.hint, check.seconds, check.blocked_by, check.cause,
+                    check.belongs_to,
+                )  # fmt: skip
     titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
     latest = grades[max(grades)]
     circumstances = Circumstances(

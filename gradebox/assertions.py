@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,36 @@ _MAX_MESSAGE = 2000
 """Characters of a message: it names values that a submission made, and they may be of any length."""
 
 
+class Cause(str):
+    """A hint that names the mistake it is about: give it where what was seen shows that mistake, and no other.
+
+    Of the checks of a criterion that fail for the same cause, one is charged; the others follow from it (`charging.py`).
+    """
+
+    name: str
+    check: str
+
+    def __new__(cls, name: str, hint: str, check: str = "") -> Self:
+        """The text is the hint; `name` is the same in all checks that recognise the mistake.
+
+        It is charged in `check`, where that fails, too, and else in the check that is worth most.
+        """
+        made = super().__new__(cls, hint)
+        made.name, made.check = name, check
+        return made
+
+
+@contextlib.contextmanager
+def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
+    """Where a check fails in here without saying why, let `cause` look for the mistake, and say that."""
+    try:
+        yield
+    except CheckFailed as error:
+        if error.cause is None and (found := cause()) is not None:
+            raise CheckFailed(error.message, found) from None
+        raise
+
+
 class CheckFailed(AssertionError):
     """The submission does something wrong: says what was seen, what was expected, and where to look."""
 
@@ -32,7 +62,8 @@ class CheckFailed(AssertionError):
         message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = str(hint)
+        self.cause = hint if isinstance(hint, Cause) else None
 
 
 class NeedsReview(Exception):

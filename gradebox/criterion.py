@@ -49,6 +49,8 @@ def criterion(criterion_id: str, *, early: bool = False) -> Callable[[_Class], _
 def requires(*checks: str) -> Callable[[_Function], _Function]:
     """Name the checks this one builds on; when one of them has not passed, this one is reported as blocked by it.
 
+    A check that failed for a `Cause` that it named does not block: what is wrong is known, and the rest can be judged.
+
     A name without dots means a check of the same criterion; `lab1.benchmark.returns_result` names one of another.
     Use it only where the check could not say anything new, so that one mistake is reported once.
     """

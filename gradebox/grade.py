@@ -13,10 +13,11 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
+from gradebox import charging
 from gradebox.overrides import Override
 from gradebox.rubric import Criterion, Lab, Rubric
 
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "1.5"
 
 
 class Outcome(StrEnum):
@@ -47,6 +48,10 @@ class CheckReport:
     seconds: float = 0.0
     blocked_by: str = ""
     """Of a blocked check, the one at the beginning: it failed, and this one builds on it."""
+    cause: str = ""
+    """Of a failed check, the mistake that it recognised."""
+    belongs_to: str = ""
+    """The check in which that mistake is charged where it fails as well; empty where any may be."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,17 @@ class CheckResult:
     """Of a blocked check, the one that failed; new in 1.3."""
     title: str = ""
     """What it asks, in words; new in 1.3."""
+    cause: str = ""
+    """Of a failed check, the mistake that it recognised, by a name; new in 1.5."""
+    belongs_to: str = ""
+    """The check in which that mistake is charged where it fails as well; new in 1.5."""
+    follows_from: str = ""
+    """Of a failed check, the one of its criterion that failed for the same cause and is charged; new in 1.5."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether it cost points."""
+        return self.points < self.max_points
 
     @property
     def name(self) -> str:
@@ -106,9 +122,20 @@ class CriterionResult:
 
     @property
     def first_problem(self) -> CheckResult | None:
-        """The check to look at first: one that failed before one that was only blocked."""
+        """The check to look at first: one that failed before one that follows from it or was only blocked."""
         open_checks = [check for check in self.checks if check.outcome is not Outcome.PASSED]
-        return min(open_checks, key=lambda check: check.outcome is Outcome.BLOCKED, default=None)
+        return min(
+            open_checks, key=lambda check: (check.outcome is Outcome.BLOCKED, bool(check.follows_from)), default=None
+        )
+
+    def follows(self, check: CheckResult) -> str:
+        """For people: which check a failed one follows from, and whether it is charged; empty where it does not."""
+        cause = next((one.name for one in self.checks if one.id == check.follows_from), "")
+        if not cause:
+            return ""
+        if check.is_charged:
+            return f"follows from '{cause}', and is charged as well: too little else of this criterion works"
+        return f"follows from '{cause}': the same mistake, charged there"
 
 
 @dataclass(frozen=True)
@@ -280,21 +307,34 @@ def _lab(
 def _criterion(
     criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None, titles: Mapping[str, str]
 ) -> CriterionResult:
+    of_checks = {check.id: reports.get(check.id, DID_NOT_RUN) for check in criterion.checks}
+    passed = {name for name, report in of_checks.items() if report.outcome is Outcome.PASSED}
+    follows, kept = charging.followers(
+        {check.id: check.points for check in criterion.checks},
+        passed,
+        {
+            name: (report.cause, report.belongs_to)
+            for name, report in of_checks.items()
+            if report.cause and report.outcome is Outcome.FAILED
+        },
+    )
     checks = []
     for check in criterion.checks:
-        report = reports.get(check.id, DID_NOT_RUN)
-        earned = check.points if report.outcome is Outcome.PASSED else Decimal(0)
+        report = of_checks[check.id]
         checks.append(
             CheckResult(
-                check.id,
-                earned,
-                check.points,
-                report.outcome,
-                report.message,
-                report.hint,
-                round(report.seconds, 3),
-                report.blocked_by,
-                titles.get(check.id, ""),
+                id=check.id,
+                points=check.points if check.id in passed | kept else Decimal(0),
+                max_points=check.points,
+                outcome=report.outcome,
+                message=report.message,
+                hint=report.hint,
+                seconds=round(report.seconds, 3),
+                blocked_by=report.blocked_by,
+                title=titles.get(check.id, ""),
+                cause=report.cause,
+                belongs_to=report.belongs_to,
+                follows_from=follows.get(check.id, ""),
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))

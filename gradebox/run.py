@@ -269,9 +269,11 @@ class Grading:
                 raise GradingError(problem)
 
     def _stop_if_blocked(self, check: CheckFunction) -> None:
-        """Raise `Blocked` when a check that this one builds on has not passed."""
+        """Raise `Blocked` when a check that this one builds on has not passed, for a reason that it could not name."""
         for needed in check.requires:
             report = self._reports.get(needed)
+            if report is not None and report.cause:
+                continue  # what it does wrong is known, and nothing else is
             if report is None or report.outcome is not Outcome.PASSED:
                 cause = report.message if report else "it did not run"
                 if report is not None and report.outcome is Outcome.BLOCKED:
@@ -287,6 +289,8 @@ class Grading:
         match error:
             case CheckFailed():
                 report = CheckReport(Outcome.FAILED, error.message, error.hint)
+                if error.cause is not None:
+                    report = replace(report, cause=error.cause.name, belongs_to=error.cause.check)
             case NeedsReview():
                 report = CheckReport(Outcome.NEEDS_REVIEW, error.message, error.hint)
             case Blocked():

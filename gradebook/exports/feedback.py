@@ -176,13 +176,15 @@ def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator
         automatic = points(criterion.override.automatic_points)
         yield f"Given by the instructor instead of {automatic}: {escaped(criterion.override.reason)}"
     for check in failed:
-        yield _problem(check, accepted=check.id in reviewed)
+        yield _problem(check, criterion.follows(check), accepted=check.id in reviewed)
 
 
-def _problem(check: CheckResult, *, accepted: bool) -> str:
+def _problem(check: CheckResult, follows: str, *, accepted: bool) -> str:
     state = check.outcome.value.replace("_", " ")
     told = f"{escaped(check.title)} (`{check.id}`)" if check.title else f"`{check.id}`"
     lines = [f"- {told}: **{state}**, {points(check.points)} of {points(check.max_points)}"]
+    if follows:
+        lines.append(f"  {escaped(follows).capitalize()}.")
     if accepted:
         lines.append("  An instructor has looked at this; the points stand.")
     if check.message:

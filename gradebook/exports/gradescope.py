@@ -106,7 +106,15 @@ def _tests(grade: Grade) -> Iterator[dict[str, Any]]:
 
 def _test(lab: LabResult, criterion: CriterionResult, check: CheckResult, number: str) -> dict[str, Any]:
     texts = [] if check.outcome is Outcome.PASSED else [check.outcome.value.replace("_", " ").capitalize()]
-    texts += [text for text in (check.message, check.hint and f"Where to look: {check.hint}") if text]
+    texts += [
+        text
+        for text in (
+            criterion.follows(check).capitalize(),
+            check.message,
+            check.hint and f"Where to look: {check.hint}",
+        )
+        if text
+    ]
     return {
         "name": f"{criterion.title}: {check.name}",
         "number": number,

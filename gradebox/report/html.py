@@ -65,6 +65,7 @@ def render(
             passed=score >= grade.pass_score if late else grade.passed,
             reviewed=reviewed,
             waits=_waiting(grade),
+            following=any(check.follows_from for check in grade.checks),
             undecided=[check for check in grade.needs_review if check.id not in reviewed],
         )
     )
@@ -95,5 +96,6 @@ def environment(folder: Path) -> jinja2.Environment:
     made.filters["points"] = points
     made.filters["signed"] = lambda value: f"{'+' if value > 0 else '-'}{points(abs(value))}"
     made.filters["duration"] = duration
-    made.filters["mark"] = _MARKS.__getitem__
+    made.filters["state"] = lambda check: "follows" if check.follows_from else check.outcome.value
+    made.filters["mark"] = lambda check: "↳" if check.follows_from else _MARKS[check.outcome]
     return made

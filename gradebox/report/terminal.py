@@ -24,7 +24,12 @@ _MARK = {
     Outcome.BLOCKED: ("·", "yellow"),
     Outcome.NEEDS_REVIEW: ("?", "magenta"),
 }
+_FOLLOWS = ("↳", "yellow")
 _WIDTH = 100
+
+
+def _mark(check: CheckResult) -> tuple[str, str]:
+    return _FOLLOWS if check.follows_from else _MARK[check.outcome]
 
 
 class Progress:
@@ -123,7 +128,7 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
     row.add_column(width=3)
     row.add_column(width=32)
     row.add_column()
-    marks = Text.assemble(*(_MARK[check.outcome] for check in criterion.checks))
+    marks = Text.assemble(*(_mark(check) for check in criterion.checks))
     full = criterion.points == criterion.max_points
     row.add_row(
         Text(points(criterion.points), style="green" if full else "bold red"),
@@ -151,12 +156,19 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
     others = [check for check in criterion.checks if check.outcome is not Outcome.PASSED and check is not problem]
     waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
     for check in others:
-        if check.outcome is not Outcome.BLOCKED:
+        if check.follows_from:
+            _show_following(console, check, criterion.follows(check))
+        elif check.outcome is not Outcome.BLOCKED:
             _show_in_a_line(console, check, problem)
     if waiting:
         blocked, style = _MARK[Outcome.BLOCKED]
         text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check, all in grade.html"
         console.print(Text.assemble((f"{' ' * 10}{blocked} ", style), (text, "dim")), soft_wrap=True)
+
+
+def _show_following(console: Console, check: CheckResult, told: str) -> None:
+    mark, style = _FOLLOWS
+    console.print(Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (f": {told}", "dim")), soft_wrap=True)
 
 
 def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:

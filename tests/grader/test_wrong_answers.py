@@ -16,7 +16,7 @@ from gradebox.submission import Seen, Submission
 from grader.lab1.checks import analysis as analysis
 from grader.lab1.checks import benchmark as benchmark
 from grader.lab1.checks import memory as memory
-from grader.lab3.checks import accumulation as accumulation
+from grader.lab3.truth import accumulated as accumulation
 from grader.lab5.checks import monitoring as monitoring
 from grader.shared.probes.support import WrongReturn, fields
 from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile

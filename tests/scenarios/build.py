@@ -4,7 +4,7 @@
 new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
 repository) and what the scenario expects; every other file of the folder is laid over the reference. `hangs` names the
 probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long,
-`charged_once` that no check fails but those of `fails`.
+`charged_once` that no check is charged but those of `fails`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scenario:
 
     @property
     def is_charged_once(self) -> bool:
-        """Whether no other check may fail: one cause, one charge."""
+        """Whether no other check may be charged: one cause, one charge."""
         return bool(self.table.get("charged_once", False))
 
     @property

@@ -58,6 +58,11 @@ class Graded:
         return {name for name, check in self.checks.items() if check.outcome is Outcome.PASSED}
 
     @property
+    def charged(self) -> set[str]:
+        """Those that cost points: what follows from another one does not."""
+        return {name for name, check in self.checks.items() if check.is_charged}
+
+    @property
     def losing_criteria(self) -> set[str]:
         return {name.rpartition(".")[0] for name in set(self.checks) - self.passed}
 

@@ -99,7 +99,7 @@ def judge(task: Task, graded: Graded, fingerprint: str) -> Row:
         problems.append(f"loses points in {', '.join(surplus)} too")
     if passed := sorted(graded.passed & set(scenario.fails)):
         problems.append(f"passes {', '.join(passed)}")
-    if scenario.is_charged_once and (others := sorted(graded.asked - graded.passed - set(scenario.fails))):
+    if scenario.is_charged_once and (others := sorted(graded.charged - set(scenario.fails))):
         problems.append(f"charged in {', '.join(others)} too")
     if task.kind != "bugs" and graded.grade.integrity:
         problems.append("has integrity notes")

@@ -18,6 +18,7 @@ from grader.lab1.truth.timing import (
     long_sizes,
     measure,
     peak_tflops,
+    recognised,
     require_ran,
     short_sizes,
 )
@@ -46,18 +47,20 @@ class TestMeasurements:
             calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
             calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                expected(device, call, seen).require(
-                    seen["result"]["seconds"],
-                    f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
-                    SYNC_HINT,
-                )
+                with recognised(device, call, seen):
+                    expected(device, call, seen).require(
+                        seen["result"]["seconds"],
+                        f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
+                        SYNC_HINT,
+                    )
         for call, seen in zip(*crossed(submission, fresh), strict=True):
             if not submission.device.simulated and call.get("iterations", _MANY) < _MANY:
                 continue  # a real GPU has one slow product now and then, and too few measurements no median
             before = f", after {call['busy']} products that nobody has waited for" if "busy" in call else ""
-            expected(submission.device.name, call, seen).require(
-                seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
-            )
+            with recognised(submission.device.name, call, seen):
+                expected(submission.device.name, call, seen).require(
+                    seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
+                )
         # A CPU on which each product waits for something: only a clock on the wall sees that.
         nap = round(fresh.uniform(*_NAPS), 4)
         seen = submission.probe(
@@ -78,11 +81,12 @@ class TestMeasurements:
         device = submission.device.name
         calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
-            expected(device, call, seen).require(
-                seen["result"]["seconds"],
-                f"seconds per product of {call['size']}, which takes no longer than some launches",
-                "time many products and wait for them once, or for each; nothing else between start and stop",
-            )
+            with recognised(device, call, seen):
+                expected(device, call, seen).require(
+                    seen["result"]["seconds"],
+                    f"seconds per product of {call['size']}, which takes no longer than some launches",
+                    "time many products and wait for them once, or for each; nothing else between start and stop",
+                )
 
     @requires("lab1.benchmark.returns_result")
     def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
@@ -116,22 +120,23 @@ class TestMeasurements:
         for call, seen in zip(
             calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
         ):
-            require_ran(call, seen, "time the products that are asked for")
-            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
-            honest = expected(device, call, seen)
-            require(
-                took <= 1.5 * honest.high,
-                f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, expected "
-                f"{seconds(honest.high)}",
-                f"the clock ran while older work was finished; {SYNC_HINT}, also before the start",
-            )
-            # A clock that is stopped too early reads less; that the device was idle at the start is then seen there.
-            require(
-                took >= 0.9 * honest.low or seen["idle_at_start"] is True,
-                f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, and the first timed "
-                "product was put behind that work",
-                f"{SYNC_HINT}, also before the start",
-            )
+            with recognised(device, call, seen):
+                require_ran(call, seen, "time the products that are asked for")
+                took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+                honest = expected(device, call, seen)
+                require(
+                    took <= 1.5 * honest.high,
+                    f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, expected "
+                    f"{seconds(honest.high)}",
+                    f"the clock ran while older work was finished; {SYNC_HINT}, also before the start",
+                )
+                # A clock that stops too early reads less; that the device was idle at the start is then seen there.
+                require(
+                    took >= 0.9 * honest.low or seen["idle_at_start"] is True,
+                    f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, and the first "
+                    "timed product was put behind that work",
+                    f"{SYNC_HINT}, also before the start",
+                )
 
     @requires("lab1.benchmark.returns_result")
     def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
@@ -139,17 +144,19 @@ class TestMeasurements:
         device = submission.device.name
         calls = [{"size": size, "iterations": 12} for size in long_sizes(device, fresh, 5)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
-            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
-            honest = expected(device, call, seen)
-            require(
-                took >= 0.9 * honest.low,
-                f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected "
-                f"{seconds(honest.low)}",
-                SYNC_HINT,
-            )
-            require(
-                took <= 3 * honest.high, f"not the time of a product: saw {seconds(took)}, not {seconds(honest.high)}"
-            )
+            with recognised(device, call, seen):
+                took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+                honest = expected(device, call, seen)
+                require(
+                    took >= 0.9 * honest.low,
+                    f"the clock was stopped before the GPU had finished: saw {seconds(took)}, expected "
+                    f"{seconds(honest.low)}",
+                    SYNC_HINT,
+                )
+                require(
+                    took <= 3 * honest.high,
+                    f"not the time of a product: saw {seconds(took)}, not {seconds(honest.high)}",
+                )
 
     @requires("lab1.benchmark.returns_result")
     def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
@@ -165,15 +172,16 @@ class TestMeasurements:
             calls.append({"size": size, "iterations": count, "warmup": 3})
             hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
         for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
-            require_ran(call, seen, "time the products that are asked for")
-            took = number(seen["result"]["seconds"], "MatmulResult.seconds")
-            honest = expected(device, call, seen)
-            require(
-                0.9 * honest.low <= took <= 1.1 * honest.high,
-                f"of {call['iterations']} products {_disturbance(call)}: saw {seconds(took)}, expected "
-                f"{seconds(honest.high)}",
-                "the docstring asks for the median: of the single products, or of at least five blocks",
-            )
+            with recognised(device, call, seen):
+                require_ran(call, seen, "time the products that are asked for")
+                took = number(seen["result"]["seconds"], "MatmulResult.seconds")
+                honest = expected(device, call, seen)
+                require(
+                    0.9 * honest.low <= took <= 1.1 * honest.high,
+                    f"of {call['iterations']} products {_disturbance(call)}: saw {seconds(took)}, expected "
+                    f"{seconds(honest.high)}",
+                    "the docstring asks for the median: of the single products, or of at least five blocks",
+                )
 
     @requires("lab1.benchmark.returns_result")
     def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
@@ -185,23 +193,24 @@ class TestMeasurements:
                 for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
             ]
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                told = number(seen["result"]["tflops"], "MatmulResult.tflops")
-                peak = peak_tflops(device, call["dtype"], seen)
-                if peak is None:
-                    peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
-                require(
-                    told <= peak,
-                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, "
-                    f"but no more than {peak:.5g} can be reached",
-                    "a number above the peak means that the clock stopped too early or that work was counted twice",
-                )
-                # A share of the peak that is told without measuring lies below the roofline, too.
-                slowest = 2 * call["size"] ** 3 / (1.25 * expected(device, call, seen).high) / 1e12
-                require(
-                    told >= slowest,
-                    f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, which nobody "
-                    f"measured: {slowest:.5g} and more are reached",
-                )
+                with recognised(device, call, seen):
+                    told = number(seen["result"]["tflops"], "MatmulResult.tflops")
+                    peak = peak_tflops(device, call["dtype"], seen)
+                    if peak is None:
+                        peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
+                    require(
+                        told <= peak,
+                        f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, "
+                        f"but no more than {peak:.5g} can be reached",
+                        "a number above the peak means that the clock stopped too early or that work was counted twice",
+                    )
+                    # A share of the peak that is told without measuring lies below the roofline, too.
+                    slowest = 2 * call["size"] ** 3 / (1.25 * expected(device, call, seen).high) / 1e12
+                    require(
+                        told >= slowest,
+                        f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, which "
+                        f"nobody measured: {slowest:.5g} and more are reached",
+                    )
 
 
 def _disturbance(call: Call) -> str:

@@ -8,12 +8,13 @@ the student's, give or take 10 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import vgpu
-from gradebox.assertions import number, require, require_between, seconds
+from gradebox.assertions import Cause, number, recognising, require, require_between, seconds
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -45,6 +46,25 @@ _REAL_TOLERANCE = 0.10
 _REAL_OVERHEAD_SECONDS = 30e-6
 _REAL_LAUNCH_SECONDS = 0.5e-6
 """Faster than any program launches a kernel."""
+
+
+NOT_WAITED = Cause(
+    "not_waited",
+    "the clock was stopped while the GPU was still at work: torch.cuda.synchronize() waits until its queue is empty",
+    "lab1.measurements.seconds_equal_truth",
+)
+TOTAL = Cause(
+    "total_instead_of_per_product",
+    "that is the time of all products together: divide by their number",
+    "lab1.measurements.seconds_equal_truth",
+)
+ELSEWHERE = Cause(
+    "not_on_the_gpu",
+    "the product ran somewhere else, or in another dtype: make the operands on the device and in the dtype given",
+    "lab1.benchmark.right_device_and_dtype",
+)
+_FAR = 0.5
+"""Of a product's time: less, and nobody has waited for it."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +210,26 @@ def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str =
         f"{call['iterations']} were to be timed",
         hint,
     )
+
+
+@contextmanager
+def recognised(device: str, call: Call, observed: dict[str, Any], *, default_iterations: int = 100) -> Iterator[None]:
+    """Where the seconds of a call are judged in here and are wrong, say which mistake they show, if they show one."""
+    with recognising(lambda: _mistake(device, call, observed, call.get("iterations", default_iterations))):
+        yield
+
+
+def _mistake(device: str, call: Call, observed: dict[str, Any], iterations: int) -> Cause | None:
+    took, honest = observed["result"].get("seconds"), expected(device, call, observed)
+    if count_of(call, observed) == 0:
+        return ELSEWHERE
+    if not isinstance(took, float):
+        return None
+    if took < _FAR * honest.low:
+        return NOT_WAITED
+    if iterations > 1 and 0.9 * iterations * honest.low <= took <= 1.1 * iterations * honest.high:
+        return TOTAL
+    return None
 
 
 def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:

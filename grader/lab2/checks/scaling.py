@@ -13,6 +13,7 @@ from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks.crossed import crossed, require_followed
+from grader.lab2.truth.mistakes import recognised
 from grader.lab2.truth.training import (
     Regression,
     Run,
@@ -49,96 +50,65 @@ class TestScaling:
             for dtype in ("float16", "bfloat16", "float32")
             for limit in limits
         ]
-        for one, seen in zip(runs, case.train(submission, runs), strict=True):
-            limit, what = one["max_grad_norm"], f"an SGD step / learning rate in {one['dtype']}"
-            where = f"where the gradient's norm is {norm:.4g} and max_grad_norm {limit:.4g}"
-            step = np.subtract(seen["before"][0], seen["after"]) / run["rate"]
-            wanted = min(limit, norm)
-            require_close(
-                float(np.linalg.norm(step)),
-                wanted,
-                relative=LOW_PRECISION,
-                what=f"length of {what}, {where}",
-                show=lambda value: f"{value:.4g}",
-                hint=_clipping_hint(float(np.linalg.norm(step)), wanted, norm, scale),
-            )
-            require_between(
-                float(np.linalg.norm(step - gradient.ravel() * (wanted / norm)) / wanted),
-                0,
-                2 * LOW_PRECISION,
-                what=f"relative error of {what}, {where}: it has the right length, but another direction",
-                hint="one norm over all parameters, once per window: clipping changes no direction",
-            )
+        found = case.train(submission, runs)
+        with recognised(case, runs, found):
+            for one, seen in zip(runs, found, strict=True):
+                limit, what = one["max_grad_norm"], f"an SGD step / learning rate in {one['dtype']}"
+                where = f"where the gradient's norm is {norm:.4g} and max_grad_norm {limit:.4g}"
+                step = np.subtract(seen["before"][0], seen["after"]) / run["rate"]
+                wanted = min(limit, norm)
+                require_close(
+                    float(np.linalg.norm(step)),
+                    wanted,
+                    relative=LOW_PRECISION,
+                    what=f"length of {what}, {where}",
+                    show=lambda value: f"{value:.4g}",
+                    hint=_clipping_hint(float(np.linalg.norm(step)), wanted, norm, scale),
+                )
+                require_between(
+                    float(np.linalg.norm(step - gradient.ravel() * (wanted / norm)) / wanted),
+                    0,
+                    2 * LOW_PRECISION,
+                    what=f"relative error of {what}, {where}: it has the right length, but another direction",
+                    hint="one norm over all parameters, once per window: clipping changes no direction",
+                )
 
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
         """Skips the step of a batch that overflows."""
-        case, (run, _), (seen, hopeless) = _overflow(submission, fresh)
-        spoiled = [part.overflows for part in windows(run)] * run["epochs"]
-        batches, scale = len(spoiled), run["scaler"]["init_scale"]
-        # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
-        states = [*seen["before"], seen["after"]]
-        require(
-            all(np.isfinite(state).all() for state in states),
-            "a batch that overflows in float16 left NaN or infinity in the weights",
-            "look for gradients that are not finite before the optimizer's step, and skip it",
-        )
-        moved = [bool(np.any(np.not_equal(one, other))) for one, other in itertools.pairwise(states)]
-        require_equal(
-            moved,
-            [not overflows for overflows in spoiled],
-            what=f"whether each of {batches} batches changed the weights, when {_which(spoiled)} in float16",
-            hint=ORDER_HINT,
-        )
-        require_equal(seen["frozen"], [0.5, 0.5], what="a parameter that does not require a gradient, after training")
-        require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
-        require_equal(
-            number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
-            scale / 2 ** sum(spoiled),
-            what=f"AmpTraining.final_scale after {sum(spoiled)} overflows, where the scaler began with {scale:g}",
-            hint="update() once per step; it halves the scale after an overflow",
-        )
-        truth = case.follow(run)
-        require_equal(len(seen["result"]["losses"]), run["epochs"], what="number of AmpTraining.losses")
-        for epoch, (told, loss) in enumerate(zip(seen["result"]["losses"], truth.losses, strict=True)):
-            require_close(
-                number(told, f"AmpTraining.losses[{epoch}] of an epoch in which steps were skipped"),
-                loss or 0.0,
-                relative=LOW_PRECISION,
-                what=f"AmpTraining.losses[{epoch}], when {_which(spoiled)}",
-                hint="the mean over the samples of the steps that were taken",
-            )
-        require_equal(
-            hopeless["result"]["losses"], [None, None], what="AmpTraining.losses of two epochs without a step"
-        )
-        require_ran(hopeless, "float16", taken=0, skipped=2)
+        case, asked, found = _overflow(submission, fresh)
+        with recognised(case, asked, found):
+            _require_skipped(case, asked[0], *found)
 
     @requires(TRAINS)
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
         """Moves the schedule with taken steps only."""
         overflow, asked, found = _overflow(submission, fresh)
-        for run, seen in zip(asked, found, strict=True):
-            spoiled = [part.overflows for part in windows(run)] * run["epochs"]
-            require_equal(
-                seen["scheduler_steps"],
-                len(spoiled) - sum(spoiled),
-                what=f"steps of the scheduler over {len(spoiled)} batches, when {_which(spoiled)} in float16",
-                hint="only after a step that was taken: compare the scale before and after update()",
-            )
-        _require_schedule(overflow, asked[0], found[0])
+        with recognised(overflow, asked, found):
+            for run, seen in zip(asked, found, strict=True):
+                spoiled = [part.overflows for part in windows(run)] * run["epochs"]
+                require_equal(
+                    seen["scheduler_steps"],
+                    len(spoiled) - sum(spoiled),
+                    what=f"steps of the scheduler over {len(spoiled)} batches, when {_which(spoiled)} in float16",
+                    hint="only after a step that was taken: compare the scale before and after update()",
+                )
+            _require_schedule(overflow, asked[0], found[0])
         case = regression(fresh)
         window, epochs = fresh.integer(2, 3), fresh.integer(2, 3)
         batches = window * fresh.integer(2, 3) + 1
         run = {"dtype": "bfloat16", "sizes": [fresh.odd(3, 5) for _ in range(batches)], "rate": 0.01, "loader": True}
         run |= {"accumulation_steps": window, "decay": fresh.uniform(0.6, 0.8), "epochs": epochs}
         (seen,) = case.train(submission, [run])
-        require_equal(
-            seen["scheduler_steps"],
-            epochs * -(-batches // window),
-            what=f"steps of the scheduler over {epochs} epochs of {batches} batches, with accumulation_steps={window}",
-            hint="once per optimizer step, not per batch or epoch",
-        )
-        _require_schedule(case, run, seen)
+        with recognised(case, [run], [seen]):
+            require_equal(
+                seen["scheduler_steps"],
+                epochs * -(-batches // window),
+                what=f"steps of the scheduler over {epochs} epochs of {batches} batches, with "
+                f"accumulation_steps={window}",
+                hint="once per optimizer step, not per batch or epoch",
+            )
+            _require_schedule(case, run, seen)
 
     @requires(TRAINS)
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
@@ -169,15 +139,17 @@ class TestScaling:
                 }
             )
             overflows.append([*[False] * bad, True, *[False] * good] * 2)
-        for run, happened, seen in zip(runs, overflows, case.train(submission, runs), strict=True):
-            require_ran(seen, "float16", taken=len(happened) - 2, skipped=2)
-            require_equal(
-                number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
-                final_scale(run["scaler"], happened),
-                what=f"AmpTraining.final_scale after {len(happened)} windows, when {_which(happened)}, with "
-                f"{run['scaler']}",
-                hint="update() once per window: a window is one step, however many batches it has",
-            )
+        found = case.train(submission, runs)
+        with recognised(case, runs, found):
+            for run, happened, seen in zip(runs, overflows, found, strict=True):
+                require_ran(seen, "float16", taken=len(happened) - 2, skipped=2)
+                require_equal(
+                    number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
+                    final_scale(run["scaler"], happened),
+                    what=f"AmpTraining.final_scale after {len(happened)} windows, when {_which(happened)}, with "
+                    f"{run['scaler']}",
+                    hint="update() once per window: a window is one step, however many batches it has",
+                )
 
     @requires(TRAINS)
     def test_accumulation_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
@@ -208,44 +180,10 @@ class TestScaling:
             "scaler": {"init_scale": 2.0**6, "growth_interval": PATIENT},
         }
         rows = crossed(fresh, case)
-        in_float64, in_float16, *others = case.train(submission, [exact, low, *rows])
-        truth = case.follow(exact)
-        require_ran(in_float64, "float32", taken=6, skipped=0)
-        hint = "the mean over all samples of the window, the short last window included: weigh each batch by its "
-        "share, and clear the gradients once per window"
-        require_arrays_close(
-            in_float64["after"],
-            truth.weights[-1].ravel(),
-            rtol=1e-9,
-            atol=1e-12,
-            what=f"weights after two epochs of batches of {sizes} in float64, with accumulation_steps=2",
-            hint=hint,
-        )
-        require_arrays_close(
-            in_float64["result"]["losses"],
-            [loss or 0.0 for loss in truth.losses],
-            rtol=1e-6,
-            what="AmpTraining.losses of that training, the mean over all samples of an epoch",
-            hint="a loss that was divided for accumulation is no longer the batch's mean",
-        )
-        for seen, run in ((in_float64, exact), (in_float16, low)):
-            passes = ["forward", "backward"] * len(run["sizes"]) * run.get("epochs", 1)
-            require_equal(
-                seen["passes"],
-                passes,
-                what=f"forward and backward passes over batches of {run['sizes']}, with accumulation_steps="
-                f"{run['accumulation_steps']}",
-                hint="a window must not have to fit into memory: one forward pass and one backward pass per batch",
-            )
-        require_between(
-            relative_error(in_float16["after"], case.follow(low).weights[-1], case.start),
-            0,
-            LOW_PRECISION,
-            what="relative error of one step in float16 from three batches, clipped at a norm that is never reached",
-            hint=f"gradients add up while they are scaled; {ORDER_HINT}",
-        )
-        for run, seen in zip(rows, others, strict=True):
-            require_followed(case, run, seen)
+        asked = [exact, low, *rows]
+        found = case.train(submission, asked)
+        with recognised(case, asked, found):
+            _require_accumulated(case, asked, found)
 
     @requires(TRAINS)
     def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
@@ -316,6 +254,87 @@ def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Ru
     }
     alone = run | {"sizes": [fresh.odd(3, 7)], "spoiled": [], "far": [0]}
     return case, [run, alone], case.train(submission, [run, alone])
+
+
+def _require_skipped(case: Regression, run: Run, seen: dict[str, Any], hopeless: dict[str, Any]) -> None:
+    """Fail unless the batches that overflow in `seen` are skipped, and nothing else; all of them in `hopeless`."""
+    spoiled = [part.overflows for part in windows(run)] * run["epochs"]
+    batches, scale = len(spoiled), run["scaler"]["init_scale"]
+    # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
+    states = [*seen["before"], seen["after"]]
+    require(
+        all(np.isfinite(state).all() for state in states),
+        "a batch that overflows in float16 left NaN or infinity in the weights",
+        "look for gradients that are not finite before the optimizer's step, and skip it",
+    )
+    moved = [bool(np.any(np.not_equal(one, other))) for one, other in itertools.pairwise(states)]
+    require_equal(
+        moved,
+        [not overflows for overflows in spoiled],
+        what=f"whether each of {batches} batches changed the weights, when {_which(spoiled)} in float16",
+        hint=ORDER_HINT,
+    )
+    require_equal(seen["frozen"], [0.5, 0.5], what="a parameter that does not require a gradient, after training")
+    require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
+    require_equal(
+        number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
+        scale / 2 ** sum(spoiled),
+        what=f"AmpTraining.final_scale after {sum(spoiled)} overflows, where the scaler began with {scale:g}",
+        hint="update() once per step; it halves the scale after an overflow",
+    )
+    truth = case.follow(run)
+    require_equal(len(seen["result"]["losses"]), run["epochs"], what="number of AmpTraining.losses")
+    for epoch, (told, loss) in enumerate(zip(seen["result"]["losses"], truth.losses, strict=True)):
+        require_close(
+            number(told, f"AmpTraining.losses[{epoch}] of an epoch in which steps were skipped"),
+            loss or 0.0,
+            relative=LOW_PRECISION,
+            what=f"AmpTraining.losses[{epoch}], when {_which(spoiled)}",
+            hint="the mean over the samples of the steps that were taken",
+        )
+    require_equal(hopeless["result"]["losses"], [None, None], what="AmpTraining.losses of two epochs without a step")
+    require_ran(hopeless, "float16", taken=0, skipped=2)
+
+
+def _require_accumulated(case: Regression, asked: list[Run], found: list[dict[str, Any]]) -> None:
+    """Fail unless each training came to what large batches come to: the first exactly, the second in float16."""
+    (exact, low, *rows), (in_float64, in_float16, *others) = asked, found
+    sizes, truth = exact["sizes"], case.follow(exact)
+    require_ran(in_float64, "float32", taken=6, skipped=0)
+    require_arrays_close(
+        in_float64["after"],
+        truth.weights[-1].ravel(),
+        rtol=1e-9,
+        atol=1e-12,
+        what=f"weights after two epochs of batches of {sizes} in float64, with accumulation_steps=2",
+        hint="the mean over all samples of the window, the short last window included: weigh each batch by its share, "
+        "and clear the gradients once per window",
+    )
+    require_arrays_close(
+        in_float64["result"]["losses"],
+        [loss or 0.0 for loss in truth.losses],
+        rtol=1e-6,
+        what="AmpTraining.losses of that training, the mean over all samples of an epoch",
+        hint="a loss that was divided for accumulation is no longer the batch's mean",
+    )
+    for seen, run in ((in_float64, exact), (in_float16, low)):
+        passes = ["forward", "backward"] * len(run["sizes"]) * run.get("epochs", 1)
+        require_equal(
+            seen["passes"],
+            passes,
+            what=f"forward and backward passes over batches of {run['sizes']}, with accumulation_steps="
+            f"{run['accumulation_steps']}",
+            hint="a window must not have to fit into memory: one forward pass and one backward pass per batch",
+        )
+    require_between(
+        relative_error(in_float16["after"], case.follow(low).weights[-1], case.start),
+        0,
+        LOW_PRECISION,
+        what="relative error of one step in float16 from three batches, clipped at a norm that is never reached",
+        hint=f"gradients add up while they are scaled; {ORDER_HINT}",
+    )
+    for run, seen in zip(rows, others, strict=True):
+        require_followed(case, run, seen)
 
 
 def _require_schedule(case: Regression, run: Run, seen: dict[str, Any]) -> None:

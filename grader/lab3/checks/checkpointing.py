@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab3.truth.training import RTOL
@@ -79,7 +79,6 @@ class TestCheckpointing:
             hint="the replicas are equal; two ranks that write one file spoil it",
         )
 
-    @requires("rank_zero_alone_writes")
     def test_every_rank_waits_for_the_file(self, submission: Submission, fresh: Fresh) -> None:
         """Waits on every rank for the file."""
         seen, _ = saved(submission, fresh, replicated=True)
@@ -118,7 +117,6 @@ class TestCheckpointing:
             "what was begun is removed when an error passes (try, finally): a full disk needs the room",
         )
 
-    @requires("rank_zero_alone_writes")
     def test_loads_with_and_without_ddp(self, submission: Submission, fresh: Fresh) -> None:
         """Loads into models with and without DDP."""
         for replicated in (True, False):

@@ -6,13 +6,15 @@ Ranks of a virtual machine share one virtual time, so the truth about a step is 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradebox.assertions import (
+    Cause,
     number,
     numbers,
     positive,
+    recognising,
     require,
     require_between,
     require_close,
@@ -61,6 +63,18 @@ def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, floa
     return [made[index] for index in order], ratios
 
 
+def _another_base(told: Mapping[str, Any], ratios: Mapping[str, float]) -> Cause | None:
+    """Recognises speedups that are all the same factor away from the true ones, one of which then is another's 1."""
+    factors = [told[size] / ratio for size, ratio in ratios.items() if isinstance(told.get(size), float)]
+    alike = len(factors) == len(ratios) and max(factors) < min(factors) * (1 + 1e-6)
+    return _BASE if alike and abs(factors[0] - 1) > 1e-6 else None
+
+
+_BASE = Cause(
+    "another_base",
+    "all speedups are the same factor away: they are against another measurement than the one on one process",
+    "lab3.scaling.speedup_and_efficiency_strong",
+)
 _LOSSES: dict[str, Sequence[Any]] = {
     "name": ("communication", "data", "imbalance", "compute"),
     "threshold": (None, 0.1, 0.3),
@@ -153,7 +167,8 @@ class TestScaling:
             for size, ratio in sizes.items():
                 wanted = ratio if name == "speedup" else ratio / int(size)
                 what = f"{name}(points, {kind!r})[{size}]"
-                require_close(number(told[name][size], what), wanted, relative=1e-6, what=what, hint=hint)
+                with recognising(lambda: _another_base(told["speedup"], sizes)):
+                    require_close(number(told[name][size], what), wanted, relative=1e-6, what=what, hint=hint)
         for name, refused in zip(("speedup", "efficiency"), seen.refused, strict=True):
             require(
                 refused,

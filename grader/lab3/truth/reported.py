@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import numbers, require, require_between, require_close, require_equal, seconds
+from gradebox.assertions import Cause, numbers, require, require_between, require_close, require_equal, seconds
 from gradebox.submission import Seen
 from grader.lab3.truth.training import Case, steps_of
 from grader.shared.programs import require_provenance, require_simulated_pictures
@@ -84,6 +84,13 @@ def require_told(given: Case, seen: Sequence[Seen], *, what: str) -> None:
         )
 
 
+TIMEOUT = Cause(
+    "timeout_not_passed_on",
+    "init_process_group takes a timeout: timeout_seconds is passed on to setup(), and from there to it",
+    "lab3.setup.joins_and_leaves",
+)
+
+
 def require_patience(seen: Sequence[Seen], *, what: str) -> None:
     """Fail unless the process group waited as long for a rank as it was told to."""
     for rank, each in enumerate(seen):
@@ -92,7 +99,7 @@ def require_patience(seen: Sequence[Seen], *, what: str) -> None:
             abs(each.patience - wanted) < 1e-3,
             f"{what} with timeout_seconds={wanted:g}: the process group of rank {rank} waits {each.patience:g} s for a "
             "rank that does not come",
-            "pass timeout_seconds on to setup()",
+            TIMEOUT,
         )
 
 

@@ -7,13 +7,14 @@ that what is wrong with the shares of the data costs nothing where only gradient
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import CheckFailed, require, require_arrays_close
+from gradebox.assertions import Cause, CheckFailed, recognising, require, require_arrays_close
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 
@@ -29,6 +30,14 @@ _FACTORS = 64
 """Forward passes whose inputs a model multiplies by a number of its own; more than any of these trainings makes."""
 _SAME_WAY = 0.5
 """Cosine between two ways that weights moved. Right ones: 1; with a mistake in steps or means still nearly that."""
+
+
+SUMMED = Cause(
+    "summed_over_ranks",
+    "the weights are those of a training that adds up the gradients of all ranks, or multiplies the learning rate by "
+    "their number: each step follows their mean, with the learning rate given",
+    "lab3.setup.gradients_equal_full_batch",
+)
 
 
 @dataclass(frozen=True)
@@ -86,10 +95,13 @@ class Case:
             },
         )
 
-    def follow(self, seen: Sequence[Seen]) -> tuple[Array, list[float]]:
-        """Do the ranks' steps from rank 0's weights; the final weights, and each step's mean loss before it."""
+    def follow(self, seen: Sequence[Seen], *, summed: bool = False) -> tuple[Array, list[float]]:
+        """Do the ranks' steps from rank 0's weights; the final weights, and each step's mean loss before it.
+
+        With a mistake: with gradients that are `summed` over ranks.
+        """
         weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (self.weights, self.shifts))
-        velocity = np.zeros_like(weight)
+        velocity, rate = np.zeros_like(weight), self.arguments["learning_rate"] * (self.ranks if summed else 1)
         losses = []
         for step, samples in enumerate(steps_of(seen)):
             x = np.asarray(self.inputs[list(samples)], dtype=np.float64) * self._factors(seen, step)
@@ -97,8 +109,23 @@ class Case:
             loss, difference = (cross_entropy if self.classes else half_squares)(outputs, wanted)
             losses.append(loss)
             velocity = self.arguments.get("momentum", 0.0) * velocity + difference.T @ x / len(x)
-            weight = weight - self.arguments["learning_rate"] * velocity
+            weight = weight - rate * velocity
         return weight, losses
+
+    def recognised(self, seen: Sequence[Seen]) -> AbstractContextManager[None]:
+        """Where a comparison in here fails, say which mistake leads to the ranks' weights, if one does."""
+        return recognising(lambda: self._mistake(seen))
+
+    def _mistake(self, seen: Sequence[Seen]) -> Cause | None:
+        right, summed = self.follow(seen)[0], self.follow(seen, summed=True)[0]
+        return SUMMED if self._are(seen, summed) and not self._are(seen, right) else None
+
+    def _are(self, seen: Sequence[Seen], expected: Array) -> bool:
+        room = self.rtol * float(np.abs(expected).max())
+        return all(
+            np.shape(each.weight) == expected.shape and np.allclose(each.weight, expected, rtol=self.rtol, atol=room)
+            for each in seen
+        )
 
     def accuracy(self, weight: Array) -> tuple[float, float] | None:
         """The least and the most of the test samples, as a share, that these weights get right; they differ where two

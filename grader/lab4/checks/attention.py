@@ -8,6 +8,7 @@ import numpy as np
 
 from gradebox.assertions import (
     mebibytes,
+    recognising,
     require,
     require_arrays_close,
     require_between,
@@ -18,89 +19,15 @@ from gradebox.assertions import (
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab4.checks.attention_values import LENGTHS_HINT, TOLERANCE, distance_of, judge
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
-from grader.lab4.checks.operands import calls_of, case_of, mixed_calls
+from grader.lab4.checks.operands import calls_of
+from grader.lab4.truth import masks
 from grader.lab4.truth.reference import as_bfloat16, attention, runs
 
-# Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
-# the scores are rounded to the low dtype, a third of that where they are not. A wrong scale or mask: 0.1 and more.
-TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2}
-_LARGE_SCORES = 1e-11
-"""In float64, where scores are some hundred: a weight exp(score - log-sum-exp) has the roundings of both, 1e-13 of it,
-and where one weight is nearly 1 the gradients are small differences of terms as large as the output's gradient."""
-LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
-KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
-_LARGE_SCORES_32 = 20
-"""Times the tolerance of float32: such scores have an error of 1e-4, and so have weights; outputs 1.7e-5 at most."""
-_OF = {"d_query": "Q", "d_key": "K", "d_value": "V"}
-_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half the distance of two neighbouring numbers, as a share of them at most."""
-_ROUNDINGS = 1.3
-"""Error of tiled attention's output, in roundings of the truth. Measured: 0.6 to 0.8; 1.8 and more where tiles of three
-keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
 MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
-
-
-def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]]) -> None:
-    """Compare `function` with the reference for each call, and for some in which all that calls differ in meets."""
-    case = case_of(fresh)
-    calls += mixed_calls(fresh, function)
-    for call in calls:
-        call.setdefault("transposed", fresh.integer(0, 1) == 1)
-    seen = runs(submission.numeric_probe("lab4.attention.attend", function=function, calls=calls, **case))
-    for call, run in zip(calls, seen, strict=True):
-        queries, keys, dtype = call["queries"], call["keys"], call["dtype"]
-        factor = call.get("factor", 1)
-        many = 1 if call.get("alone") else None
-        q, k, v, gradient = (
-            case[name][:many, :many, :count]
-            for name, count in (("q", queries), ("k", keys), ("v", keys), ("gradient", queries))
-        )
-        q = q * np.float32(factor)
-        expected = attention(q, k, v, gradient, causal=call["causal"])
-        mask = "causal, " if call["causal"] else ""
-        what = f"{function}(), {mask}{queries} queries, {keys} keys, {dtype}"
-        if "block_size" in call:
-            what += f", block_size {call['block_size']}"
-        if factor > 1:
-            what += ", scores of some hundred"
-        if call.get("alone"):
-            what += ", one head"
-        needed = call.get("needed", "QKV")
-        if needed != "QKV":
-            what += f", only {' and '.join(needed)} with requires_grad"
-        require_equal(run["changed"], [], what=f"{what}: operands that the call changes", hint=KEPT_HINT)
-        require_equal(run["dtype"], dtype, what=f"{what}: dtype of the output")
-        for name, truth in expected.items():
-            if name in _OF and (_OF[name] not in needed or (factor > 1 and dtype != "float64")):
-                continue  # where one weight is nearly 1, gradients are differences that roundings outweigh
-            largest = float(np.abs(truth).max())
-            if keys == 1:  # its weight is 1, and what should be 0 is a difference of terms as large as the gradient
-                largest = max(largest, float(np.abs(gradient).max()))
-            atol = TOLERANCE[dtype] * largest
-            if factor > 1 and dtype == "float32":
-                atol *= _LARGE_SCORES_32
-            if factor > 1 and dtype == "float64":
-                atol = max(atol, _LARGE_SCORES * float(np.abs(gradient).max()))
-            require_arrays_close(
-                run[name],
-                truth,
-                rtol=0,
-                atol=atol,
-                what=f"{what}: {name}",
-                hint=LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V",
-            )
-            if dtype in _UNIT and function == "tiled_attention" and name == "output":
-                # What is computed in float32 is about as far from the truth as the truth rounded.
-                rounding = np.abs(truth) * _UNIT[dtype] / 3**0.5
-                ratio = float(np.sqrt(((run[name] - truth) ** 2).mean() / (rounding**2).mean()))
-                require(
-                    ratio < _ROUNDINGS,
-                    f"{what}: {name} is {ratio:.1f} times as far from the truth as its last rounding explains",
-                    "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
-                )
 
 
 @criterion("lab4.attention")
@@ -148,25 +75,30 @@ class TestAttention:
             "lab4.attention.future", functions=["flash_attention", "tiled_attention"], cases=cases, seed=seed
         )
         for name, rows in seen.moved.items():
-            for index, moved in enumerate(rows):
-                case, how = cases[index // 2], "in training" if index % 2 == 0 else "under torch.no_grad()"
-                sees = np.arange(case["queries"]) + case["keys"] - case["queries"] >= case["changed"]
-                distance = np.nan_to_num(np.asarray(moved, dtype=np.float64), nan=np.inf)
-                what = f"{name}(), causal, {how}, {case['queries']} queries and {case['keys']} keys"
-                early = np.flatnonzero(~sees & (distance > 1e-9))
-                require(
-                    not early.size,
-                    f"{what}: key {case['changed']} was changed, and the output of query {early[:1]} moved, which must "
-                    "not see it",
-                    LENGTHS_HINT,
-                )
-                late = np.flatnonzero(sees & (distance < 1e-6))
-                require(
-                    not late.size,
-                    f"{what}: key {case['changed']} was changed, and the output of query {late[:1]} did not move, "
-                    "although it sees it",
-                    LENGTHS_HINT,
-                )
+            found = [(cases[index // 2], distance_of(moved)) for index, moved in enumerate(rows)]
+            with recognising(lambda: masks.of_influence(found)):  # noqa: B023 - called in here
+                self._require_causal(name, found)
+
+    @staticmethod
+    def _require_causal(name: str, found: list[tuple[dict[str, int], Any]]) -> None:
+        for index, (case, distance) in enumerate(found):
+            how = "in training" if index % 2 == 0 else "under torch.no_grad()"
+            sees = np.arange(case["queries"]) + case["keys"] - case["queries"] >= case["changed"]
+            what = f"{name}(), causal, {how}, {case['queries']} queries and {case['keys']} keys"
+            early = np.flatnonzero(~sees & (distance > 1e-9))
+            require(
+                not early.size,
+                f"{what}: key {case['changed']} was changed, and the output of query {early[:1]} moved, which must "
+                "not see it",
+                LENGTHS_HINT,
+            )
+            late = np.flatnonzero(sees & (distance < 1e-6))
+            require(
+                not late.size,
+                f"{what}: key {case['changed']} was changed, and the output of query {late[:1]} did not move, "
+                "although it sees it",
+                LENGTHS_HINT,
+            )
 
     @requires("flash_equals_reference", "tiled_equals_reference")
     def test_no_square_tensor_made(self, submission: Submission, fresh: Fresh) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal, seconds
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
@@ -74,7 +74,6 @@ class TestCheckpointing:
                     hint="no dropout in evaluation mode",
                 )
 
-    @requires("outputs_unchanged")
     def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the gradients unchanged."""
         for (interval, _, passes), seen, expected in _trained(submission, fresh):
@@ -110,7 +109,6 @@ class TestCheckpointing:
                     hint=RNG_HINT,
                 )
 
-    @requires("outputs_unchanged")
     def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps only what the interval allows."""
         case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
@@ -153,7 +151,6 @@ class TestCheckpointing:
                 "every segment must be checkpointed, not the first one only",
             )
 
-    @requires("outputs_unchanged")
     def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
         """Recomputes nothing in evaluation."""
         told = [(interval, run["names"]) for (interval, _, _), run, _ in _trained(submission, fresh)]
@@ -176,7 +173,6 @@ class TestCheckpointing:
                     hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
                 )
 
-    @requires("outputs_unchanged")
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true step seconds and peaks."""
         intervals = fresh.shuffled([None, fresh.integer(1, 2)])
@@ -264,7 +260,6 @@ class TestCheckpointing:
         """Refuses arguments that make no sense."""
         judge_refusals(submission, "checkpointing")
 
-    @requires("outputs_unchanged")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         # In four layers an interval fits into half of the peak, in one layer none does.

@@ -31,11 +31,17 @@ def as_bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def attention(
-    query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], gradient: NDArray[Any] | None, *, causal: bool
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    gradient: NDArray[Any] | None,
+    *,
+    causal: bool,
+    shift: int = 0,
 ) -> dict[str, Array]:
     """Output, and the gradients of query, key and value; causal is aligned to the last query and key.
 
-    A query that sees no key has an output of 0.
+    A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each.
     """
     q, k, v = (np.asarray(array, dtype=np.float64) for array in (query, key, value))
     scale = q.shape[-1] ** -0.5
@@ -43,7 +49,7 @@ def attention(
     queries, keys = scores.shape[-2:]
     seen = np.ones((queries, keys), dtype=bool)
     if causal:
-        seen = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries
+        seen = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries + shift
     largest = np.where(seen, scores, -1e300).max(-1, keepdims=True)
     weights = np.where(seen, np.exp(np.where(seen, scores - largest, 0.0)), 0.0)
     total = weights.sum(-1, keepdims=True)

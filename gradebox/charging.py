@@ -1,0 +1,43 @@
+"""One mistake, one charge: which failing checks of a criterion follow from another one, and keep their points.
+
+A check that fails may name the *cause* that it recognised (`gradebox.assertions.Cause`). Of the checks of a criterion that
+fail for the same cause, one is charged, and the others follow from it: the one that the cause belongs to, or else the one
+that is worth most. What is kept in this way is never more than what the checks that passed are worth: where little works,
+little can be said to follow.
+
+A crash, an open task or a check that waits for another names no cause: it shows nothing of what would come after, and is
+charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+
+
+def followers(
+    points: Mapping[str, Decimal], passed: Collection[str], causes: Mapping[str, tuple[str, str]]
+) -> tuple[dict[str, str], frozenset[str]]:
+    """What follows from what, in one criterion.
+
+    Args:
+        points: of all its checks, in the rubric's order.
+        passed: those that passed.
+        causes: of those that failed and recognised one: its name, and the check that it belongs to, or nothing.
+
+    Returns:
+        By check, the one that it follows from; and which of them are not charged.
+    """
+    charged: dict[str, str] = {}
+    for check in sorted(causes, key=lambda one: (causes[one][1] != one, -points[one], list(points).index(one))):
+        charged.setdefault(causes[check][0], check)
+    follows = {
+        check: charged[causes[check][0]] for check in points if check in causes and charged[causes[check][0]] != check
+    }
+    left = sum((points[check] for check in points if check in passed), Decimal(0))
+    kept = set()
+    for check in follows:
+        if points[check] <= left:
+            kept.add(check)
+            left -= points[check]
+    return follows, frozenset(kept)

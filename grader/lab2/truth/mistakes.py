@@ -1,0 +1,202 @@
+"""What comes out of Lab 2's small trainings with one mistake in them, so that it can be recognised by its result.
+
+Whoever weighs the batches of a window alike misses the weights of four checks, and is right in everything else. A
+training that comes to what one of these mistakes leads to, in all runs of a check, has this mistake and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import Cause, recognising
+from grader.lab2.truth.training import Array, Regression, Run, relative_error
+
+_ERROR = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.03}
+"""Relative to the way of the weights; what each mistake leads to lies further away."""
+
+_ACCUMULATION = "lab2.scaling.accumulation_equals_one_large_batch"
+_CLIPPING = "lab2.scaling.clipping_sees_unscaled_gradients"
+_SCHEDULE = "lab2.scaling.scheduler_waits_for_the_optimizer"
+
+OVERFLOW = Cause(
+    "overflow_reaches_the_weights",
+    "a step with gradients that are not finite was made: look for them before the optimizer's step, and skip it",
+    "lab2.scaling.overflow_skips_the_step",
+)
+
+MISTAKES = {
+    cause.name: cause
+    for cause in (
+        Cause(
+            "never_cleared",
+            "the weights are those of a training that never clears its gradients: once per window, zero_grad()",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "cleared_each_batch",
+            "the weights are those of a training in which a window consists of its last batch: clear the gradients "
+            "once per window, not before each batch",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "summed",
+            "the weights are those of a training that adds up the losses of a window: weigh each batch by its share",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "all_alike",
+            "the weights are those of a training in which each batch of a window weighs the same: weigh it by its "
+            "share of the window's samples",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "by_full_windows",
+            "the weights are those of a training that divides each loss by accumulation_steps: that is neither a "
+            "batch's share of the samples, nor the length of the last window",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "divided_twice",
+            "the weights are those of a training that divides by accumulation_steps what is weighed already",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "last_window_dropped",
+            "the weights are those of a training that leaves out the last, shorter window of an epoch",
+            _ACCUMULATION,
+        ),
+        Cause(
+            "clipped_while_scaled",
+            "the weights are those of a training that clips gradients with the loss scale in them: unscale_ first",
+            _CLIPPING,
+        ),
+        Cause(
+            "clipped_each_batch",
+            "the weights are those of a training that clips after each batch: once per window, what has added up",
+            _CLIPPING,
+        ),
+        Cause(
+            "step_with_zeros",
+            "the weights are those of a training that makes a step with gradients of 0 after an overflow, in which "
+            "momentum still moves them: skip the step",
+            "lab2.scaling.overflow_skips_the_step",
+        ),
+        Cause("never_clipped", "the weights are those of a training that clips nothing", _CLIPPING),
+        Cause(
+            "schedule_ignores_skips",
+            "the weights are those of a training whose scheduler goes on after steps that were skipped: compare the "
+            "scale before and after update()",
+            _SCHEDULE,
+        ),
+        Cause(
+            "schedule_at_the_end",
+            "the weights are those of a training whose scheduler makes all steps of an epoch at its end: it goes on "
+            "right after the optimizer's step",
+            _SCHEDULE,
+        ),
+    )
+}  # fmt: skip
+
+
+@contextmanager
+def recognised(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Where a comparison in here fails, say which mistake leads to what was seen, if one does."""
+    with recognising(lambda: cause_of(case, runs, found)):
+        yield
+
+
+def cause_of(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> Cause | None:
+    """The mistake that leads to all of these weights; None where there is none, or where they are right."""
+    if any(_overflows(run) and not np.isfinite(seen["after"]).all() for run, seen in zip(runs, found, strict=True)):
+        return OVERFLOW
+    if all(_agrees(case, run, seen, "") for run, seen in zip(runs, found, strict=True)):
+        return None
+    return next(
+        (
+            cause
+            for name, cause in MISTAKES.items()
+            if all(_agrees(case, run, seen, name) for run, seen in zip(runs, found, strict=True))
+        ),
+        None,
+    )
+
+
+def _overflows(run: Run) -> bool:
+    return bool(run.get("spoiled") or run.get("far"))
+
+
+def _agrees(case: Regression, run: Run, seen: dict[str, Any], mistake: str) -> bool:
+    truth, start = follow(case, run, mistake), case.start
+    if np.array_equal(truth, start):
+        return bool(np.array_equal(np.ravel(seen["after"]), np.ravel(start)))
+    return relative_error(seen["after"], truth, start) <= _ERROR[run["dtype"]]
+
+
+def follow(case: Regression, run: Run, mistake: str = "") -> Array:
+    """The weights after a training with this mistake; without one, those of `Regression.follow`."""
+    weight, velocity, held = case.start, np.zeros_like(case.start), np.zeros_like(case.start)
+    rate, decay, limit = run["rate"], run.get("decay", 1.0), run.get("max_grad_norm")
+    scale = run.get("scaler", {}).get("init_scale", 2.0**16) if run["dtype"] == "float16" else 1.0
+    for _ in range(run.get("epochs", 1)):
+        late = 1.0
+        for window in _batches(run):
+            if mistake == "last_window_dropped" and len(window) < run.get("accumulation_steps", 1):
+                continue
+            if mistake != "never_cleared":
+                held = np.zeros_like(held)
+            for part, overflows in window:
+                if mistake == "cleared_each_batch":
+                    held = np.zeros_like(held)
+                gradient = run.get("factor", 1.0) * case.gradient(weight, part)
+                held = held + (
+                    np.full_like(held, np.inf) if overflows else _share(run, window, part, mistake) * gradient
+                )
+                if mistake == "clipped_each_batch":
+                    held = _clipped(held, limit, 1.0)
+            if mistake == "step_with_zeros" and not np.isfinite(held).all():
+                held = np.zeros_like(held)
+            skipped = not np.isfinite(held).all()
+            if not skipped:
+                seen_times = scale if mistake == "clipped_while_scaled" else 1.0
+                gradient = _clipped(held, None if mistake == "never_clipped" else limit, seen_times)
+                velocity = run.get("momentum", 0.0) * velocity + gradient
+                weight = weight - rate * velocity
+            if not skipped or mistake == "schedule_ignores_skips":
+                if mistake == "schedule_at_the_end":
+                    late *= decay
+                else:
+                    rate *= decay
+        rate *= late
+    return weight
+
+
+def _batches(run: Run) -> Iterator[list[tuple[slice, bool]]]:
+    """The windows of an epoch: of each of its batches the samples, and whether it overflows."""
+    sizes, length = run["sizes"], run.get("accumulation_steps", 1)
+    bad = [*run.get("spoiled", []), *run.get("far", [])]
+    ends = np.cumsum([0, *sizes]).tolist()
+    for first in range(0, len(sizes), length):
+        yield [(slice(ends[i], ends[i + 1]), i in bad) for i in range(first, min(first + length, len(sizes)))]
+
+
+def _share(run: Run, window: Sequence[tuple[slice, bool]], part: slice, mistake: str) -> float:
+    """By what a batch's mean loss is multiplied."""
+    steps = run.get("accumulation_steps", 1)
+    share: float = (part.stop - part.start) / (window[-1][0].stop - window[0][0].start)
+    shares: dict[str, float] = {
+        "summed": 1.0,
+        "all_alike": 1 / len(window),
+        "by_full_windows": 1 / steps,
+        "divided_twice": share / steps,
+    }
+    return shares.get(mistake, share)
+
+
+def _clipped(gradient: Array, limit: float | None, scale: float) -> Array:
+    """Clipped to `limit` while it is multiplied by `scale`."""
+    norm = scale * float(np.linalg.norm(gradient))
+    return gradient if limit is None or norm <= limit or not np.isfinite(norm) else gradient * (limit / norm)

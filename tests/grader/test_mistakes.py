@@ -1,0 +1,109 @@
+"""Truths that make a mistake: without one they are the truth, and with one they are recognised as that one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen
+from grader.lab2.checks.crossed import crossed
+from grader.lab2.truth import mistakes as amp
+from grader.lab2.truth.training import Regression, Run, regression
+from grader.lab3.truth import accumulated
+from grader.lab3.truth import mistakes as accumulation
+from grader.lab4.truth import masks
+from grader.lab4.truth.reference import attention
+
+SEEDS = range(6)
+
+
+def trainings(seed: int) -> tuple[Regression, list[Run]]:
+    """Among them one in which each mistake of Lab 2 shows."""
+    fresh = Fresh(seed, "lab2.scaling.accumulation_equals_one_large_batch")
+    case = regression(fresh)
+    common: Run = {"dtype": "float16", "sizes": [3, 5, 2, 4, 3], "epochs": 2, "rate": 0.05, "accumulation_steps": 2}
+    common |= {"scaler": {"init_scale": 64.0}, "decay": 0.7, "momentum": 0.5}
+    norm = float(np.linalg.norm(case.gradient(case.start, slice(0, 8))))
+    # In a window of two batches the first one overflows; the others are clipped.
+    return case, [*crossed(fresh, case), common, common | {"far": [2], "max_grad_norm": 0.4 * norm}]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_mistake_it_is_the_truth(seed: int) -> None:
+    case, runs = trainings(seed)
+    for run in runs:
+        assert np.allclose(amp.follow(case, run), case.follow(run).weights[-1], rtol=1e-12, atol=1e-14)
+    assert amp.cause_of(case, runs, [{"after": amp.follow(case, run).ravel()} for run in runs]) is None
+
+
+@pytest.mark.parametrize("mistake", amp.MISTAKES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_a_training_is_recognised(seed: int, mistake: str) -> None:
+    case, runs = trainings(seed)
+    found: list[dict[str, Any]] = [{"after": amp.follow(case, run, mistake).ravel()} for run in runs]
+    cause = amp.cause_of(case, runs, found)
+    assert cause is not None
+    assert cause.name == mistake
+
+
+def test_two_mistakes_are_not_recognised_as_one() -> None:
+    case, runs = trainings(0)
+    found = [
+        {"after": amp.follow(case, run, mistake).ravel()}
+        for run, mistake in zip(runs, ["summed", "never_cleared"] * len(runs), strict=False)
+    ]
+    assert amp.cause_of(case, runs, found) is None
+
+
+def test_infinity_in_the_weights_is_an_overflow_that_was_not_skipped() -> None:
+    case, runs = trainings(0)
+    found = [{"after": np.full(case.start.size, np.nan)} for _ in runs]
+    assert amp.cause_of(case, runs, found) is amp.OVERFLOW
+
+
+def passes(seed: int) -> list[accumulated.Pass]:
+    fresh = Fresh(seed, "lab3.accumulation.uneven_counts")
+    uneven = accumulated.regression(fresh, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
+    return [uneven, *(given for _, given in accumulated.mixed(fresh))]
+
+
+@pytest.mark.parametrize("mistake", accumulation.CAUSES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_an_accumulation_is_recognised(seed: int, mistake: str) -> None:
+    given = passes(seed)[0]
+    weight = given.follow(mistake)[0]
+    seen = [Seen({"weight": weight}, {}) for _ in given.sizes]
+    cause = accumulation.cause_of([(lambda name: given.follow(name)[0], 1e-6, seen)])
+    assert cause is not None
+    assert cause.name == mistake
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_right_accumulation_has_no_mistake(seed: int) -> None:
+    for given in passes(seed):
+        seen = [Seen({"weight": given.follow()[0]}, {}) for _ in given.sizes]
+        assert accumulation.cause_of([(lambda name, of=given: of.follow(name)[0], 1e-6, seen)]) is None  # type: ignore[misc]
+
+
+def calls(cause: masks.Cause) -> list[dict[str, Any]]:
+    fresh = Fresh(3, "lab4.attention")
+    made = []
+    for queries, keys, causal in ((9, 9, True), (5, 11, True), (11, 5, True), (7, 4, False)):
+        q, k, v = fresh.normal(1, queries, 4), fresh.normal(1, keys, 4), fresh.normal(1, keys, 4)
+        shift = masks.shift_of(cause, queries, keys) if causal else 0
+        output = attention(q, k, v, None, causal=causal, shift=shift)["output"]
+        if cause is masks.NOT_A_NUMBER and causal:
+            output[:, : max(0, queries - keys)] = np.nan
+        made.append({"query": q, "key": k, "value": v, "causal": causal, "output": output})
+    return made
+
+
+@pytest.mark.parametrize("cause", masks.CAUSES, ids=lambda cause: cause.name)
+def test_each_mistake_of_a_mask_is_recognised(cause: masks.Cause) -> None:
+    assert masks.of_outputs(calls(cause), 1e-9) is cause
+    wrong = calls(cause)
+    wrong[3]["output"] = wrong[3]["output"] + 1.0  # where no mask is: something else is wrong
+    assert masks.of_outputs(wrong, 1e-9) is None
