@@ -1,12 +1,12 @@
 """One mistake, one charge: which failing checks of a criterion follow from another one, and keep their points.
 
-A check that fails may name the *cause* that it recognised (`gradebox.assertions.Cause`). Of the checks of a criterion that
-fail for the same cause, one is charged, and the others follow from it: the one that the cause belongs to, or else the one
-that is worth most. What is kept in this way is never more than what the checks that passed are worth: where little works,
-little can be said to follow.
+A check that fails may name the *cause* that it recognised (`gradebox.assertions.Cause`). Of the checks of a criterion
+that fail for the same cause, one is charged, and the others follow from it: the one that the cause belongs to, or else
+the one that is worth most. What is kept in this way is never more than what the checks that passed are worth: where
+little works, little can be said to follow.
 
-A crash, an open task or a check that waits for another names no cause: it shows nothing of what would come after, and is
-charged.
+A crash, an open task or a check that waits for another names no cause: it shows nothing of what would come after, and
+is charged.
 """
 
 from __future__ import annotations
