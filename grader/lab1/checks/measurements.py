@@ -47,7 +47,7 @@ class TestMeasurements:
             calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
             calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                with recognised(device, call, seen):
+                with recognised(device, call, seen, undisturbed=True):
                     expected(device, call, seen).require(
                         seen["result"]["seconds"],
                         f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
@@ -81,7 +81,7 @@ class TestMeasurements:
         device = submission.device.name
         calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
-            with recognised(device, call, seen):
+            with recognised(device, call, seen, undisturbed=True):
                 expected(device, call, seen).require(
                     seen["result"]["seconds"],
                     f"seconds per product of {call['size']}, which takes no longer than some launches",
@@ -193,7 +193,7 @@ class TestMeasurements:
                 for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
             ]
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                with recognised(device, call, seen):
+                with recognised(device, call, seen, undisturbed=True):
                     told = number(seen["result"]["tflops"], "MatmulResult.tflops")
                     peak = peak_tflops(device, call["dtype"], seen)
                     if peak is None:

@@ -63,6 +63,11 @@ ELSEWHERE = Cause(
     "the product ran somewhere else, or in another dtype: make the operands on the device and in the dtype given",
     "lab1.benchmark.right_device_and_dtype",
 )
+MORE = Cause(
+    "more_is_timed",
+    "more than the product lies between start and stop: make the operands, move and allocate before the clock starts",
+    "lab1.measurements.seconds_equal_truth",
+)
 _FAR = 0.5
 """Of a product's time: less, and nobody has waited for it."""
 
@@ -213,13 +218,18 @@ def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str =
 
 
 @contextmanager
-def recognised(device: str, call: Call, observed: dict[str, Any], *, default_iterations: int = 100) -> Iterator[None]:
-    """Where the seconds of a call are judged in here and are wrong, say which mistake they show, if they show one."""
-    with recognising(lambda: _mistake(device, call, observed, call.get("iterations", default_iterations))):
+def recognised(device: str, call: Call, observed: dict[str, Any], *, undisturbed: bool = False) -> Iterator[None]:
+    """Where the seconds of a call are judged in here and are wrong, say which mistake they show, if they show one.
+
+    Of a call that is `undisturbed`, with nothing queued before it and no product slow, too many seconds show that more
+    is timed.
+    """
+    with recognising(lambda: _mistake(device, call, observed, undisturbed)):
         yield
 
 
-def _mistake(device: str, call: Call, observed: dict[str, Any], iterations: int) -> Cause | None:
+def _mistake(device: str, call: Call, observed: dict[str, Any], undisturbed: bool) -> Cause | None:
+    iterations = call.get("iterations", 100)
     took, honest = observed["result"].get("seconds"), expected(device, call, observed)
     if count_of(call, observed) == 0:
         return ELSEWHERE
@@ -229,7 +239,7 @@ def _mistake(device: str, call: Call, observed: dict[str, Any], iterations: int)
         return NOT_WAITED
     if iterations > 1 and 0.9 * iterations * honest.low <= took <= 1.1 * iterations * honest.high:
         return TOTAL
-    return None
+    return MORE if undisturbed and took > honest.high else None
 
 
 def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:

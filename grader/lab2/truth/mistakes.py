@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import Cause, recognising
-from grader.lab2.truth.training import Array, Regression, Run, relative_error
+from grader.lab2.truth.training import Array, Regression, Run, final_scale, relative_error
 
 _ERROR = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.03}
 """Relative to the way of the weights; what each mistake leads to lies further away."""
@@ -114,7 +114,8 @@ def cause_of(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, An
     if any(_overflows(run) and not np.isfinite(seen["after"]).all() for run, seen in zip(runs, found, strict=True)):
         return OVERFLOW
     if all(_agrees(case, run, seen, "") for run, seen in zip(runs, found, strict=True)):
-        return None
+        goes_on = any(_goes_on(run, seen) for run, seen in zip(runs, found, strict=True))
+        return MISTAKES["schedule_ignores_skips"] if goes_on else None
     return next(
         (
             cause
@@ -123,6 +124,12 @@ def cause_of(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, An
         ),
         None,
     )
+
+
+def _goes_on(run: Run, seen: dict[str, Any]) -> bool:
+    """Whether the scheduler made a step for each window, also for those that overflow; no weight need show that."""
+    every = len(list(_batches(run))) * run.get("epochs", 1)
+    return "decay" in run and _overflows(run) and seen.get("scheduler_steps") == every
 
 
 def _overflows(run: Run) -> bool:
@@ -139,39 +146,42 @@ def _agrees(case: Regression, run: Run, seen: dict[str, Any], mistake: str) -> b
 def follow(case: Regression, run: Run, mistake: str = "") -> Array:
     """The weights after a training with this mistake; without one, those of `Regression.follow`."""
     weight, velocity, held = case.start, np.zeros_like(case.start), np.zeros_like(case.start)
-    rate, decay, limit = run["rate"], run.get("decay", 1.0), run.get("max_grad_norm")
-    scale = run.get("scaler", {}).get("init_scale", 2.0**16) if run["dtype"] == "float16" else 1.0
+    rate, decay, momentum = run["rate"], run.get("decay", 1.0), run.get("momentum", 0.0)
+    happened: list[bool] = []
     for _ in range(run.get("epochs", 1)):
         late = 1.0
         for window in _batches(run):
             if mistake == "last_window_dropped" and len(window) < run.get("accumulation_steps", 1):
                 continue
-            if mistake != "never_cleared":
-                held = np.zeros_like(held)
+            scale = _scale(run, happened)
+            # What is left is unscaled already when the next, scaled gradients are added to it.
+            held = held / scale if mistake == "never_cleared" else np.zeros_like(held)
             for part, overflows in window:
                 if mistake == "cleared_each_batch":
                     held = np.zeros_like(held)
                 gradient = run.get("factor", 1.0) * case.gradient(weight, part)
-                held = held + (
-                    np.full_like(held, np.inf) if overflows else _share(run, window, part, mistake) * gradient
-                )
+                held = np.full_like(held, np.nan) if overflows else held + _share(run, window, part, mistake) * gradient
                 if mistake == "clipped_each_batch":
-                    held = _clipped(held, limit, 1.0)
-            if mistake == "step_with_zeros" and not np.isfinite(held).all():
+                    held = _clipped(held, run, 1.0)
+            happened.append(not np.isfinite(held).all())
+            if mistake == "step_with_zeros" and happened[-1]:
                 held = np.zeros_like(held)
-            skipped = not np.isfinite(held).all()
-            if not skipped:
-                seen_times = scale if mistake == "clipped_while_scaled" else 1.0
-                gradient = _clipped(held, None if mistake == "never_clipped" else limit, seen_times)
-                velocity = run.get("momentum", 0.0) * velocity + gradient
+            stepped = bool(np.isfinite(held).all())
+            if stepped:
+                if mistake != "never_clipped":
+                    held = _clipped(held, run, scale if mistake == "clipped_while_scaled" else 1.0)
+                velocity = momentum * velocity + held
                 weight = weight - rate * velocity
-            if not skipped or mistake == "schedule_ignores_skips":
-                if mistake == "schedule_at_the_end":
-                    late *= decay
-                else:
-                    rate *= decay
+            if stepped or mistake == "schedule_ignores_skips":
+                late, rate = (late * decay, rate) if mistake == "schedule_at_the_end" else (late, rate * decay)
         rate *= late
     return weight
+
+
+def _scale(run: Run, happened: Sequence[bool]) -> float:
+    """By what the loss is multiplied after these windows, of which some overflowed."""
+    defaults = {"init_scale": 2.0**16, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
+    return final_scale({**defaults, **run.get("scaler", {})}, happened) if run["dtype"] == "float16" else 1.0
 
 
 def _batches(run: Run) -> Iterator[list[tuple[slice, bool]]]:
@@ -196,7 +206,7 @@ def _share(run: Run, window: Sequence[tuple[slice, bool]], part: slice, mistake:
     return shares.get(mistake, share)
 
 
-def _clipped(gradient: Array, limit: float | None, scale: float) -> Array:
-    """Clipped to `limit` while it is multiplied by `scale`."""
-    norm = scale * float(np.linalg.norm(gradient))
+def _clipped(gradient: Array, run: Run, scale: float) -> Array:
+    """Clipped as the run asks for, while it is multiplied by `scale`."""
+    norm, limit = scale * float(np.linalg.norm(gradient)), run.get("max_grad_norm")
     return gradient if limit is None or norm <= limit or not np.isfinite(norm) else gradient * (limit / norm)
