@@ -34,6 +34,8 @@ _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
 _TOLD = ("course.toml", "rubric.toml", "hints.toml")
 """Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
+_ASKS = ("checks", "truth")
+"""Folders of a lab in which a text may be the name of a probe."""
 _PROSE = 100
 """Characters from which on a text is no name of a probe."""
 _READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "getcomments"))
@@ -134,7 +136,7 @@ class Tree:
             yield from self._module(f"{above}.{name}".strip("."))
         for text in read.texts:
             yield from self._module(text)  # for import_module, or another interpreter's -m
-            if path.parent.name == "checks" and len(text) < _PROSE and text not in read.criteria:
+            if path.parent.name in _ASKS and len(text) < _PROSE and text not in read.criteria:
                 lab, _, inner = text.partition(".")
                 yield from self._module(f"{self._course}.{lab}.probes.{inner}")
                 needed = text.rpartition(".")[0]

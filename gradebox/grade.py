@@ -134,8 +134,8 @@ class CriterionResult:
         if not cause:
             return ""
         if check.is_charged:
-            return f"follows from '{cause}', and is charged as well: too little else of this criterion works"
-        return f"follows from '{cause}': the same mistake, charged there"
+            return f"follows from '{cause}', and charged, too: little else here works"
+        return f"follows from '{cause}', charged there"
 
 
 @dataclass(frozen=True)

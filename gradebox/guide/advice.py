@@ -174,6 +174,8 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
         last, hint = state.checks.get(check), hints.get(check)
         if last is None or last.outcome is not Outcome.FAILED or last.message.startswith("Task "):
             continue
+        if last.follows_from:  # mended with that one
+            continue
         if hint is not None and (_is_open(hint, state) or _begins_broken(hint, state)):
             continue
         found.append(_mended(state, check, last, hint, worth[check] + waiting.get(check, Decimal(0))))

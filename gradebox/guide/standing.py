@@ -27,6 +27,8 @@ class Known:
     hint: str = ""
     blocked_by: str = ""
     """Of a blocked check: the one that failed."""
+    follows_from: str = ""
+    """Of a failed check: the one that failed by the same mistake."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def read(submission: Path, report: Path) -> Standing:
     for lab in grade.labs:
         for criterion in lab.criteria:
             for check in criterion.checks:
-                checks[check.id] = Known(check.outcome, check.message, check.hint, check.blocked_by)
+                checks[check.id] = Known(check.outcome, check.message, check.hint, check.blocked_by, check.follows_from)
     return Standing(checks, grade, _age(submission, file, grade))
 
 

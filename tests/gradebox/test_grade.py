@@ -130,6 +130,6 @@ def test_the_text_says_what_follows_from_what_and_whether_it_costs() -> None:
     result = graded(a0=failed("late"), a1=failed("late"), b0=PASSED)
     row = result.labs[0].criteria[0]
     assert [row.follows(check) for check in row.checks] == [
-        "", "follows from 'lab1.a.c0', and is charged as well: too little else of this criterion works"
+        "", "follows from 'lab1.a.c0', and charged, too: little else here works"
     ]  # fmt: skip
     assert row.first_problem is row.checks[0]

@@ -101,6 +101,28 @@ def test_every_check_that_fails_has_a_line_in_the_terminal(capsys: pytest.Captur
     assert lines[start + 5] == "          · 1 more waits for another check, all in grade.html"
 
 
+def test_what_follows_from_a_mistake_says_so_and_is_no_problem_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    course = grader.course()
+    reports = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()}
+    names = [check.id for check in course.rubric.labs[0].criteria[0].checks][:3]
+    reports[names[0]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", "count", cause="late", belongs_to=names[1])
+    reports[names[1]] = CheckReport(Outcome.FAILED, "saw 5, expected 6", "count", cause="late", belongs_to=names[1])
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    titles = course.titles(course.labs)
+    result = grade(course.rubric, course.rubric.select((1,)), reports, here, titles)
+    report.show(result, [], [])
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if f"✗ {titles[names[1]]}" in line)
+    assert lines[start - 1].split()[-1].startswith("↳✗✓")
+    assert lines[start + 3] == f"          ↳ {titles[names[0]]}: follows from '{titles[names[1]]}', charged there"
+    page = html.render(result)
+    assert page.count('<li class="follows">') == 1
+    assert f"follows from &#39;{titles[names[1]]}&#39;, charged there" in page
+    assert "failed by a mistake that is charged elsewhere" in page
+    (followed,) = [check for check in result.checks if check.follows_from]
+    assert followed.points == followed.max_points
+
+
 def test_a_check_is_called_by_its_title_and_without_one_by_its_id(
     result: Grade, capsys: pytest.CaptureFixture[str]
 ) -> None:
