@@ -140,7 +140,8 @@ class Tree:
                 lab, _, inner = text.partition(".")
                 yield from self._module(f"{self._course}.{lab}.probes.{inner}")
                 needed = text.rpartition(".")[0]
-                if text in self._checks and needed in self._homes:  # a check that another one requires
+                # A check that another one requires; a truth may name the one in which a mistake is charged.
+                if path.parent.name == "checks" and text in self._checks and needed in self._homes:
                     yield self._homes[needed]
 
     def _module(self, name: str) -> Iterator[Path]:
