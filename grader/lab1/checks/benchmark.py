@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradebox.assertions import (
+    Cause,
     CheckFailed,
     number,
     positive,
+    recognising,
     require,
     require_between,
     require_close,
@@ -66,6 +68,8 @@ _COMPARED: dict[str, tuple[Any, ...]] = {
 ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
 _BOTH = "call benchmark_matmul for the CPU and for the GPU"
 DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
+_FIELDS = Cause("field_of_the_result", "each field holds what its line in the docstring says: size, iterations, times")
+"""What is measured can be judged all the same."""
 
 
 @criterion("lab1.benchmark")
@@ -90,10 +94,11 @@ class TestBenchmark:
         size = fresh.odd(101, 199)
         (seen,) = measure(submission, fresh, submission.device.name, [{"size": size, "iterations": 7}])
         result = seen["result"]
-        require_equal(result["size"], size, what="MatmulResult.size")
-        require_equal(result["iterations"], 7, what="MatmulResult.iterations")
-        require(number(result["seconds"], "MatmulResult.seconds") > 0, f"seconds: saw {result['seconds']}")
-        require(number(result["tflops"], "MatmulResult.tflops") > 0, f"tflops: saw {result['tflops']}")
+        with recognising(lambda: _FIELDS):
+            require_equal(result["size"], size, what="MatmulResult.size")
+            require_equal(result["iterations"], 7, what="MatmulResult.iterations")
+            require(number(result["seconds"], "MatmulResult.seconds") > 0, f"seconds: saw {result['seconds']}")
+            require(number(result["tflops"], "MatmulResult.tflops") > 0, f"tflops: saw {result['tflops']}")
 
     @requires("returns_result")
     def test_right_device_and_dtype(self, submission: Submission, fresh: Fresh) -> None:
@@ -376,9 +381,10 @@ def _require_compared(
     what = f"compare_cpu_gpu() at {row['size']}"
     require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
     require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
-    require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations")
+    hint = Cause(_FIELDS.name, "iterations and cpu_iterations are passed on, and told as they were given")
+    require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations", hint=hint)
     if cpu_iterations is not None:
-        require_equal(row["cpu"]["iterations"], cpu_iterations, what=f"{what}: .cpu.iterations")
+        require_equal(row["cpu"]["iterations"], cpu_iterations, what=f"{what}: .cpu.iterations", hint=hint)
     for side in ("cpu", "gpu"):
         kind = str(row[side]["dtype"]).removeprefix("torch.")
         require_equal(kind, dtype, what=f"{what}: .{side}.dtype")
