@@ -20,12 +20,13 @@ import pytest
 import grader
 from gradebox import course as courses
 from gradebox.configuration import ROOT
+from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU, Device
 from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.order import GradingError, Order
 from gradebox.order import lanes_of as _lanes
 from gradebox.report.document import to_document
-from gradebox.run import Grading, Watcher, run
+from gradebox.run import Blocked, Grading, Watcher, run
 from gradebox.sandbox import TAMPERING, Sandbox, starting
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
@@ -344,3 +345,16 @@ def test_a_title_is_the_first_line_of_a_checks_docstring(tmp_path: Path) -> None
 def test_a_grade_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     grade = run(order(write_course(tmp_path), write_submission(tmp_path)))
     assert json.loads(json.dumps(to_document(grade))) == to_document(grade)
+
+
+@pytest.mark.parametrize("cause", ["", "late"])
+def test_a_check_that_failed_for_a_named_cause_does_not_block_those_that_build_on_it(cause: str) -> None:
+    grading = object.__new__(Grading)
+    grading._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", cause=cause)}
+    grading._titles = {"a.b.base": "base"}
+    check = CheckFunction("a.b.other", "other", ("a.b.base",), object, "test_other", ())
+    if cause:
+        grading._stop_if_blocked(check)
+    else:
+        with pytest.raises(Blocked, match="blocked by 'base'"):
+            grading._stop_if_blocked(check)
