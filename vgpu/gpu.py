@@ -266,6 +266,7 @@ class VirtualGPU:
     def synchronize(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for the whole device."""
         self.start()
+        self.settle()
         name = "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize"
         begin = self.clock.now
         tape = self.machine.tape
@@ -314,15 +315,24 @@ class VirtualGPU:
         """A kernel of an operation on resident tensors."""
         if operation.base == "_scaled_mm" and "float8" not in self.spec.peak_flops:
             raise RuntimeError(_NO_FLOAT8)
+        fusion = THREAD.fusion
+        if fusion is not None and fusion.takes(self, operation, args, inputs, outputs):
+            return
         queue = self.queue
         with_elements = queue.has_several_streams or queue.observer is not None
         self.launch(works.of_operation(operation, args, inputs, outputs, with_elements=with_elements))
+
+    def settle(self) -> None:
+        """Compiled code of the calling thread launches what it still holds back to join it with more."""
+        if THREAD.fusion is not None:
+            THREAD.fusion.flush()
 
     def launch(self, work: Work, seconds: float | None = None, *, host_seconds: float | None = None) -> float:
         """Queue work on the calling thread's current stream of this GPU; returns when it ends.
 
         `seconds` are those that it takes, where they are known already; `host_seconds` what its launch takes the host.
         """
+        self.settle()
         queue = self.queue
         if host_seconds is None:
             host_seconds = queue.pricing.launch_seconds(work)
@@ -355,7 +365,9 @@ class VirtualGPU:
             self.recorder.host(operation.name, begin, tuple(tuple(tensor.shape) for tensor in inputs[:8]))
 
     def charge_metadata(self, operation: Operation) -> None:
-        """An operation that only changes a tensor's description: host time, no kernel."""
+        """An operation that only changes a tensor's description: host time, no kernel; compiled code has done it."""
+        if THREAD.fusion is not None and THREAD.fusion.is_open:
+            return
         begin = self.clock.spend(self.spec.metadata_seconds, "metadata", operation.name, "metadata")
         if self.recorder is not None:
             self.recorder.host(operation.name, begin)

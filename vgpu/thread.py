@@ -21,6 +21,8 @@ class ThreadState(threading.local):
 
     device: int = 0
     target: int | None = None
+    fusion: Any = None
+    """Joins kernels, while this thread runs compiled code (`vgpu.compiled.fusion`)."""
     generator: Any = None
     """The GPU's generator that the operation which is being called was given (`vgpu.random.generator`)."""
 

@@ -1,7 +1,6 @@
-"""Compilers on the virtual GPU: `torch.compile` and export are refused, TorchScript runs as Python.
+"""Compilers on the virtual GPU: `torch.compile` joins kernels, export is refused, TorchScript runs as Python.
 
-Compiled code would run other kernels than the eager operations that are simulated. TorchScript has a documented way
-to be switched off (environment variable PYTORCH_JIT=0), which leaves functions and modules as they are; the same
+TorchScript has a documented way to be switched off (environment variable PYTORCH_JIT=0), which leaves functions and modules as they are; the same
 happens here to the program's own. Not here: other refusals (`vgpu.patches.refusals`).
 """
 
@@ -20,10 +19,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from vgpu.compiled import regions
 from vgpu.devices import place
 from vgpu.machine import Machine
 from vgpu.patches.imports import when_imported
 from vgpu.patching import PatchSet
+from vgpu.state import attached
 from vgpu.unsupported import unsupported
 
 
@@ -56,23 +57,50 @@ def _switched_off() -> bool:
     return os.environ.get("TORCH_COMPILE_DISABLE", "0") == "1" or bool(getattr(config, "disable", False))
 
 
-def _compile(model: Any = None, **options: Any) -> Any:
-    """`torch.compile`: as in PyTorch compilation happens at the first call, so that is what raises."""
+def _compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "inductor",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """`torch.compile`: real values, by the eager operations; the time of fused kernels (`vgpu.compiled`)."""
+    if mode is not None and options is not None:
+        raise RuntimeError("Either mode or options can be specified, but both can't be specified at the same time.")
     if model is None:
-        return lambda function: _compile(function, **options)
-    if options.get("disable") or _switched_off():
+        return lambda function: _compile(
+            function, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+    if disable or _switched_off():
         return model
+    name = getattr(model, "__name__", type(model).__name__)
+    known = regions.region(name, mode, backend, dynamic, options)
     if isinstance(model, torch.nn.Module):
-        return CompiledModule(model)
-    return refuse("torch.compile", f"of {getattr(model, '__name__', type(model).__name__)}", like=model)
+        return CompiledModule(model, known)
+
+    @functools.wraps(model)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return _run(known, model, args, kwargs)
+
+    return compiled
+
+
+def _run(known: regions.Region, function: Any, args: Any, kwargs: Any) -> Any:
+    gpu = attached()
+    return function(*args, **kwargs) if gpu is None else regions.call(gpu, known, function, args, kwargs)
 
 
 class CompiledModule(torch.nn.Module):
     """What `torch.compile(module)` gives: everything but calling it goes to the module, as `OptimizedModule` does."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, known: regions.Region) -> None:
         super().__init__()
         self._orig_mod = module
+        object.__setattr__(self, "_known", known)
+        self.training = module.training
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -81,8 +109,8 @@ class CompiledModule(torch.nn.Module):
             return getattr(self._orig_mod, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises: it would have to be compiled now."""
-        raise unsupported("torch.compile", f"of {type(self._orig_mod).__name__}")
+        """The module's, hooks included, as compiled code."""
+        return _run(self._known, self._orig_mod, args, kwargs)
 
 
 def _refuse_compiled_before(patches: PatchSet, eval_frame: ModuleType) -> None:

@@ -68,6 +68,7 @@ class Event:
             raise RuntimeError(f"Event device {self._gpu.index} does not match recording stream's device {gpu.index}.")
         self._gpu = gpu
         gpu.start()
+        gpu.settle()
         number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
         self._moment = no_earlier(gpu.queue.ready_at(number), now)
