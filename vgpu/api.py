@@ -30,6 +30,7 @@ from vgpu.patches import (
     distributed,
     event_loops,
     generators,
+    graphs,
     legacy_types,
     loaders,
     memory,
@@ -227,6 +228,7 @@ _prepared: list[Attachment] = []
 def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     cuda.install(patches, machine)
     streams.install(patches)
+    graphs.install(patches)
     memory.install(patches, machine)
     categories.install(patches, machine.ledger)
     generators.install(patches, machine)

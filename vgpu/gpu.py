@@ -265,6 +265,8 @@ class VirtualGPU:
 
     def synchronize(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for the whole device."""
+        if THREAD.capture is not None and THREAD.capture.gpu is self:
+            THREAD.capture.require_none()
         self.start()
         self.settle()
         name = "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize"
@@ -336,6 +338,10 @@ class VirtualGPU:
         queue = self.queue
         if host_seconds is None:
             host_seconds = queue.pricing.launch_seconds(work)
+        if THREAD.capture is not None and THREAD.capture.gpu is self:
+            THREAD.capture.launched(work, seconds)
+            self.clock.advance(host_seconds)
+            return self.clock.now
         clock = self.clock.mine()
         begin = clock.now
         free, end = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)
@@ -375,6 +381,8 @@ class VirtualGPU:
     def transfer(self, moved: int, *, to_device: bool, pinned: bool, non_blocking: bool) -> None:
         """A copy between host and device; the host goes on at once only for a non-blocking one of pinned memory."""
         self.start()
+        if THREAD.capture is not None and not (non_blocking and pinned):
+            THREAD.capture.require_none()
         if not non_blocking:
             self.report_wait()
         memory = "Pinned" if pinned else "Pageable"

@@ -21,6 +21,8 @@ class ThreadState(threading.local):
 
     device: int = 0
     target: int | None = None
+    capture: Any = None
+    """Notes kernels, while this thread captures a CUDA graph (`vgpu.compiled.graphs`)."""
     fusion: Any = None
     """Joins kernels, while this thread runs compiled code (`vgpu.compiled.fusion`)."""
     generator: Any = None

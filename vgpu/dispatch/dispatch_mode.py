@@ -121,6 +121,9 @@ class DispatchMode(TorchDispatchMode):
             determinism.require(operation, args, kwargs)
         if operation.reads:
             return self._read(gpu, operation, args, kwargs, inputs)
+        capture = THREAD.capture
+        if capture is not None:
+            capture.about_to(operation, args)
         try:
             result = self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
@@ -132,6 +135,8 @@ class DispatchMode(TorchDispatchMode):
                 raise cuda_error("device-side assert triggered", f"{error}\n") from error
             raise
         self._settle(gpu, operation, args, inputs, _tensors_in((result,)))
+        if capture is not None:
+            capture.computed(self._compute, operation, args, kwargs, result)
         return result
 
     def _foreach(

@@ -38,7 +38,7 @@ _NESTED = ("nested_tensor", "as_nested_tensor")
 
 def install(patches: PatchSet, machine: Machine) -> None:
     """Put the refusals in place."""
-    _graphs_and_allocators(patches)
+    _allocators(patches)
     _runtime(patches)
     _exports(patches, machine)
     for name in _NCCL:
@@ -65,12 +65,7 @@ def _refused_class(name: str, entry: str, base: type[Any] = object) -> type[Any]
     return type(name, (base,), {"__init__": init, "__doc__": f"Refused: {entry} cannot be simulated."})
 
 
-def _graphs_and_allocators(patches: PatchSet) -> None:
-    for name in ("CUDAGraph", "graph"):
-        patches.rebind(getattr(torch.cuda, name), _refused_class(name, "CUDA graphs"))
-    for name in ("make_graphed_callables", "graph_pool_handle"):
-        function = getattr(torch.cuda, name)
-        patches.rebind(function, refuse("CUDA graphs", like=function))
+def _allocators(patches: PatchSet) -> None:
     patches.rebind(torch.cuda.MemPool, _refused_class("MemPool", "torch.cuda.MemPool"))
     patches.rebind(torch.cuda.use_mem_pool, refuse("torch.cuda.MemPool", like=torch.cuda.use_mem_pool))
     for names, entry in ((_ALLOCATORS, "pluggable allocators"), (_RAW, "raw allocations")):

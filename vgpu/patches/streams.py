@@ -170,8 +170,8 @@ class Stream:
         self._gpu.synchronize(self.stream_id)
 
     def is_capturing(self) -> bool:
-        """CUDA graphs are not supported, so never."""
-        return False
+        """Whether the calling thread captures a CUDA graph on it."""
+        return THREAD.capture is not None and (THREAD.device, self._gpu.stream) == (self.device_index, self.stream_id)
 
     def __enter__(self) -> Stream:
         self._before.append((THREAD.device, self._gpu.stream))
