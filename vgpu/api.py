@@ -42,6 +42,7 @@ from vgpu.patches import (
     storages,
     streams,
     threads,
+    triton,
 )
 from vgpu.spec import Interconnect, Spec, get_interconnect, get_spec
 from vgpu.state import attached
@@ -229,6 +230,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     cuda.install(patches, machine)
     streams.install(patches)
     graphs.install(patches)
+    triton.install(patches, machine)
     memory.install(patches, machine)
     categories.install(patches, machine.ledger)
     generators.install(patches, machine)

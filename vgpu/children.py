@@ -1,13 +1,18 @@
-"""Child processes of `multiprocessing` and their virtual GPUs.
+"""Child processes of `multiprocessing` and `subprocess`, and their virtual GPUs.
 
 A spawned child attaches before it imports the program's main module (`vgpu.launch.enter`); a forked one goes on with a
 copy of its parent's machine, whose GPUs it may use only if the parent has not (CUDA: "Cannot re-initialize CUDA in
-forked subprocess"). Not here: torchrun (`vgpu.launch`), and what the processes say to each other (`vgpu.distributed`).
+forked subprocess"). A Python program that `subprocess` starts is run by `vgpu.child`. Not here: torchrun
+(`vgpu.launch`), and what the processes say to each other (`vgpu.distributed`).
 """
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -24,6 +29,12 @@ if TYPE_CHECKING:
     from vgpu.patching import PatchSet
 
 _KEY = "vgpu"
+VARIABLE = "VGPU_CHILD"
+"""Of the environment: the machine that a child gets."""
+# Flags of the interpreter that take no argument, behind which the program stands.
+_FLAGS = frozenset(("-u", "-B", "-O", "-OO", "-q", "-v", "-X", "-W"))
+_WITH_ARGUMENT = frozenset(("-X", "-W"))
+_NO_PROGRAMS = frozenset(("vgpu", "vgpu.child", "pip", "venv", "ensurepip", "compileall"))
 _outputs: list[Outputs] = []
 _left_open: list[Any] = []
 
@@ -57,10 +68,54 @@ def install(patches: PatchSet, machine: Machine) -> None:
 
     patches.set(spawn, "get_preparation_data", preparation)
     patches.set(process.BaseProcess, "_bootstrap", run_child)
+    begin = subprocess.Popen.__init__
+
+    def start(child: Any, args: Any, *rest: Any, **options: Any) -> None:
+        program = None if rest or options.get("shell") or options.get("executable") else _program_of(args)
+        if program is not None:
+            args = [*args[:program], "-m", "vgpu.child", *args[program:]]
+            options["env"] = _environment(options.get("env"), machine)
+        begin(child, args, *rest, **options)
+
+    patches.set(subprocess.Popen, "__init__", start)
     forkserver = sys.modules.get("multiprocessing.forkserver")
     if forkserver is not None:
         # It would import the program before a GPU is attached.
         patches.set(forkserver._forkserver, "_preload_modules", [])
+
+
+def _program_of(args: Any) -> int | None:
+    """Where in the arguments of a Python interpreter its program begins; None where there is none of the user's."""
+    if not isinstance(args, (list, tuple)) or len(args) < 2 or not all(isinstance(one, str) for one in args):
+        return None
+    if not args[0] or os.path.realpath(shutil.which(args[0]) or args[0]) != os.path.realpath(sys.executable):
+        return None
+    place = 1
+    while place < len(args) and args[place] in _FLAGS:
+        place += 1 + (args[place] in _WITH_ARGUMENT)
+    if place >= len(args) or (args[place].startswith("-") and args[place] not in ("-c", "-m")):
+        return None
+    if args[place] in ("-c", "-m") and (place + 1 >= len(args) or args[place + 1].split(".")[0] in _NO_PROGRAMS):
+        return None
+    return place
+
+
+def _environment(given: Any, machine: Machine) -> dict[str, str]:
+    environment = dict(os.environ if given is None else given)
+    environment[VARIABLE] = base64.b64encode(pickle.dumps(describe(machine))).decode()
+    root = str(Path(__file__).resolve().parent.parent)
+    known = environment.get("PYTHONPATH", "")
+    if root not in known.split(os.pathsep):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, root)))
+    return environment
+
+
+def finish() -> None:
+    """At the end of a child that `subprocess` started."""
+    state = sys.modules.get("vgpu.state")
+    machine = state.machine() if state is not None else None
+    if machine is not None:
+        _finish(machine)
 
 
 def after_fork_in_child() -> None:

@@ -340,8 +340,8 @@ class VirtualGPU:
             host_seconds = queue.pricing.launch_seconds(work)
         if THREAD.capture is not None and THREAD.capture.gpu is self:
             THREAD.capture.launched(work, seconds)
-            self.clock.advance(host_seconds)
-            return self.clock.now
+            done: float = self.clock.advance(host_seconds)
+            return done
         clock = self.clock.mine()
         begin = clock.now
         free, end = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)

@@ -25,6 +25,8 @@ class ThreadState(threading.local):
     """Notes kernels, while this thread captures a CUDA graph (`vgpu.compiled.graphs`)."""
     fusion: Any = None
     """Joins kernels, while this thread runs compiled code (`vgpu.compiled.fusion`)."""
+    tally: Any = None
+    """Counts what the programs of a Triton kernel do (`vgpu.compiled.programs`)."""
     generator: Any = None
     """The GPU's generator that the operation which is being called was given (`vgpu.random.generator`)."""
 

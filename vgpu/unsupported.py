@@ -10,20 +10,15 @@ from types import MappingProxyType
 
 from vgpu.errors import Unsupported
 
-_EAGER = (
-    "run it eagerly: set TORCH_COMPILE_DISABLE=1, or remove torch.compile; the values are the same, and how much "
-    "faster compiled code would be is not simulated"
-)
 _DENSE = "use dense tensors on the GPU, or keep these on the CPU"
 _ALLOCATOR = "use PyTorch's caching allocator, which is the one that is simulated"
-_ONE_BY_ONE = "launch the kernels one by one"
 _ON_CPU = "move the tensor to the CPU first: tensor.cpu()"
 _VALUES = "attach with values=True (without --shapes-only)"
 
 # Name as a user knows it -> what to do instead. The documentation prints this list, and a test provokes each entry.
 INSTEAD: Mapping[str, str] = MappingProxyType({
-    "torch.compile": _EAGER,
-    "flex_attention": "use torch.nn.functional.scaled_dot_product_attention; flex_attention needs torch.compile",
+    "functions compiled before attach": "compile them while the GPU is attached",
+    "flex_attention": "use torch.nn.functional.scaled_dot_product_attention",
     "causal biases of torch.nn.attention.bias": (
         "use is_causal=True, which counts from the upper left corner, or a mask of your own"
     ),
@@ -34,14 +29,15 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "torch.jit.load to the GPU": "build the model in Python and load its state_dict",
     "torch.export": "export on the CPU, without the virtual GPU",
     "torch.onnx.export": "export on the CPU, without the virtual GPU",
-    "CUDA graphs": _ONE_BY_ONE,
     "torch.cuda.MemPool": _ALLOCATOR,
     "pluggable allocators": _ALLOCATOR,
     "raw allocations": "make a tensor: torch.empty(size, dtype=torch.uint8, device='cuda')",
     "cudart calls": "use torch.cuda; of cudart() only the profiler switches and cudaMemGetInfo are simulated",
     "CUDA C++ extensions": "write the operation with PyTorch functions, or build it where there is a GPU",
     "CUDA C++ kernels compiled at run time": "write the operation with PyTorch functions",
-    "Triton kernels": "write the operation with PyTorch functions",
+    "Triton kernels with shapes only": _VALUES,
+    "streams of other libraries": "use torch.cuda.Stream",
+    "handles of CUDA's libraries": "use torch.cuda; no library stands behind a handle here",
     "DLPack": _ON_CPU,
     "__cuda_array_interface__": _ON_CPU,
     "sharing GPU tensors with another process": "send a copy, tensor.cpu(), and move it to the GPU there",

@@ -199,11 +199,3 @@ def test_in_place_changes_through_a_view_reach_the_base(gpu: vgpu.VirtualGPU) ->
 def test_sparse_tensors_are_named_as_unsupported(gpu: vgpu.VirtualGPU) -> None:
     with pytest.raises(vgpu.Unsupported, match="sparse"):
         torch.eye(2, device="cuda").to_sparse()
-
-
-def test_compile_and_graphs_are_named_as_unsupported(gpu: vgpu.VirtualGPU) -> None:
-    compiled = torch.compile(nn.Linear(1, 1).cuda())
-    with pytest.raises(vgpu.Unsupported, match="TORCH_COMPILE_DISABLE=1, or remove"):
-        compiled(torch.ones(1, 1, device="cuda"))
-    with pytest.raises(vgpu.Unsupported, match="CUDA graphs"):
-        torch.cuda.CUDAGraph()

@@ -1,9 +1,9 @@
 """Kernels of compiled code: neighbouring operations that go over the same elements are one kernel.
 
-As TorchInductor's scheduler does (torch/_inductor/scheduler.py), what is elementwise, a reduction, a copy or a gather is
-fused with its neighbours: the kernel reads what comes from outside of it and writes what outlives it. Products and
-convolutions stay the library's kernels, sorts and scatters their own. Views, and the host's way to each operation, cost
-nothing. Not here: when code is compiled (`vgpu.compiled.regions`).
+As TorchInductor's scheduler does (torch/_inductor/scheduler.py), what is elementwise, a reduction, a copy or a gather
+is fused with its neighbours: the kernel reads what comes from outside of it and writes what outlives it. Products and
+convolutions stay the library's kernels, sorts and scatters their own. Views, and the host's way to each operation,
+cost nothing. Not here: when code is compiled (`vgpu.compiled.regions`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -100,7 +100,7 @@ class Fusion:
             moved = min(tensor.nbytes, tensor.untyped_storage().nbytes())
             if operation.gathers and place == 0:
                 moved = min(moved, made)
-            self._read[storage, tensor.storage_offset(), tensor.numel()] = moved
+            self._read[storage, int(tensor.storage_offset()), tensor.numel()] = moved
         for tensor in outputs:
             storage, moved = _storage(tensor), min(tensor.nbytes, tensor.untyped_storage().nbytes())
             if storage in outside:  # in place

@@ -66,7 +66,7 @@ class Graph:
         self.gpu = gpu
         self.is_open = False
         self._works: list[tuple[Work, float | None]] = []
-        self._nodes: list[_Node] = []
+        self._nodes: list[_Node | Callable[[], Any]] = []
         self._memory: dict[int, int] = {}
         self._count = 0
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -85,7 +85,7 @@ class Graph:
     def end(self) -> None:
         """What was written over is as it was before, and so are random numbers."""
         THREAD.capture, self.is_open = None, False
-        with _beneath():
+        with beneath():
             for target, values in self._before.values():
                 target.copy_(values)
         self._before.clear()
@@ -113,13 +113,8 @@ class Graph:
             return
         for place in operation.written:
             for tensor in tree_leaves(args[place]) if place < len(args) else ():
-                if not isinstance(tensor, torch.Tensor) or not tensor.numel():
-                    continue
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self._memory and storage._cdata not in self._before:
-                    with _beneath():
-                        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-                        self._before[storage._cdata] = (whole, whole.clone())
+                if isinstance(tensor, torch.Tensor) and tensor.numel():
+                    self._keep(tensor.untyped_storage())
 
     def computed(
         self, compute: Compute, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -133,11 +128,23 @@ class Graph:
         made = [self._made(leaf, given) if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(result)]
         self._nodes.append(_Node(operation, noted, structure, made, compute))
 
+    def called(self, compute: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Something other than an operation is about to be computed, and may write to any of these tensors."""
+        for tensor in tensors:
+            self._keep(tensor.untyped_storage())
+        self._nodes.append(compute)
+
+    def _keep(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata not in self._memory and storage._cdata not in self._before:
+            with beneath():
+                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self._before[storage._cdata] = (whole, whole.clone())
+
     def _place_of(self, tensor: torch.Tensor) -> Any:
         memory = self._memory.get(tensor.untyped_storage()._cdata)
         if memory is None:
             return tensor.detach() if tensor.requires_grad else tensor
-        return _Place(memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return _Place(memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def _made(self, tensor: torch.Tensor, given: set[int]) -> _Made | None:
         storage = tensor.untyped_storage()
@@ -149,7 +156,7 @@ class Graph:
 
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
-    def replay(self, static: Mapping[int, torch.Tensor] | None = None) -> None:
+    def replay(self) -> None:
         """Compute all of it again, and submit all kernels with one launch."""
         gpu = self.gpu
         gpu.start()
@@ -159,12 +166,15 @@ class Graph:
         for work, seconds in self._works:
             gpu.queue.submit(work, gpu.stream, clock.now, 0.0, clock.thread, seconds)
         if gpu.values:
-            with _beneath():
+            with beneath():
                 self._compute()
 
     def _compute(self) -> None:
         memory: dict[int, torch.UntypedStorage] = {}
         for node in self._nodes:
+            if not isinstance(node, _Node):
+                node()
+                continue
             leaves = [_tensor(leaf, memory) if type(leaf) is _Place else leaf for leaf in node.leaves]
             args, kwargs = tree_unflatten(leaves, node.structure)
             inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -192,7 +202,7 @@ def _tensor(place: _Place, memory: Mapping[int, torch.UntypedStorage]) -> torch.
 
 
 @contextlib.contextmanager
-def _beneath() -> Iterator[None]:
+def beneath() -> Iterator[None]:
     """Tensors are those of the CPU in here: no device, no gradient, no time."""
     with (
         torch._C.DisableTorchFunction(),

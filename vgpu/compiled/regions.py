@@ -1,8 +1,8 @@
-"""Runs a function as compiled code: compiled at its first call and for new shapes, its kernels fused, its backward, too.
+"""Runs a function as compiled code: compiled at its first call and for new shapes, with the kernels of its backward.
 
-TorchDynamo's rules (docs "torch.compile, dynamic shapes"): the second shape of an argument makes its sizes dynamic, and a
-compiled function whose other properties keep changing runs eagerly after some recompilations. Not here: the kernels
-(`vgpu.compiled.fusion`).
+TorchDynamo's rules (docs "torch.compile, dynamic shapes"): the second shape of an argument makes its sizes dynamic,
+and a compiled function whose other properties keep changing runs eagerly after some recompilations. Not here: the
+kernels (`vgpu.compiled.fusion`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -22,8 +22,8 @@ from vgpu.compiled.fusion import Fusion
 from vgpu.gpu import VirtualGPU
 from vgpu.thread import THREAD
 
-# Host seconds to compile, and for each operation of it; with gradients twice as many. nanoGPT's README tells of "about a
-# minute" for GPT-2 with 12 layers, forward and backward, which are some 900 operations here.
+# Host seconds to compile, and for each operation of it; with gradients twice as many. nanoGPT's README tells of "about
+# a minute" for GPT-2 with 12 layers, forward and backward, which are some 900 operations here.
 COMPILE_SECONDS, COMPILE_SECONDS_PER_OPERATION = 3.0, 0.06
 # Checking the guards of a call: modelled.
 GUARD_SECONDS = 30e-6

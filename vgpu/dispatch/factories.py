@@ -117,6 +117,20 @@ def new_tensor(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dic
     return from_data(mode, torch.tensor, args[1:], kwargs)
 
 
+def legacy_new(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.new(...)`: on the device of the tensor; sizes make memory without values, data is copied."""
+    tensor, *rest = args
+    gpu = mode.registry.gpu_of(tensor)
+    if gpu is None or kwargs:
+        return func(*args, **kwargs)
+    if len(rest) == 1 and isinstance(rest[0], _T):
+        return rest[0].detach()
+    sizes = rest[0] if len(rest) == 1 and isinstance(rest[0], torch.Size) else rest
+    if all(type(size) is int for size in sizes):
+        return factory(mode, torch.empty, (tuple(sizes) or (0,),), {"dtype": tensor.dtype, "device": gpu.device})
+    return from_data(mode, torch.tensor, tuple(rest), {"dtype": tensor.dtype, "device": gpu.device})
+
+
 def normal(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.normal` is a factory only when its mean and deviation are numbers."""
     if any(isinstance(value, _T) for value in (*args, *kwargs.values())):

@@ -255,7 +255,7 @@ def _build() -> dict[Any, Handler]:
         getattr(_T, name): factories.like
         for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided")
     }
-    table |= {_T.new_tensor: factories.new_tensor, torch.normal: factories.normal}
+    table |= {_T.new: factories.legacy_new, _T.new_tensor: factories.new_tensor, torch.normal: factories.normal}
     drawing = ("bernoulli", "multinomial", "poisson", "binomial")
     table |= {getattr(owner, name): factories.draw for owner in (torch, _T) for name in drawing if hasattr(owner, name)}
     filling = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "geometric_", "log_normal_")

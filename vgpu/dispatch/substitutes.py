@@ -77,7 +77,23 @@ def _powers_of_two(name: str, before: _Tensor, after: _Tensor, size: Any, dim: A
             )
 
 
-FUNCTIONS = {torch.ctc_loss: ctc_loss}
+def one_hot(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Onehot.cpp: with a number of classes nothing is read back, and nothing is checked on the host."""
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor: Any = given.get("tensor", given.get("input"))
+    classes = given.get("num_classes", -1)
+    if not mode.has(tensor) or classes < 1 or tensor.dtype != torch.int64:
+        return func(*args, **kwargs)
+    result = factories.factory(
+        mode,
+        torch.zeros,
+        ((*tensor.shape, classes),),
+        {"dtype": tensor.dtype, "device": mode.registry.device_of(tensor)},
+    )
+    return result.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+FUNCTIONS = {torch.ctc_loss: ctc_loss, torch._C._nn.one_hot: one_hot}
 FUNCTIONS |= {
     getattr(torch.fft, name): transform
     for name in dir(torch.fft)

@@ -1,7 +1,7 @@
 """`torch.cuda.memory_snapshot` and the allocation history that `torch.cuda.memory._dump_snapshot` writes.
 
-The format of torch/csrc/cuda/memory_snapshot.cpp, which pytorch.org/memory_viz reads; without Python frames, which are
-not recorded. Not here: bytes by category (`vgpu.memory.categories`).
+The format of torch/csrc/cuda/memory_snapshot.cpp, which pytorch.org/memory_viz reads, with the Python frames of each
+allocation. Not here: bytes by category (`vgpu.memory.categories`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class History:
         """Start ("all" keeps the history, "state" does not) or stop (None)."""
         self.enabled = enabled is not None
         self.starts = [gpu.memory.event_count() for gpu in machine.gpus] if enabled == "all" else []
+        for gpu in machine.gpus:
+            gpu.memory.stacks = {} if enabled == "all" else None
 
 
 def take(machine: Machine, history: History) -> dict[str, Any]:
@@ -92,12 +94,13 @@ def _described(block: Block) -> dict[str, Any]:
 
 
 def _trace(memory: DeviceMemory, start: int) -> Iterator[dict[str, Any]]:
-    for event in memory.events(start):
+    stacks = memory.stacks or {}
+    for number, event in enumerate(memory.events(start), start):
         if event.bytes == 0:
             continue
         common = {
             "addr": event.address, "size": abs(event.bytes), "stream": event.stream,
-            "time_us": int(event.seconds * 1e6), "frames": [],
+            "time_us": int(event.seconds * 1e6), "frames": stacks.get(number, []),
         }  # fmt: skip
         if event.bytes > 0:
             yield {"action": "alloc", **common}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from vgpu import witness
 from vgpu.device.queue import DeviceQueue
+from vgpu.memory import frames
 from vgpu.memory.allocator import CachingAllocator, OutOfMemory
 from vgpu.memory.allocator_settings import AllocatorSettings, from_environment
 from vgpu.memory.blocks import Block
@@ -67,6 +69,10 @@ class DeviceMemory:
         self.allocator = self._new_allocator(from_environment())
         self.history = witness.Keeper(witness.history())
         self._event_count = 0
+        self.stacks: dict[int, list[dict[str, Any]]] | None = None
+        """By the number of a change the Python frames that made it, while somebody records them."""
+        self.observers: list[Callable[[int, int, int, int], None]] = []
+        """Called before an allocation fails: device, bytes wanted, bytes allocated and bytes free."""
         self._peak_from = 0
         self.fraction = 1.0
         if self.allocator.settings.process_fraction < 1.0:
@@ -102,6 +108,7 @@ class DeviceMemory:
                 block = allocator.malloc(requested, stream, now)
             except OutOfMemory as error:
                 wanted = error.requested_bytes
+                self._tell_observers(wanted)
             else:
                 if allocator.waited_until > now:
                     self._clock.jump(allocator.waited_until)
@@ -143,6 +150,7 @@ class DeviceMemory:
         """Raise as `allocate` would when `requested` bytes can never fit, before anything is computed."""
         if requested > self.allocator.limit_bytes - self.settled().current("allocated_bytes"):
             rounded = CachingAllocator.segment_bytes(CachingAllocator.round_bytes(requested))
+            self._tell_observers(rounded)
             self.allocator.ooms += 1
             raise torch.OutOfMemoryError(self._out_of_memory_text(rounded))
 
@@ -189,8 +197,15 @@ class DeviceMemory:
         self._keep((moment, allocator.allocated_now, allocator.reserved.current, tag, change, address, stream))
 
     def _keep(self, event: tuple[float, int, int, list[int], int, int, int]) -> None:
+        if self.stacks is not None and event[4] > 0:
+            self.stacks[self._event_count] = frames.of_program()
         self._event_count += 1
         self.history.keep(event)
+
+    def _tell_observers(self, wanted: int) -> None:
+        for observer in list(self.observers):
+            allocated = self.allocator.current("allocated_bytes")
+            observer(self._index, wanted, allocated, self.allocator.capacity_bytes - allocated)
 
     def _read(self) -> list[tuple[float, int, int, list[int], int, int, int]]:
         events: list[tuple[float, int, int, list[int], int, int, int]] = self.history.tell(witness.READ)

@@ -1,7 +1,7 @@
 """Compilers on the virtual GPU: `torch.compile` joins kernels, export is refused, TorchScript runs as Python.
 
-TorchScript has a documented way to be switched off (environment variable PYTORCH_JIT=0), which leaves functions and modules as they are; the same
-happens here to the program's own. Not here: other refusals (`vgpu.patches.refusals`).
+TorchScript has a documented way to be switched off (environment variable PYTORCH_JIT=0), which leaves functions and
+modules as they are; the same happens here to the program's own. Not here: other refusals (`vgpu.patches.refusals`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -38,7 +38,6 @@ def install(patches: PatchSet, machine: Machine) -> None:
     when_imported(patches, {
         "torch._dynamo.eval_frame": lambda module: _refuse_compiled_before(patches, module),
         "torch.nn.attention.flex_attention": lambda module: _refuse_flex_attention(patches, module),
-        "triton.runtime.jit": lambda module: patches.set(module.JITFunction, "run", refuse("Triton kernels")),
     })  # fmt: skip
 
 
@@ -120,7 +119,7 @@ def _refuse_compiled_before(patches: PatchSet, eval_frame: ModuleType) -> None:
     def from_stance(callback: Any) -> Any:
         if callback is None or callback is False:  # `torch.compiler.disable`
             return original(callback)
-        raise unsupported("torch.compile")
+        raise unsupported("functions compiled before attach")
 
     patches.set(eval_frame, "_callback_from_stance", from_stance)
 

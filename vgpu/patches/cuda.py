@@ -151,6 +151,10 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     }
 
 
+# Host time of a look at the allocator's counters: modelled.
+_STATS_SECONDS = 1e-6
+
+
 def _memory_of(machine: Machine) -> Callable[[int], DeviceMemory]:
     def memory(index: int) -> DeviceMemory:
         if not 0 <= index < len(machine.gpus):  # `assertValidDevice` in c10/cuda/CUDACachingAllocator.cpp
@@ -158,6 +162,18 @@ def _memory_of(machine: Machine) -> Callable[[int], DeviceMemory]:
         return machine.gpus[index].memory
 
     return memory
+
+
+def _stats_of(machine: Machine) -> Callable[[int], dict[str, Any]]:
+    memory = _memory_of(machine)
+
+    def memory_stats(index: int) -> dict[str, Any]:
+        """A look costs a thread beside others time, so that one that looks again and again lets them go on."""
+        if machine.clock.turns.has_others(machine.clock.mine()):
+            machine.clock.advance(_STATS_SECONDS)
+        return memory(index).settled().as_memory_stats()
+
+    return memory_stats
 
 
 def _empty_cache(machine: Machine) -> Callable[..., None]:
@@ -198,7 +214,7 @@ def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_hasPrimaryContext": lambda device: machine.gpus[device].started,
         "_cuda_synchronize": lambda: current().synchronize(),
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_memoryStats": lambda device: memory(device).settled().as_memory_stats(),
+        "_cuda_memoryStats": _stats_of(machine),
         "_cuda_resetPeakMemoryStats": lambda device: memory(device).reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda device: memory(device).settled().reset_accumulated(),
         "_cuda_emptyCache": _empty_cache(machine),
@@ -206,7 +222,6 @@ def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_getMemoryFraction": lambda device: memory(device).fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_clearCublasWorkspaces": clear_workspaces,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_sleep": sleep,
         "_cuda_set_sync_debug_mode": lambda mode: setattr(machine, "sync_debug_mode", mode),
         "_cuda_get_sync_debug_mode": lambda: machine.sync_debug_mode,
@@ -232,7 +247,7 @@ def _accelerator(patches: PatchSet, machine: Machine) -> None:
         "_accelerator_synchronizeDevice": lambda index: gpu_at(machine, index).synchronize(),
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": _empty_cache(machine),
-        "_accelerator_getDeviceStats": lambda index: memory(index).settled().as_memory_stats(),
+        "_accelerator_getDeviceStats": _stats_of(machine),
         "_accelerator_resetPeakStats": lambda index: memory(index).reset_peaks(),
         "_accelerator_resetAccumulatedStats": lambda index: memory(index).settled().reset_accumulated(),
         "_accelerator_getMemoryInfo": memory_info,

@@ -34,6 +34,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         "_cuda_memorySnapshot": lambda *_: snapshot.take(machine, history),
         "_cuda_record_memory_history": lambda enabled, *_, **__: history.record(machine, enabled),
         "_cuda_isHistoryEnabled": lambda: history.enabled,
+        "_cuda_attach_out_of_memory_observer": lambda observer: _observe(machine, observer),
         "_cuda_cudaCachingAllocator_set_allocator_settings": lambda text: _configure(machine, text),
         "_accelerator_setAllocatorSettings": lambda text: _configure(machine, text),
     }
@@ -48,12 +49,35 @@ def install(patches: PatchSet, machine: Machine) -> None:
     ):
         patches.rebind(getattr(cuda, name), _able(machine, check))
     patches.set(cuda, "is_flash_attention_available", lambda: True)
+    acceptable, dtypes = (
+        torch.backends.cudnn.is_acceptable,
+        (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    )
+
+    def is_acceptable(tensor: torch.Tensor) -> bool:
+        """cuDNN is there: what is on a GPU and a floating-point number is for it."""
+        return tensor.dtype in dtypes if machine.registry.has(tensor) else acceptable(tensor)
+
+    patches.set(torch.backends.cudnn, "is_acceptable", is_acceptable)
+    flatten = torch.nn.RNNBase.flatten_parameters
+
+    def flatten_parameters(module: torch.nn.RNNBase) -> None:
+        """cuDNN's one buffer for all weights of a recurrent layer is not modelled."""
+        if not any(machine.registry.has(parameter) for parameter in module.parameters()):
+            flatten(module)
+
+    patches.set(torch.nn.RNNBase, "flatten_parameters", flatten_parameters)
     patches.set(torch.Tensor, "record_stream", _record_stream(machine))
     order = sdp_backends.preferred_order(machine.gpus[0])
     if order is not None:
         before = torch._C._get_sdp_priority_order()
         torch._C._set_sdp_priority_order(order)
         patches.on_undo(lambda: torch._C._set_sdp_priority_order(before))
+
+
+def _observe(machine: Machine, observer: Callable[[int, int, int, int], None]) -> None:
+    for gpu in machine.gpus:
+        gpu.memory.observers.append(observer)
 
 
 def _configure(machine: Machine, text: str) -> None:

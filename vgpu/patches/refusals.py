@@ -110,7 +110,10 @@ def _runtime(patches: PatchSet) -> None:
     kernels = "CUDA C++ kernels compiled at run time"
     patches.set_existing(torch.cuda, "_compile_kernel", refuse(kernels))
     for name in ("_create_jit_fn", "_create_multi_output_jit_fn"):
-        patches.set(torch.cuda.jiterator, name, refuse(kernels, "torch.cuda.jiterator"))
+        patches.set(torch.cuda.jiterator, name, lambda *_, **__: refuse(kernels, "torch.cuda.jiterator"))
+    patches.set_existing(
+        torch.cuda, "current_blas_handle", refuse("handles of CUDA's libraries", "current_blas_handle")
+    )
     when_imported(patches, {"torch.utils.cpp_extension": lambda module: _extensions(patches, module)})
 
 

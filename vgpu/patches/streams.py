@@ -18,6 +18,7 @@ from vgpu.machine import Machine
 from vgpu.patching import PatchSet
 from vgpu.state import machine as attached_machine
 from vgpu.thread import THREAD
+from vgpu.unsupported import unsupported
 
 # Host time of cudaEventRecord and cudaStreamWaitEvent: modelled.
 _RECORD_SECONDS = 1e-6
@@ -55,6 +56,13 @@ class Event:
         self.enable_timing = enable_timing
         self._gpu: VirtualGPU | None = None
         self._moment: float | None = None
+
+    @property
+    def event_id(self) -> int:
+        """Its handle; 0 before it is recorded."""
+        return 0 if self._gpu is None else id(self)
+
+    cuda_event = event_id
 
     @property
     def device(self) -> torch.device | None:
@@ -136,6 +144,11 @@ class Stream:
         self.priority = priority
         self.device, self.device_index, self.device_type = gpu.device, gpu.index, 1
         self._before: list[tuple[int, int]] = []
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority (c10/cuda/CUDAStream.h, `max_compile_time_stream_priorities`)."""
+        return 0, -3
 
     @property
     def cuda_stream(self) -> int:
@@ -228,6 +241,17 @@ def set_stream(stream: Stream | None) -> None:
         THREAD.streams[stream.device_index] = stream.stream_id
 
 
+def _set_raw(stream_id: int, device_index: int, device_type: int = 1) -> None:
+    set_stream(Stream(stream_id=stream_id, device_index=device_index))
+
+
+class _ExternalStream(Stream):
+    """A stream that another library made: there is none here."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **_: Any) -> None:
+        raise unsupported("streams of other libraries")
+
+
 def install(patches: PatchSet) -> None:
     """Replace PyTorch's classes and the functions that give them out."""
     patches.rebind(torch.cuda.Stream, Stream)
@@ -241,3 +265,5 @@ def install(patches: PatchSet) -> None:
     patches.rebind(torch.cuda.set_stream, set_stream)
     patches.set_existing(torch._C, "_accelerator_getStream", current_stream)
     patches.set_existing(torch._C, "_accelerator_setStream", set_stream)
+    patches.set_existing(torch._C, "_cuda_setStream", _set_raw)
+    patches.rebind(torch.cuda.ExternalStream, _ExternalStream)

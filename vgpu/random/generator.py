@@ -22,12 +22,42 @@ _ALL_BITS = (1 << 64) - 1
 _OFFSET_STEP = 4
 
 
+class _State:
+    """Seed and offset, which several generators may share (`CUDAGeneratorState`)."""
+
+    __slots__ = ("offset", "seed")
+
+    def __init__(self) -> None:
+        self.seed, self.offset = DEFAULT_SEED, 0
+
+
 class CudaGenerator(torch.Generator):
     """A generator whose device is a GPU."""
 
     _device = torch.device("cuda", 0)
-    _seed = DEFAULT_SEED
-    _offset = 0
+    _own: _State | None = None
+
+    @property
+    def _state(self) -> _State:
+        if self._own is None:
+            self._own = _State()
+        return self._own
+
+    @property
+    def _seed(self) -> int:
+        return self._state.seed
+
+    @_seed.setter
+    def _seed(self, seed: int) -> None:
+        self._state.seed = seed
+
+    @property
+    def _offset(self) -> int:
+        return self._state.offset
+
+    @_offset.setter
+    def _offset(self, offset: int) -> None:
+        self._state.offset = offset
 
     def manual_seed(self, seed: int) -> CudaGenerator:
         """Begin the numbers of a seed."""
@@ -67,6 +97,17 @@ class CudaGenerator(torch.Generator):
         """Seed and offset, 8 bytes each, in a tensor on the CPU."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             return torch.frombuffer(bytearray(struct.pack("<QQ", self._seed, self._offset)), dtype=torch.uint8)
+
+    def graphsafe_get_state(self) -> CudaGenerator:
+        """A generator that shares this one's state (`CUDAGeneratorImpl::graphsafe_get_state`)."""
+        shared = on(self._device)
+        shared._own = self._state
+        return shared
+
+    def graphsafe_set_state(self, state: Any) -> CudaGenerator:
+        """Share the state of another one from now on."""
+        self._own = state._state
+        return self
 
     def set_state(self, new_state: torch.Tensor) -> CudaGenerator:
         """Go on from a state; raises TypeError and RuntimeError as CUDA's does (`check_rng_state`)."""

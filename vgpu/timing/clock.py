@@ -59,7 +59,9 @@ class HostClock:
         # Plain tuples until somebody looks: this is part of every operation.
         self._spans: list[tuple[str, str, float, float, str]] = []
         self.turns = Turns()
-        self._main = ThreadClock(thread=threading.current_thread().name, native_id=threading.get_native_id())
+        self._main = ThreadClock(
+            thread=threading.current_thread().name, native_id=threading.get_native_id(), ident=threading.get_ident()
+        )
         self.turns.join_in(self._main)
         self._local.clock = self._main
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ allocate_lock = threading._allocate_lock  # type: ignore[attr-defined]
 _LOOK_REAL_SECONDS = 0.02
 _LOOKS_IF_BLOCKED = 10
 _LOOKS_IF_BUSY = 100
+_LOOKS_IF_POLLING, _PLACES_IF_POLLING = 15, 4
 
 
 class State(enum.Enum):
@@ -64,6 +66,7 @@ class ThreadClock:
     """Whether somebody woke it since it last said that it might wait."""
     holding: int = 0
     native_id: int | None = None
+    ident: int | None = None
     idle: float = 0.0
     """How long it has slept, or waited for another thread: no processor worked for it meanwhile."""
     gate: Any = field(default_factory=allocate_lock)
@@ -124,7 +127,7 @@ class Turns:
 
     def first_turn(self, clock: ThreadClock) -> None:
         """Called by a new thread itself."""
-        clock.native_id = threading.get_native_id()
+        clock.native_id, clock.ident = threading.get_native_id(), threading.get_ident()
         if clock.takes_part:
             self._wait_for_turn(clock)
 
@@ -149,7 +152,7 @@ class Turns:
         """In a child process only the calling thread is left."""
         self.__init__()  # type: ignore[misc]
         clock.gate, clock.limit, clock.holding = allocate_lock(), math.inf, 0
-        clock.native_id = threading.get_native_id()
+        clock.native_id, clock.ident = threading.get_native_id(), threading.get_ident()
         self.join_in(clock)
 
     def close(self) -> None:
@@ -287,10 +290,11 @@ class Turns:
         running.limit = limit
 
     def _wait_for_turn(self, clock: ThreadClock) -> None:
-        if clock.native_id is None:
-            clock.native_id = threading.get_native_id()
+        if clock.native_id is None or clock.ident is None:
+            clock.native_id, clock.ident = threading.get_native_id(), threading.get_ident()
         try:
             looks, seen = 0, (clock, 0.0)
+            places: set[Any] = set()
             while not clock.gate.acquire(timeout=_LOOK_REAL_SECONDS):
                 with self._lock:
                     running = self._running
@@ -299,8 +303,11 @@ class Turns:
                         continue
                     now = (running, running.now)
                     looks = looks + 1 if seen == now and not running.holding else 0
+                    if not looks:
+                        places.clear()
+                    places.add(_place_of(running))
                     seen = now
-                    if looks >= _LOOKS_IF_BLOCKED and self._take_from(running, looks):
+                    if looks >= _LOOKS_IF_BLOCKED and self._take_from(running, looks, len(places)):
                         looks = 0
         except BaseException:  # KeyboardInterrupt: the thread goes on without its turn
             with self._lock:
@@ -308,15 +315,25 @@ class Turns:
                     clock.state, clock.limit = State.AWAY, -1.0
             raise
 
-    def _take_from(self, running: ThreadClock, looks: int) -> bool:
-        """The turn passes on from a thread that makes no progress; it waits for its next turn when it does."""
-        away = is_blocked(running)
+    def _take_from(self, running: ThreadClock, looks: int, places: int) -> bool:
+        """The turn passes on from a thread that makes no progress; it waits for its next turn when it does.
+
+        One that was seen in many `places` of Python code polls something without a wait, such as the process's memory:
+        it will make no progress, and does not bound the others.
+        """
+        away = is_blocked(running) or (looks >= _LOOKS_IF_POLLING and places >= _PLACES_IF_POLLING)
         if not away and looks < _LOOKS_IF_BUSY:
             return False
         running.state, running.limit = State.AWAY if away else State.BUSY, -1.0
         self._running = None
         self._grant(self._first_of([one for one in self._clocks if one is not running and one.due < math.inf]))
         return True
+
+
+def _place_of(clock: ThreadClock) -> Any:
+    """Where a thread is in its Python code."""
+    frame = sys._current_frames().get(clock.ident or 0)
+    return None if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def is_blocked(clock: ThreadClock) -> bool:

@@ -1,0 +1,117 @@
+"""What programs of the world met: each of these was wrong or missing once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from tests.conformance.machine import Gpu
+from tests.conformance.programs import program
+
+
+@program("torch/csrc/utils/tensor_new.cpp: legacy_tensor_new")
+def test_new_of_a_tensor_is_on_its_device(cuda: Gpu) -> None:
+    x = torch.ones(3, device="cuda", dtype=torch.float64)
+    for made, shape in ((x.new(2, 3), (2, 3)), (x.new([1, 2]), (2,)), (x.new(), (0,)), (x.new(torch.Size([4])), (4,))):
+        assert (made.device.type, made.dtype, tuple(made.shape)) == ("cuda", torch.float64, shape)
+    assert x.new([1, 2]).tolist() == [1.0, 2.0]
+    assert torch.ones(1).new(2).device.type == "cpu"
+
+
+@program("aten/src/ATen/native/Onehot.cpp: nothing is read back with a number of classes")
+def test_one_hot_with_a_number_of_classes_does_not_wait(cuda: Gpu) -> None:
+    x = torch.tensor([[1, 0], [2, 2]], device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        encoded = torch.nn.functional.one_hot(x, num_classes=4)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert encoded.tolist() == [[[0, 1, 0, 0], [1, 0, 0, 0]], [[0, 0, 1, 0], [0, 0, 1, 0]]]
+    assert encoded.dtype == torch.int64
+    assert torch.nn.functional.one_hot(x).shape == (2, 2, 3)
+
+
+@program("torch docs: torch.cuda.memory._record_memory_history")
+def test_a_snapshot_has_the_frames_of_each_allocation(cuda: Gpu) -> None:
+    torch.cuda.memory._record_memory_history()
+    try:
+        kept = torch.empty(1 << 20, device="cuda")
+        snapshot = torch.cuda.memory._snapshot()
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    (event,) = [one for one in snapshot["device_traces"][0] if one["action"] == "alloc" and one["size"] == kept.nbytes]
+    names = [frame["name"] for frame in event["frames"]]
+    assert "test_a_snapshot_has_the_frames_of_each_allocation" in names
+
+
+@program("torch/csrc/cuda/Module.cpp: _cuda_attach_out_of_memory_observer")
+def test_an_observer_hears_of_an_allocation_that_fails(cuda: Gpu) -> None:
+    heard: list[tuple[int, int]] = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda device, wanted, *_: heard.append((device, wanted)))
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+    assert heard == [(0, 1 << 42)]
+
+
+@program("aten/src/ATen/cuda/CUDAGeneratorImpl.cpp: graphsafe_get_state, graphsafe_set_state")
+def test_generators_share_a_state(cuda: Gpu) -> None:
+    generator = torch.Generator("cuda").manual_seed(3)
+    old, new = generator.graphsafe_get_state(), generator.clone_state()
+    first = torch.rand(4, device="cuda", generator=generator)
+    generator.graphsafe_set_state(new)
+    assert torch.equal(torch.rand(4, device="cuda", generator=generator), first)
+    generator.graphsafe_set_state(old)
+    assert not torch.equal(torch.rand(4, device="cuda", generator=generator), first)
+
+
+@program("torch docs: torch.cuda.Stream.priority_range, torch.cuda.Event")
+def test_streams_and_events_tell_of_themselves(cuda: Gpu) -> None:
+    least, greatest = torch.cuda.Stream.priority_range()
+    assert (least, greatest < 0) == (0, True)
+    event = torch.cuda.Event()
+    event.record()
+    assert event.event_id != 0
+
+
+@program("torch/backends/cudnn/__init__.py: is_acceptable")
+def test_cudnn_takes_floating_point_numbers(cuda: Gpu) -> None:
+    assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
+    assert not torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda", dtype=torch.int32))
+    assert not torch.backends.cudnn.is_acceptable(torch.ones(1))
+
+
+@program("torch docs: torch.cuda.jiterator")
+def test_a_kernel_may_be_defined_that_is_never_called(cuda: Gpu) -> None:
+    from torch.cuda import jiterator
+
+    assert callable(jiterator._create_jit_fn("template <typename T> T twice(T x) { return x + x; }"))
+
+
+@program("Python docs: threading; a thread that looks at memory again and again (accelerate, transformers)")
+def test_a_thread_that_polls_does_not_hold_up_the_program(cuda: Gpu) -> None:
+    over, peaks = threading.Event(), []
+
+    def poll() -> None:
+        while not over.is_set():
+            peaks.append(torch.cuda.memory_allocated())
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    kept = [torch.ones(1 << 18, device="cuda") for _ in range(30)]
+    torch.cuda.synchronize()
+    over.set()
+    thread.join()
+    assert max(peaks) <= len(kept) * kept[0].nbytes + 2**21
+
+
+@program("Python docs: subprocess; a launcher that starts its ranks by it (lightning)")
+def test_a_python_program_that_a_program_starts_has_the_gpus_too(cuda: Gpu) -> None:
+    code = "import sys, torch; print(torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item(), sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, "word"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(torch.cuda.device_count()), "2.0", "word"]
+    plain = subprocess.run([sys.executable, "-c", "import sys; print('torch' in sys.modules)"], capture_output=True)
+    assert plain.stdout.split() == [b"False"]
