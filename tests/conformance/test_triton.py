@@ -21,14 +21,14 @@ TESTING = "Triton docs: triton.testing.do_bench, triton.autotune"
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:  # noqa: N803
+def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) + tl.load(y_ptr + offsets, mask=mask), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def softmax(out_ptr: Any, in_ptr: Any, stride: Any, n: Any, BLOCK: tl.constexpr) -> Any:  # noqa: N803
+def softmax(out_ptr: Any, in_ptr: Any, stride: Any, n: Any, BLOCK: tl.constexpr) -> Any:
     row, columns = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(in_ptr + row * stride + columns, mask=columns < n, other=-float("inf"))
     powers = tl.exp(values - tl.max(values, axis=0))
@@ -36,7 +36,7 @@ def softmax(out_ptr: Any, in_ptr: Any, stride: Any, n: Any, BLOCK: tl.constexpr)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def count(x_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:  # noqa: N803
+def count(x_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     tl.atomic_add(out_ptr + tl.load(x_ptr + offsets, mask=mask, other=0), 1, mask=mask)
