@@ -128,6 +128,7 @@ def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
 
     children.leave_behind(outputs)
     with _attach(options, spec) as gpu:
+        children.follow_programs(gpu.machine)
         if outputs.recording is not None:
             gpu.machine.record()
         try:

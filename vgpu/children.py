@@ -68,6 +68,17 @@ def install(patches: PatchSet, machine: Machine) -> None:
 
     patches.set(spawn, "get_preparation_data", preparation)
     patches.set(process.BaseProcess, "_bootstrap", run_child)
+    forkserver = sys.modules.get("multiprocessing.forkserver")
+    if forkserver is not None:
+        # It would import the program before a GPU is attached.
+        patches.set(forkserver._forkserver, "_preload_modules", [])
+
+
+def follow_programs(machine: Any) -> None:
+    """Python programs that this process starts by `subprocess` get the machine, too; until its end.
+
+    For the command line: to replace a function of Python's for good is not for those who attach in a program of theirs.
+    """
     begin = subprocess.Popen.__init__
 
     def start(child: Any, args: Any, *rest: Any, **options: Any) -> None:
@@ -77,11 +88,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
             options["env"] = _environment(options.get("env"), machine)
         begin(child, args, *rest, **options)
 
-    patches.set(subprocess.Popen, "__init__", start)
-    forkserver = sys.modules.get("multiprocessing.forkserver")
-    if forkserver is not None:
-        # It would import the program before a GPU is attached.
-        patches.set(forkserver._forkserver, "_preload_modules", [])
+    popen: Any = subprocess.Popen
+    popen.__init__ = start
 
 
 def _program_of(args: Any) -> int | None:

@@ -1,7 +1,7 @@
 """A pytest plugin: tests of CUDA code on a machine without a GPU.
 
-    pytest --vgpu T4                    # every test runs on a virtual T4 of its own
-    pytest --vgpu H100 --vgpu-gpus 2    # on two of them
+    pytest -p vgpu.pytest_plugin --vgpu T4   # every test runs on a virtual T4 of its own
+    pytest -p vgpu.pytest_plugin --vgpu H100 --vgpu-gpus 2
 
     @pytest.mark.vgpu("A100-80GB", gpus=2, values=False)   # this test does, whatever the command line says
     @pytest.mark.needs_gpu(capability=(8, 0), gpus=2, memory_gib=40)   # skipped where the GPU, real or not, has less

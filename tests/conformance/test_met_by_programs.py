@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -106,12 +104,3 @@ def test_a_thread_that_polls_does_not_hold_up_the_program(cuda: Gpu) -> None:
     over.set()
     thread.join()
     assert max(peaks) <= len(kept) * kept[0].nbytes + 2**21
-
-
-@program("Python docs: subprocess; a launcher that starts its ranks by it (lightning)")
-def test_a_python_program_that_a_program_starts_has_the_gpus_too(cuda: Gpu) -> None:
-    code = "import sys, torch; print(torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item(), sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, "word"], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(torch.cuda.device_count()), "2.0", "word"]
-    plain = subprocess.run([sys.executable, "-c", "import sys; print('torch' in sys.modules)"], capture_output=True)
-    assert plain.stdout.split() == [b"False"]
