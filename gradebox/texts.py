@@ -37,6 +37,11 @@ def printable(text: str, *, lines: bool = True) -> str:
     )
 
 
+def sentence(text: str) -> str:
+    """With a capital letter at its beginning and a full stop at its end; empty where it is."""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
 def printable_document(value: Any) -> Any:
     """A JSON document with every text in it printable, keys included; tuples become lists."""
     match value:

@@ -127,8 +127,7 @@ def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
     from vgpu.run import run
 
     children.leave_behind(outputs)
-    with _attach(options, spec) as gpu:
-        children.follow_programs(gpu.machine)
+    with _attach(options, spec) as gpu, children.programs_followed(gpu.machine):
         if outputs.recording is not None:
             gpu.machine.record()
         try:

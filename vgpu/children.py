@@ -9,12 +9,13 @@ forked subprocess"). A Python program that `subprocess` starts is run by `vgpu.c
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from multiprocessing import process, spawn
 from pathlib import Path
@@ -74,12 +75,14 @@ def install(patches: PatchSet, machine: Machine) -> None:
         patches.set(forkserver._forkserver, "_preload_modules", [])
 
 
-def follow_programs(machine: Any) -> None:
-    """Python programs that this process starts by `subprocess` get the machine, too; until its end.
+@contextlib.contextmanager
+def programs_followed(machine: Any) -> Iterator[None]:
+    """In this block Python programs that this process starts by `subprocess` get the machine, too.
 
-    For the command line: to replace a function of Python's for good is not for those who attach in a program of theirs.
+    For the command line: to replace a function of Python's is not for those who attach in a program of theirs.
     """
-    begin = subprocess.Popen.__init__
+    popen: Any = subprocess.Popen
+    begin = popen.__init__
 
     def start(child: Any, args: Any, *rest: Any, **options: Any) -> None:
         program = None if rest or options.get("shell") or options.get("executable") else _program_of(args)
@@ -88,8 +91,11 @@ def follow_programs(machine: Any) -> None:
             options["env"] = _environment(options.get("env"), machine)
         begin(child, args, *rest, **options)
 
-    popen: Any = subprocess.Popen
     popen.__init__ = start
+    try:
+        yield
+    finally:
+        popen.__init__ = begin
 
 
 def _program_of(args: Any) -> int | None:

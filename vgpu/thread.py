@@ -37,6 +37,7 @@ class ThreadState(threading.local):
         """As in a new thread; returns what was there before, for `restore`."""
         before = self.device, self.target, self.streams
         self.device, self.target, self.streams = 0, None, {}
+        self.fusion = self.capture = self.tally = None
         return before
 
     def restore(self, before: tuple[int, int | None, dict[int, int]]) -> None:

@@ -16,7 +16,7 @@ from gradebook.exports.view import Line
 from gradebox.grade import CheckResult, CriterionResult, Grade, Outcome
 from gradebox.report import html
 from gradebox.report.document import duration, points
-from gradebox.texts import printable
+from gradebox.texts import printable, sentence
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&$])")
 _BACKTICKS = re.compile(r"`+")
@@ -184,7 +184,7 @@ def _problem(check: CheckResult, follows: str, *, accepted: bool) -> str:
     told = f"{escaped(check.title)} (`{check.id}`)" if check.title else f"`{check.id}`"
     lines = [f"- {told}: **{state}**, {points(check.points)} of {points(check.max_points)}"]
     if follows:
-        lines.append(f"  {escaped(follows).capitalize()}.")
+        lines.append(f"  {escaped(sentence(follows))}")
     if accepted:
         lines.append("  An instructor has looked at this; the points stand.")
     if check.message:

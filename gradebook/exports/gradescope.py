@@ -16,7 +16,7 @@ from gradebook.exports import feedback
 from gradebook.exports.view import Line
 from gradebox.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from gradebox.report.document import duration, points
-from gradebox.texts import printable_document
+from gradebox.texts import printable_document, sentence
 
 SCHEMA_FILE = Path(__file__).with_name("gradescope.schema.json")
 
@@ -109,7 +109,7 @@ def _test(lab: LabResult, criterion: CriterionResult, check: CheckResult, number
     texts += [
         text
         for text in (
-            criterion.follows(check).capitalize(),
+            sentence(criterion.follows(check)),
             check.message,
             check.hint and f"Where to look: {check.hint}",
         )

@@ -48,6 +48,10 @@ def test_a_compiled_module_is_still_a_module(cuda: Gpu) -> None:
     assert [name for name, _ in compiled.named_parameters()][:2] == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
     compiled.eval()
     assert not model.training
+    model.train()
+    assert compiled.training
+    compiled.note = "set"
+    assert model.note == "set"
     optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
     before = model[0].weight.detach().clone()
     compiled(torch.randn(3, 8, device="cuda")).sum().backward()

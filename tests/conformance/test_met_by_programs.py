@@ -18,6 +18,7 @@ def test_new_of_a_tensor_is_on_its_device(cuda: Gpu) -> None:
         assert (made.device.type, made.dtype, tuple(made.shape)) == ("cuda", torch.float64, shape)
     assert x.new([1, 2]).tolist() == [1.0, 2.0]
     assert torch.ones(1).new(2).device.type == "cpu"
+    assert x.new([1, 2], device="cuda").device.type == "cuda"
 
 
 @program("aten/src/ATen/native/Onehot.cpp: nothing is read back with a number of classes")

@@ -9,6 +9,7 @@ import pytest
 
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen
+from grader.lab1.truth import timing
 from grader.lab2.checks.crossed import crossed
 from grader.lab2.truth import mistakes as amp
 from grader.lab2.truth.training import Regression, Run, regression
@@ -58,12 +59,6 @@ def test_two_mistakes_are_not_recognised_as_one() -> None:
     assert amp.cause_of(case, runs, found) is None
 
 
-def test_infinity_in_the_weights_is_an_overflow_that_was_not_skipped() -> None:
-    case, runs = trainings(0)
-    found = [{"after": np.full(case.start.size, np.nan)} for _ in runs]
-    assert amp.cause_of(case, runs, found) is amp.OVERFLOW
-
-
 def passes(seed: int) -> list[accumulated.Pass]:
     fresh = Fresh(seed, "lab3.accumulation.uneven_counts")
     uneven = accumulated.regression(fresh, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
@@ -107,3 +102,46 @@ def test_each_mistake_of_a_mask_is_recognised(cause: masks.Cause) -> None:
     wrong = calls(cause)
     wrong[3]["output"] = wrong[3]["output"] + 1.0  # where no mask is: something else is wrong
     assert masks.of_outputs(wrong, 1e-9) is None
+
+
+CALL = {"size": 4001, "iterations": 10}
+PRODUCTS = [{"device": "cuda", "dtype": "float32", "flops": 2 * 4001**3, "count": 10}]
+
+
+def judged(factor: float, **changed: Any) -> str:
+    """By which mistake seconds are explained that are this many times the right ones; empty where by none."""
+    device = "vgpu:T4"
+    observed: dict[str, Any] = {"pace": 1.5, "products": PRODUCTS, "result": {}}
+    honest = timing.expected(device, CALL, observed)
+    observed["result"]["seconds"] = factor * (honest.low + honest.high) / 2
+    cause = timing.mistake_of(device, CALL, observed | changed)
+    return "" if cause is None else cause.name
+
+
+def test_wrong_seconds_tell_which_mistake_they_are() -> None:
+    assert judged(1.0) == ""
+    assert judged(10) == "total_instead_of_per_product"
+    assert judged(1 / 10) == "divided_twice"
+    assert judged(1e3) == "milliseconds"
+    assert judged(2.3) == "more_is_timed"
+    assert judged(1.0, products=[]) == "not_on_the_gpu"
+
+
+def test_who_does_not_wait_reads_what_launches_take_and_made_up_numbers_are_no_mistake_that_is_known() -> None:
+    device, observed = "vgpu:T4", {"pace": 1.5, "products": PRODUCTS, "result": {}}
+    least = timing.least_read(device, CALL, observed) / timing.expected(device, CALL, observed).high
+    assert judged(1.5 * least) == "not_waited"
+    assert judged(0.01 * least) == ""  # faster than anything can be launched
+    assert judged(0.7) == ""  # neither right nor a launch
+
+
+def test_an_overflow_in_the_weights_explains_nothing_where_other_trainings_are_wrong_too() -> None:
+    case, runs = trainings(0)
+    found = []
+    for run in runs:
+        spoiled = bool(run.get("far") or run.get("spoiled"))
+        found.append({"after": np.full(case.start.size, np.nan) if spoiled else amp.follow(case, run).ravel()})
+    assert amp.cause_of(case, runs, found) is amp.OVERFLOW
+    usual = next(index for index, run in enumerate(runs) if not (run.get("far") or run.get("spoiled")))
+    found[usual] = {"after": found[usual]["after"] + 1.0}
+    assert amp.cause_of(case, runs, found) is None

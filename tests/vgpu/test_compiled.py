@@ -86,6 +86,32 @@ def test_backward_of_compiled_code_is_joined_and_other_code_is_not(gpu: vgpu.Vir
     assert len(names) == len(step(function)) - 4
 
 
+def test_an_error_in_backward_ends_the_region(gpu: vgpu.VirtualGPU) -> None:
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            raise RuntimeError("in backward")
+
+    x = torch.rand(SIZE, device="cuda", requires_grad=True)
+    out = torch.compile(lambda x: Failing.apply(x * 2).exp())(x)
+    with pytest.raises(RuntimeError, match="in backward"):
+        out.sum().backward()
+    found = kernels(gpu, lambda: torch.rand(SIZE, device="cuda") * 2 + 1)
+    names = [kernel.name for kernel in found]  # type: ignore[attr-defined]
+    assert names[-2:] == ["aten::mul", "aten::add"]
+
+
+def test_integers_become_dynamic_like_sizes(gpu: vgpu.VirtualGPU) -> None:
+    x = torch.rand(8, device="cuda")
+    function = torch.compile(lambda x, step: x * step + 1)
+    took = [seconds(gpu, lambda n=n: function(x, n)) for n in range(12)]  # type: ignore[misc]
+    assert [one > 1.0 for one in took] == [True, True, *[False] * 10]
+
+
 def test_compilation_takes_the_host_time_once_and_again_for_the_first_other_shape(gpu: vgpu.VirtualGPU) -> None:
     function = torch.compile(lambda x: x * 2 + 1)
     took = [seconds(gpu, lambda n=n: function(torch.ones(n, device="cuda"))) for n in (8, 8, 9, 10, 8)]  # type: ignore[misc]

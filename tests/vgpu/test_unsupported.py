@@ -155,6 +155,7 @@ def _causal_bias() -> None:
 
 
 PROVOKED: dict[str, Callable[[], object]] = {
+    "other backends of torch.compile": lambda: torch.compile(lambda x: x, backend=lambda graph, _: graph.forward),
     "functions compiled before attach": _compiled_before,
     "flex_attention": _flex,
     "causal biases of torch.nn.attention.bias": _causal_bias,

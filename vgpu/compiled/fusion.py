@@ -38,9 +38,9 @@ class Fusion:
 
     def __init__(self, gpu: VirtualGPU, *, replayed: bool) -> None:
         """`replayed`: all kernels are launched at once, as a CUDA graph."""
-        self.is_open = False
-        """Whether operations belong to the region."""
         self.operations = 0
+        self._open = False
+        self._in_backward = False
         self._gpu = gpu
         self._replayed = replayed
         self._names: list[str] = []
@@ -52,6 +52,11 @@ class Fusion:
         self._written: dict[int, int] = {}
         self._flushing = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether operations belong to the region: in backward only while that runs, also where it ends by an error."""
+        return self._open and (not self._in_backward or torch._C._current_graph_task_id() != -1)
+
     def takes(
         self,
         gpu: VirtualGPU,
@@ -62,7 +67,7 @@ class Fusion:
     ) -> bool:
         """Whether the operation is launched as part of the region, now or later."""
         if not self.is_open or gpu is not self._gpu:
-            self.flush()
+            self.leave()
             return False
         self.operations += 1
         if operation.product is not None or operation.library or operation.base in _APART or operation.is_foreach:
@@ -128,21 +133,21 @@ class Fusion:
         finally:
             self._flushing = False
 
-    def enter(self) -> None:
+    def enter(self, *, in_backward: bool = False) -> None:
         """Operations of this thread belong to the region from now on."""
         if THREAD.fusion is not None and THREAD.fusion is not self:
             THREAD.fusion.flush()
         THREAD.fusion = self
-        self.is_open = True
+        self._open, self._in_backward = True, in_backward
 
     def pause(self) -> None:
         """They do not for now; what waits is launched before the next kernel that is not the region's."""
-        self.is_open = False
+        self._open = False
 
     def leave(self) -> None:
         """The region is over."""
         self.flush()
-        self.is_open = False
+        self._open = False
         if THREAD.fusion is self:
             THREAD.fusion = None
 

@@ -8,7 +8,7 @@ registers, shared memory, `num_warps` and `num_stages`. Not here: how Triton's c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,18 +80,17 @@ def _merged(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
-_compiled: set[Any] = set()
-
-
 def launch(
     find: Callable[[torch.Tensor], VirtualGPU | None],
     name: str,
     compute: Callable[[], tuple[int, Tally]],
     arguments: Mapping[str, Any],
+    constants: Collection[str] = (),
 ) -> None:
     """Run the programs of a kernel and queue it on the GPU of its tensors.
 
-    `compute` runs them all, with plain tensors, and says how many there were and what they did.
+    `compute` runs them all, with plain tensors, and says how many there were and what they did. A kernel is compiled
+    once for each dtype of its tensors and each value of the arguments that are `constants`.
 
     Raises:
         ValueError: a tensor is on the CPU, which a kernel cannot reach.
@@ -110,12 +109,11 @@ def launch(
         raise unsupported("Triton kernels with shapes only", name)
     gpu.start()
     gpu.settle()
-    described = tuple(
-        (key, str(value.dtype)) if isinstance(value, torch.Tensor) else (key, type(value))
-        for key, value in arguments.items()
-    )
-    if (name, described) not in _compiled:
-        _compiled.add((name, described))
+    kinds = {key: getattr(value, "dtype", type(value).__name__) for key, value in arguments.items()}
+    described = [f"{key}={arguments[key] if key in constants else kind}" for key, kind in kinds.items()]
+    compiled = f"Triton: {name}({', '.join(described)})"
+    if compiled not in gpu.machine.loaded_libraries:
+        gpu.machine.loaded_libraries.add(compiled)
         gpu.clock.spend(COMPILE_SECONDS, "start", f"compilation of {name}", "compilation")
     if THREAD.capture is not None:
         THREAD.capture.called(compute, list(tensors.values()))

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from vgpu.compiled.fusion import Fusion
 from vgpu.gpu import VirtualGPU
 from vgpu.thread import THREAD
+from vgpu.unsupported import unsupported
 
 # Host seconds to compile, and for each operation of it; with gradients twice as many. nanoGPT's README tells of "about
 # a minute" for GPT-2 with 12 layers, forward and backward, which are some 900 operations here.
@@ -34,6 +35,7 @@ _WARM_UP_CALLS = 2
 # `torch._dynamo.config.recompile_limit`.
 _RECOMPILE_LIMIT = 8
 _REPLAYING = ("reduce-overhead", "max-autotune")
+_INDUCTOR = "inductor"
 _EAGER = ("eager", "aot_eager", "aot_eager_decomp_partition")
 _LOCK = threading.Lock()
 
@@ -53,9 +55,10 @@ class Region:
     def is_new(self, leaves: list[Any]) -> bool | None:
         """Whether a call with such arguments has to be compiled; None where it was too often and runs eagerly."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        others = tuple((type(leaf), leaf) for leaf in leaves if isinstance(leaf, (bool, str, int)))
+        others = tuple((type(leaf), leaf) for leaf in leaves if isinstance(leaf, (bool, str)))
         guards = tuple((one.dtype, one.dim(), one.requires_grad) for one in tensors), others, torch.is_grad_enabled()
-        shape = tuple(tuple(one.shape) for one in tensors)
+        # Integers become dynamic like sizes.
+        shape = *(tuple(one.shape) for one in tensors), tuple(leaf for leaf in leaves if type(leaf) is int)
         with _LOCK:
             if guards not in self.shapes and len(self.shapes) >= _RECOMPILE_LIMIT:
                 return None
@@ -70,9 +73,11 @@ class Region:
 
 
 def region(name: str, mode: str | None, backend: Any, dynamic: bool | None, options: Any) -> Region:
-    """What the arguments of `torch.compile` ask for."""
+    """What the arguments of `torch.compile` ask for. Raises Unsupported for other compilers than PyTorch's own."""
+    if backend not in (_INDUCTOR, *_EAGER):
+        raise unsupported("other backends of torch.compile", getattr(backend, "__name__", str(backend)))
     replayed = mode in _REPLAYING or bool((options or {}).get("triton.cudagraphs"))
-    return Region(name, dynamic, replayed, eager=backend in _EAGER or callable(backend))
+    return Region(name, dynamic, replayed, eager=backend in _EAGER)
 
 
 def call(gpu: VirtualGPU, known: Region, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -114,6 +119,6 @@ def _fuse_backward(fusion: Fusion, results: Iterable[torch.Tensor], given: Itera
         if node is None or node in seen or node in outside or node.name().endswith("AccumulateGrad"):
             continue
         seen.add(node)
-        node.register_prehook(lambda _: fusion.enter())
+        node.register_prehook(lambda _: fusion.enter(in_backward=True))
         node.register_hook(lambda *_: fusion.pause())
         waiting += [following for following, _ in node.next_functions]

@@ -120,9 +120,13 @@ def new_tensor(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dic
 def legacy_new(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`tensor.new(...)`: on the device of the tensor; sizes make memory without values, data is copied."""
     tensor, *rest = args
-    gpu = mode.registry.gpu_of(tensor)
-    if gpu is None or kwargs:
-        return func(*args, **kwargs)
+    device = kwargs.pop("device", None)
+    gpu = mode.registry.gpu_of(tensor) if device is None else place(mode.machine, device)
+    if gpu is None:
+        if mode.has(tensor):  # from a tensor on a GPU, for the CPU
+            tensor = torch._C._TensorBase.new_empty(tensor, 0, device=CPU_DEVICE)
+        return func(tensor, *rest, **kwargs)
+    rest += kwargs.values()
     if len(rest) == 1 and isinstance(rest[0], _T):
         return rest[0].detach()
     sizes = rest[0] if len(rest) == 1 and isinstance(rest[0], torch.Size) else rest

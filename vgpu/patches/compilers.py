@@ -97,15 +97,22 @@ class CompiledModule(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, known: regions.Region) -> None:
         super().__init__()
-        self._orig_mod = module
-        object.__setattr__(self, "_known", known)
-        self.training = module.training
+        torch.nn.Module.__setattr__(self, "_orig_mod", module)
+        self.__dict__["_known"] = known
+        self.__dict__.pop("training", None)  # the module's own, from here on
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self._orig_mod, name)
+            return getattr(super().__getattr__("_orig_mod"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        module = self.__dict__.get("_modules", {}).get("_orig_mod")
+        if module is None:
+            super().__setattr__(name, value)
+        else:
+            setattr(module, name, value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's, hooks included, as compiled code."""

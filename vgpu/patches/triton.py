@@ -23,6 +23,9 @@ from vgpu.thread import THREAD
 _VARIABLE = "TRITON_INTERPRET"
 # What `triton.testing.do_bench` writes over between two runs, so that nothing is left in the L2 cache.
 _CACHE_BYTES = 256 << 20
+# Of each multiprocessor, that one block may have: modelled, between Turing's 64 KiB and Hopper's 227.
+_SHARED_BYTES = 100 << 10
+_BUS_BITS = 4096
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -88,13 +91,14 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
             return args, kwargs
 
         def _restore_args_dev(self, *_: Any) -> None:
-            pass
+            """There is nothing to copy back."""
 
     def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         kernel = _Kernel(function, kwargs)
         if warmup:
             return kernel
         signature = inspect.signature(function.fn)
+        constants = {key for key, one in signature.parameters.items() if "constexpr" in str(one.annotation)}
         known = {key: value for key, value in kwargs.items() if key in signature.parameters}
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
@@ -109,7 +113,7 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
             dims = module.interpreter_builder.grid_dim
             return dims[0] * dims[1] * dims[2], tally
 
-        programs.launch(machine.registry.gpu_of, function.__name__, compute, bound.arguments)
+        programs.launch(machine.registry.gpu_of, function.__name__, compute, bound.arguments, constants)
         return kernel
 
     patches.set(module.InterpretedFunction, "run", run)
@@ -165,10 +169,12 @@ class _Driver:
 
     def _properties(self, device: int) -> dict[str, int]:
         spec = self._machine.spec
+        # Of a bus that is as wide as an HBM stack's; with it the clock gives the card's bandwidth (two transfers each).
+        clock = spec.bandwidth_bytes_per_second / (2 * _BUS_BITS / 8)
         return {
-            "max_shared_mem": spec.shared_memory_bytes if hasattr(spec, "shared_memory_bytes") else 100 << 10,
-            "max_num_regs": 65536, "multiprocessor_count": spec.multiprocessors, "warpSize": 32,
-            "sm_clock_rate": int(spec.clock_hertz / 1e3),
+            "max_shared_mem": _SHARED_BYTES, "max_num_regs": 65536, "multiprocessor_count": spec.multiprocessors,
+            "warpSize": 32, "sm_clock_rate": int(spec.clock_hertz / 1e3), "mem_clock_rate": int(clock / 1e3),
+            "mem_bus_width": _BUS_BITS,
         }  # fmt: skip
 
     def is_active(self) -> bool:

@@ -33,7 +33,7 @@ allocate_lock = threading._allocate_lock  # type: ignore[attr-defined]
 _LOOK_REAL_SECONDS = 0.02
 _LOOKS_IF_BLOCKED = 10
 _LOOKS_IF_BUSY = 100
-_LOOKS_IF_POLLING, _PLACES_IF_POLLING = 15, 4
+_PLACES_IF_POLLING = 4
 
 
 class State(enum.Enum):
@@ -321,7 +321,7 @@ class Turns:
         One that was seen in many `places` of Python code polls something without a wait, such as the process's memory:
         it will make no progress, and does not bound the others.
         """
-        away = is_blocked(running) or (looks >= _LOOKS_IF_POLLING and places >= _PLACES_IF_POLLING)
+        away = is_blocked(running) or (looks >= _LOOKS_IF_BUSY and places >= _PLACES_IF_POLLING)
         if not away and looks < _LOOKS_IF_BUSY:
             return False
         running.state, running.limit = State.AWAY if away else State.BUSY, -1.0

@@ -20,6 +20,7 @@ from grader.lab1.truth.timing import (
     peak_tflops,
     recognised,
     require_ran,
+    seen_elsewhere,
     short_sizes,
 )
 
@@ -47,7 +48,7 @@ class TestMeasurements:
             calls: list[Call] = [{"size": long_size(device, fresh), "iterations": 10} for _ in range(2)]
             calls.append({"size": long_size(device, fresh, "float16"), "iterations": 10, "dtype": "float16"})
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                with recognised(device, call, seen, undisturbed=True):
+                with recognised(device, call, seen):
                     expected(device, call, seen).require(
                         seen["result"]["seconds"],
                         f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
@@ -57,7 +58,7 @@ class TestMeasurements:
             if not submission.device.simulated and call.get("iterations", _MANY) < _MANY:
                 continue  # a real GPU has one slow product now and then, and too few measurements no median
             before = f", after {call['busy']} products that nobody has waited for" if "busy" in call else ""
-            with recognised(submission.device.name, call, seen):
+            with seen_elsewhere(call, seen):
                 expected(submission.device.name, call, seen).require(
                     seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
                 )
@@ -81,7 +82,7 @@ class TestMeasurements:
         device = submission.device.name
         calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6)]
         for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
-            with recognised(device, call, seen, undisturbed=True):
+            with recognised(device, call, seen):
                 expected(device, call, seen).require(
                     seen["result"]["seconds"],
                     f"seconds per product of {call['size']}, which takes no longer than some launches",
@@ -120,7 +121,7 @@ class TestMeasurements:
         for call, seen in zip(
             calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
         ):
-            with recognised(device, call, seen):
+            with seen_elsewhere(call, seen):
                 require_ran(call, seen, "time the products that are asked for")
                 took = number(seen["result"]["seconds"], "MatmulResult.seconds")
                 honest = expected(device, call, seen)
@@ -172,7 +173,7 @@ class TestMeasurements:
             calls.append({"size": size, "iterations": count, "warmup": 3})
             hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
         for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
-            with recognised(device, call, seen):
+            with seen_elsewhere(call, seen):
                 require_ran(call, seen, "time the products that are asked for")
                 took = number(seen["result"]["seconds"], "MatmulResult.seconds")
                 honest = expected(device, call, seen)
@@ -193,7 +194,7 @@ class TestMeasurements:
                 for size in (fresh.integer(3, 9) * 128, fresh.integer(4, 8) * 512)
             ]
             for call, seen in zip(calls, measure(submission, fresh, device, calls), strict=True):
-                with recognised(device, call, seen, undisturbed=True):
+                with recognised(device, call, seen):
                     told = number(seen["result"]["tflops"], "MatmulResult.tflops")
                     peak = peak_tflops(device, call["dtype"], seen)
                     if peak is None:

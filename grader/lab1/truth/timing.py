@@ -65,9 +65,22 @@ ELSEWHERE = Cause(
 )
 MORE = Cause(
     "more_is_timed",
-    "more than the product lies between start and stop: make the operands, move and allocate before the clock starts",
+    "more than the products is measured: make operands, move and allocate before the clock starts, and let no product "
+    "count that came before the device was warm",
     "lab1.measurements.seconds_equal_truth",
 )
+MILLISECONDS = Cause(
+    "milliseconds",
+    "that is a number of milliseconds, as elapsed_time() of two events tells them: seconds are a thousandth of it",
+    "lab1.measurements.seconds_equal_truth",
+)
+DIVIDED_TWICE = Cause(
+    "divided_twice",
+    "that is the time of one product, divided by the number of products once more",
+    "lab1.measurements.seconds_equal_truth",
+)
+_NEAR = 0.1
+"""How far a time may be from what a mistake in its unit or its number makes of it."""
 _FAR = 0.5
 """Of a product's time: less, and nobody has waited for it."""
 
@@ -218,28 +231,37 @@ def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str =
 
 
 @contextmanager
-def recognised(device: str, call: Call, observed: dict[str, Any], *, undisturbed: bool = False) -> Iterator[None]:
+def recognised(device: str, call: Call, observed: dict[str, Any]) -> Iterator[None]:
     """Where the seconds of a call are judged in here and are wrong, say which mistake they show, if they show one.
 
-    Of a call that is `undisturbed`, with nothing queued before it and no product slow, too many seconds show that more
-    is timed.
+    For calls with nothing queued before them and no product slow: elsewhere a wrong time may show another mistake.
     """
-    with recognising(lambda: _mistake(device, call, observed, undisturbed)):
+    with recognising(lambda: mistake_of(device, call, observed)):
         yield
 
 
-def _mistake(device: str, call: Call, observed: dict[str, Any], undisturbed: bool) -> Cause | None:
+@contextmanager
+def seen_elsewhere(call: Call, observed: dict[str, Any]) -> Iterator[None]:
+    """Where something of a call fails in here whose products never ran on the GPU, say that."""
+    with recognising(lambda: ELSEWHERE if count_of(call, observed) == 0 else None):
+        yield
+
+
+def mistake_of(device: str, call: Call, observed: dict[str, Any]) -> Cause | None:
+    """The mistake that the seconds of an undisturbed call show; None where they are right, or show none."""
     iterations = call.get("iterations", 100)
     took, honest = observed["result"].get("seconds"), expected(device, call, observed)
     if count_of(call, observed) == 0:
         return ELSEWHERE
-    if not isinstance(took, float):
+    if not isinstance(took, float) or not math.isfinite(took) or honest.low <= took <= honest.high:
         return None
-    if took < _FAR * honest.low:
-        return NOT_WAITED
-    if iterations > 1 and 0.9 * iterations * honest.low <= took <= 1.1 * iterations * honest.high:
-        return TOTAL
-    return MORE if undisturbed and took > honest.high else None
+    for cause, factor in ((MILLISECONDS, 1e3), (TOTAL, float(iterations)), (DIVIDED_TWICE, 1 / iterations)):
+        if factor != 1 and (1 - _NEAR) * honest.low <= took / factor <= (1 + _NEAR) * honest.high:
+            return cause
+    if took < honest.low:
+        # Whoever does not wait reads what launches take, and no number that was made up.
+        return NOT_WAITED if least_read(device, call, observed) <= took < _FAR * honest.low else None
+    return MORE
 
 
 def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:

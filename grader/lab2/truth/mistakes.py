@@ -111,7 +111,7 @@ def recognised(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, 
 
 def cause_of(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> Cause | None:
     """The mistake that leads to all of these weights; None where there is none, or where they are right."""
-    if any(_overflows(run) and not np.isfinite(seen["after"]).all() for run, seen in zip(runs, found, strict=True)):
+    if _only_overflows_are_wrong(case, runs, found):
         return OVERFLOW
     if all(_agrees(case, run, seen, "") for run, seen in zip(runs, found, strict=True)):
         goes_on = any(_goes_on(run, seen) for run, seen in zip(runs, found, strict=True))
@@ -120,10 +120,27 @@ def cause_of(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, An
         (
             cause
             for name, cause in MISTAKES.items()
-            if all(_agrees(case, run, seen, name) for run, seen in zip(runs, found, strict=True))
+            if all(_went_through(run, seen, name) for run, seen in zip(runs, found, strict=True))
+            and all(_agrees(case, run, seen, name) for run, seen in zip(runs, found, strict=True))
         ),
         None,
     )
+
+
+def _went_through(run: Run, seen: dict[str, Any], mistake: str) -> bool:
+    """Whether the training says that it went through all windows of all epochs: one that ends early has not gone half
+    as far because it divides by two."""
+    result = seen.get("result")
+    if result is None or mistake == "last_window_dropped":
+        return True
+    return bool(result["optimizer_steps"] + result["skipped_steps"] == len(list(_batches(run))) * run.get("epochs", 1))
+
+
+def _only_overflows_are_wrong(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> bool:
+    """Whether weights are lost where batches overflow, and right in all other trainings."""
+    lost = [_overflows(run) and not np.isfinite(seen["after"]).all() for run, seen in zip(runs, found, strict=True)]
+    others = [(run, seen) for run, seen, gone in zip(runs, found, lost, strict=True) if not gone]
+    return any(lost) and all(_agrees(case, run, seen, "") for run, seen in others)
 
 
 def _goes_on(run: Run, seen: dict[str, Any]) -> bool:
