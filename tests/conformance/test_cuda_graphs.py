@@ -134,6 +134,23 @@ def test_two_graphs_may_share_a_pool(cuda: Gpu) -> None:
     assert isinstance(torch.cuda.graph_pool_handle(), tuple)
 
 
+@program(GRAPHS)
+def test_copies_of_pinned_memory_are_captured(cuda: Gpu) -> None:
+    source, target = torch.zeros(3).pin_memory(), torch.zeros(3).pin_memory()
+    x = torch.ones(3, device="cuda")
+
+    def run() -> None:
+        x.copy_(source, non_blocking=True)
+        target.copy_(x * 2, non_blocking=True)
+
+    graph = captured(run)
+    assert (x.tolist(), target.tolist()) == ([1.0] * 3, [0.0] * 3)
+    source.fill_(4)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (x.tolist(), target.tolist()) == ([4.0] * 3, [8.0] * 3)
+
+
 @program(CAPTURE)
 def test_what_waits_for_the_device_cannot_be_captured(cuda: Gpu) -> None:
     x = torch.ones(2, device="cuda")

@@ -130,6 +130,8 @@ class Graph:
 
     def called(self, compute: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> None:
         """Something other than an operation is about to be computed, and may write to any of these tensors."""
+        if not self.gpu.values:
+            return
         for tensor in tensors:
             self._keep(tensor.untyped_storage())
         self._nodes.append(compute)

@@ -293,6 +293,8 @@ class DispatchMode(TorchDispatchMode):
                 source.nbytes if to is not None else target.nbytes, to_device=to is not None,
                 pinned=machine.registry.is_pinned(host), non_blocking=non_blocking,
             )  # fmt: skip
+        if THREAD.capture is not None:
+            THREAD.capture.called(lambda: target.copy_(source), [target])
         if target.device == source.device:
             return operation.overload(*args, **kwargs)
         return target if to is not None or machine.keeps_host_values else target.zero_()

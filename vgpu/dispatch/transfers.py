@@ -13,6 +13,7 @@ from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.operations import shapes_only
 from vgpu.state import machine as attached_machine
+from vgpu.thread import THREAD
 
 
 def _require_machine() -> Machine:
@@ -81,6 +82,7 @@ def move(
             target.transfer(moved, to_device=True, pinned=pinned, non_blocking=non_blocking)
         else:
             machine.peer_copy(source, target, moved)
+        _capture(result, tensor)
         return result
 
 
@@ -96,4 +98,11 @@ def _to_host(
     source.transfer(tensor.nbytes, to_device=False, pinned=non_blocking, non_blocking=non_blocking)
     if not non_blocking:
         machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
+    _capture(result, tensor)
     return result
+
+
+def _capture(result: torch.Tensor, tensor: torch.Tensor) -> None:
+    """A copy that a CUDA graph makes is made by its replays, too."""
+    if THREAD.capture is not None:
+        THREAD.capture.called(lambda: result.copy_(tensor), [])
