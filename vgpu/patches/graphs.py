@@ -92,6 +92,7 @@ def graph_pool_handle() -> tuple[int, int]:
 def install(patches: PatchSet) -> None:
     """Replace the class, and what asks whether a stream is captured."""
     patches.rebind(torch.cuda.CUDAGraph, CUDAGraph)
+    patches.set(torch.cuda.graph, "default_capture_stream", None)  # it would be another machine's
     patches.rebind(torch.cuda.graph_pool_handle, graph_pool_handle)
     patches.set_existing(torch._C, "_cuda_isCurrentStreamCapturing", lambda: THREAD.capture is not None)
     patches.rebind(torch.cuda.is_current_stream_capturing, lambda: THREAD.capture is not None)

@@ -117,6 +117,14 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         return kernel
 
     patches.set(module.InterpretedFunction, "run", run)
+    patch_tensor = module._patch_lang_tensor
+
+    def with_numpy(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 makes an int of an array with one element, which NumPy 2.4 and later refuse."""
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    patches.set(module, "_patch_lang_tensor", with_numpy)
     _count(patches, module.InterpreterBuilder)
 
 
