@@ -26,7 +26,7 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
 
 
 def test_what_the_virtual_gpu_cannot_do_needs_review_and_fails_nobody_silently(grade: Grade) -> None:
-    graded = grade(load(SCENARIOS / "lab1" / "undecided" / "captures_a_cuda_graph"), LAB)
+    graded = grade(load(SCENARIOS / "lab1" / "undecided" / "uses_a_memory_pool"), LAB)
     assert graded.grade.exit_code is ExitCode.NEEDS_REVIEW
     first = graded.checks["lab1.benchmark.returns_result"]
     assert (first.outcome, float(first.points)) == (Outcome.NEEDS_REVIEW, 0)
