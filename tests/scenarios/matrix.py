@@ -60,6 +60,8 @@ class Row:
     title: str
     fingerprint: str
     lost: dict[str, float]
+    charged: list[str]
+    """The checks that cost points; what follows from one of them does not."""
     loses: list[str]
     may_lose: list[str]
     problem: str
@@ -105,8 +107,8 @@ def judge(task: Task, graded: Graded, fingerprint: str) -> Row:
         problems.append("has integrity notes")
     return Row(
         lab=task.lab, kind=task.kind, name=task.name, title=str(scenario.table.get("title", "")),
-        fingerprint=fingerprint, lost=lost, loses=sorted(scenario.loses), may_lose=sorted(scenario.may_lose),
-        problem="; ".join(problems), seconds=graded.grade.seconds,
+        fingerprint=fingerprint, lost=lost, charged=sorted(graded.charged), loses=sorted(scenario.loses),
+        may_lose=sorted(scenario.may_lose), problem="; ".join(problems), seconds=graded.grade.seconds,
     )  # fmt: skip
 
 
@@ -204,6 +206,7 @@ def table(rows: list[Row]) -> str:
                 cells = [_cell(row, name) for name in criteria]
                 wrong = f" — **wrong: {row.problem}**" if row.problem else ""
                 parts.append(f"| {_called(row)}{wrong} | " + " | ".join(cells) + " |")
+            parts += _charged_twice(mine)
         elif kind in (REFERENCE, STYLES):
             for title in dict.fromkeys(map(_called, mine)):
                 right_ones = [
@@ -216,6 +219,19 @@ def table(rows: list[Row]) -> str:
             parts += [f"- {_called(row)}: {row.problem or 'every point'}" for row in mine]
         parts.append("")
     return "\n".join(parts)
+
+
+def _charged_twice(rows: list[Row]) -> list[str]:
+    """The bugs for which several checks of one criterion cost points, and those checks."""
+    lines = []
+    for row in rows:
+        found: dict[str, list[str]] = {}
+        for check in row.charged:
+            criterion, _, name = check.rpartition(".")
+            found.setdefault(criterion, []).append(name.replace("_", " "))
+        if several := [names for names in found.values() if len(names) > 1]:
+            lines.append(f"- {_called(row)}: {'; '.join(', '.join(names) for names in several)}.")
+    return ["", "More than one check of a criterion is charged for:\n", *lines] if lines else []
 
 
 def _called(row: Row) -> str:
