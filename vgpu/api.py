@@ -31,6 +31,7 @@ from vgpu.patches import (
     event_loops,
     generators,
     graphs,
+    inner_calls,
     legacy_types,
     loaders,
     memory,
@@ -240,7 +241,8 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     serialization.install(patches, machine)
     profiling.install(patches)
     nvml.install(patches, machine)
-    python_calls.install(patches, machine, modes.function_mode)
+    python_calls.install(patches, machine)
+    inner_calls.install(patches, modes.function_mode, type(modes.dispatch_mode))
     distributed.install(patches, machine)
     children.install(patches, machine)
     compilers.install(patches, machine)

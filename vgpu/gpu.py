@@ -61,6 +61,7 @@ class Host(Protocol):
     host_slowdowns: list[tuple[int, float]]
     loaded_libraries: set[str]
     sync_debug_mode: int
+    is_initialized: bool
     keeps_host_values: bool
     tape: Tape | None
     gpus: tuple[VirtualGPU, ...]
@@ -256,8 +257,10 @@ class VirtualGPU:
 
     # ---- what the modes and patches tell it ----------------------------------------------------------------------
 
-    def start(self) -> None:
-        """The CUDA context, created at first use."""
+    def start(self, *, by_library: bool = False) -> None:
+        """The CUDA context, created at first use; NCCL's (`by_library`) leaves PyTorch's own start to come."""
+        if not by_library:
+            self.machine.is_initialized = True
         if not self.started:
             self.machine.require_usable()
             self.started = True

@@ -51,6 +51,7 @@ class Machine:
         self.rank: int | None = None
         self.ranks = 1
         self.in_bad_fork = False
+        self.is_initialized = False
         # `torch.cuda.set_sync_debug_mode`: 0 nothing, 1 a warning, 2 an error when the host waits for the device.
         self.sync_debug_mode = 0
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
@@ -89,8 +90,14 @@ class Machine:
         self.clock.forked()
         if any(gpu.started for gpu in self.gpus):
             self.in_bad_fork = True
+            self.is_initialized = False
             for gpu in self.gpus:
                 gpu.started = False
+
+    def initialise(self) -> None:
+        """What `torch.cuda._lazy_init` does; raises as `require_usable`."""
+        self.require_usable()
+        self.is_initialized = True
 
     def require_usable(self) -> None:
         """Raise as `torch.cuda._lazy_init` does in a forked child of a process that has used CUDA."""

@@ -47,11 +47,9 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "nested tensors with layout torch.strided": "use padded tensors with a mask, or layout=torch.jagged",
     "Fourier transforms in bfloat16": "transform in float32 or float16",
     "kernels that the CPU underneath lacks": "write the operation with other PyTorch functions",
-    "GPU tensors under FakeTensorMode": "leave FakeTensorMode, and attach with values=False for tensors without values",
     "torch.cuda.tunable": "leave it off: kernels are modelled, not chosen",
     # Several processes.
     "direct calls of NCCL": "use torch.distributed",
-    "DTensor": "use DistributedDataParallel, or FullyShardedDataParallel to shard parameters",
     "DistributedDataParallel of a module on several devices": "put it on one GPU per process",
     "collectives of sparse tensors": "make them dense",
     "ReduceOp.PREMUL_SUM": "multiply the tensor before the collective, or use ReduceOp.AVG",

@@ -91,6 +91,8 @@ def test_options_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         assert settings.divisions[:11] == (1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32")
     with vgpu.attach("T4", values=False):
+        assert torch.cuda.memory_stats() == {}  # as long as CUDA is not initialised
+        torch.cuda.init()
         assert torch.cuda.memory_stats()["max_split_size"] == 32 * MIB
 
 

@@ -71,20 +71,6 @@ def _triton() -> None:
     programs.launch(lambda _: attached(), "kernel", lambda: (1, programs.Tally()), {"x": _x()})
 
 
-def _fake() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        _x()
-
-
-def _dtensor() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    _with_group(lambda: distribute_tensor(_x(4), init_device_mesh("cuda", (1,)), [Shard(0)]))
-
-
 def _several_devices() -> None:
     with vgpu.attach("T4", gpus=2):
         model = nn.Sequential(nn.Linear(2, 2).to("cuda:0"), nn.Linear(2, 2).to("cuda:1"))
@@ -183,10 +169,8 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "nested tensors with layout torch.strided": lambda: torch.nested.nested_tensor([_x(2), _x(3)]),
     "Fourier transforms in bfloat16": lambda: torch.fft.rfft(_x(8, dtype=torch.bfloat16)),
     "kernels that the CPU underneath lacks": lambda: torch.ops.aten._cslt_compress(_x(64, 64, dtype=torch.float16)),
-    "GPU tensors under FakeTensorMode": _fake,
     "torch.cuda.tunable": lambda: torch.cuda.tunable.enable(),
     "direct calls of NCCL": lambda: torch.cuda.nccl.all_reduce([_x()]),
-    "DTensor": _dtensor,
     "DistributedDataParallel of a module on several devices": _several_devices,
     "collectives of sparse tensors": _sparse_collective,
     "ReduceOp.PREMUL_SUM": lambda: _with_group(

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgpu.devices import cuda_error
 from vgpu.dispatch import device_rules, extensions
+from vgpu.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.dispatch.gradients import bring_home
 from vgpu.gpu import VirtualGPU
 from vgpu.kernels import cuda_kernels
@@ -40,6 +42,9 @@ _SKIP_FLOPS = 2e7
 class DispatchMode(TorchDispatchMode):
     """One instance per machine; entered once per thread."""
 
+    # `torch.cond`, the random numbers of a DTensor: functions of functions.
+    supports_higher_order_operators = True
+
     def __init__(self, machine: Machine, function_mode: TorchFunctionMode) -> None:
         super().__init__()
         self._machine = machine
@@ -57,12 +62,21 @@ class DispatchMode(TorchDispatchMode):
     ) -> Any:
         # A subclass with a dispatch of its own (autograd's engine names plain tensors here, too).
         if types and not _PLAIN_TENSORS.issuperset(types):
+            if extensions.are_fake(types):
+                return func(*args, **(kwargs or {}))
             if extensions.is_distributed(types):
-                extensions.refuse_distributed(self._machine.registry, args)
                 return NotImplemented
             with self._function_mode, self:
                 return extensions.run_subclass(func, types, args, kwargs or {})
+        if type(func) is not OpOverload:
+            with self:
+                return extensions.run_higher_order(self._function_mode, func, args, kwargs or {})
         operation = facts(func)
+        if operation.is_factory and extensions.fake_mode_is_on():
+            return func(*args, **(kwargs or {}))
+        if kwargs and "device" in kwargs and names_a_gpu(kwargs["device"]):
+            with self:
+                return call_with_device(self._function_mode, operation, args, kwargs)
         with torch._C.DisableTorchFunction():
             if operation.is_composite:  # inference mode: no autograd layer has taken it apart
                 with self:

@@ -15,33 +15,35 @@ from typing import Any
 
 import torch
 import torch.library
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 from vgpu.devices import place
-from vgpu.gpu import VirtualGPU
+from vgpu.handling.mode import seen_by
 from vgpu.machine import Machine
-from vgpu.memory.residency import Registry
 from vgpu.operations.operation import Operation
 from vgpu.patching import PatchSet
-from vgpu.unsupported import unsupported
 
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_KERNELS_OF_CUDA = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
 _CUDA_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 # Where a kernel written in Python may be registered so that CUDA tensors reach it (torch/library.py, `impl`).
 _REACHED_FROM_CUDA = ("CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
+def are_fake(types: Sequence[Any]) -> bool:
+    """Whether a tensor without values is among the types: `FakeTensorMode` keeps its device and shape by itself."""
+    return any(kind.__name__ == "FakeTensor" for kind in types)
+
+
+def fake_mode_is_on() -> bool:
+    """Whether a `FakeTensorMode` makes all tensors; PyTorch asks it last, after every other mode."""
+    return torch._C._get_dispatch_mode(_FAKE) is not None
+
+
 def is_distributed(types: Sequence[Any]) -> bool:
-    """Whether a DTensor is among the types: PyTorch dispatches it in C++, which no mode can see through."""
+    """Whether a DTensor is among the types: PyTorch takes it apart in C++, and its parts come back to the mode."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and any(issubclass(kind, module.DTensor) for kind in types)
-
-
-def refuse_distributed(registry: Registry[VirtualGPU], args: Sequence[Any]) -> None:
-    """Raise for a DTensor whose part lives on a GPU."""
-    for value in tree_leaves(args):
-        local = getattr(value, "_local_tensor", None)
-        if local is not None and registry.has(local):
-            raise unsupported("DTensor")
 
 
 def run_subclass(func: Any, types: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -53,6 +55,19 @@ def run_subclass(func: Any, types: Sequence[Any], args: Sequence[Any], kwargs: M
     names = ", ".join(kind.__name__ for kind in types)
     raise TypeError(f"Multiple dispatch failed for '{func.name()}'; all __torch_dispatch__ handlers returned "
                     f"NotImplemented: {names}")  # fmt: skip
+
+
+def run_higher_order(mode: TorchFunctionMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a function of functions does on CUDA, where no mode handles it.
+
+    Raises:
+        NotImplementedError: it has no kernel for CUDA.
+    """
+    for key in _KERNELS_OF_CUDA:
+        if key in func.py_kernels:
+            with seen_by(mode):
+                return func.py_kernels[key](*args, **kwargs)
+    raise NotImplementedError(f"could not find kernel for HigherOrderOperator {func} at dispatch key CUDA")
 
 
 def has_python_kernel(operation: Operation) -> bool:

@@ -21,7 +21,6 @@ from vgpu.thread import HOST, THREAD
 from vgpu.unsupported import unsupported
 
 _T = torch.Tensor
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def factory(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,8 +38,6 @@ def create(
     mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: VirtualGPU | None, device: Any
 ) -> Any:
     """Call a factory function so that its result is on `gpu`, or on `device` where that is None."""
-    if gpu is not None and torch._C._get_dispatch_mode(_FAKE) is not None:
-        raise unsupported("GPU tensors under FakeTensorMode")
     pinned = bool(kwargs.pop("pin_memory", False))
     if pinned and gpu is not None:
         raise RuntimeError("Only dense CPU tensors can be pinned")

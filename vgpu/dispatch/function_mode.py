@@ -16,7 +16,7 @@ import torch
 import torch.utils._device
 
 from vgpu.devices import place
-from vgpu.dispatch import factories, gradients, substitutes
+from vgpu.dispatch import extensions, factories, gradients, substitutes
 from vgpu.handling import autocast
 from vgpu.handling.mode import HandlingMode
 from vgpu.kernels import attention, fused_layers, recurrent
@@ -54,9 +54,16 @@ class FunctionMode(HandlingMode):
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         handler = HANDLERS.get(func)
-        if handler is not None:
+        if handler is not None and not self._is_left_alone(args):
             return handler(self, func, tuple(args), dict(kwargs) if kwargs else {})
         return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _is_left_alone(self, args: Sequence[Any]) -> bool:
+        """Whether it is about fake tensors, which keep their device by themselves."""
+        first = args[0] if args else None
+        if type(first) is not _T and isinstance(first, _T) and extensions.are_fake((type(first),)):
+            return True
+        return extensions.fake_mode_is_on() and not (isinstance(first, _T) and self.has(first))
 
 
 def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

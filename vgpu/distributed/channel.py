@@ -151,7 +151,7 @@ class Channel:
 
     def connect(self, gpu: VirtualGPU) -> None:
         """Create the communicator at first use; refuses two ranks on one GPU, as NCCL does."""
-        gpu.start()
+        gpu.start(by_library=True)
         if self.used is not None:
             return
         self.used = gpu

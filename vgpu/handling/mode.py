@@ -6,7 +6,12 @@ which (`vgpu.dispatch.function_mode`).
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
 import torch
+import torch.overrides
 from torch.overrides import TorchFunctionMode
 
 from vgpu.handling import autocast
@@ -26,3 +31,9 @@ class HandlingMode(TorchFunctionMode):
         self.gpu = machine.gpus[0]
         self.weights = autocast.WeightCache()
         self.real_device = CPU_DEVICE if machine.values else torch.device("meta")
+
+
+def seen_by(mode: TorchFunctionMode) -> AbstractContextManager[Any]:
+    """The function mode is on inside, once: entered twice, it would take its own calls for the program's."""
+    is_on = any(other is mode for other in torch.overrides._get_current_function_mode_stack())
+    return contextlib.nullcontext() if is_on else mode

@@ -22,6 +22,7 @@ CPU_DEVICE = torch.device("cpu")
 
 # Bound here so that the modes' own look-ups never pass through a torch-function mode by accident of naming.
 _storage_of = torch.Tensor.untyped_storage
+_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -29,6 +30,21 @@ def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return torch._C._functorch.get_unwrapped(tensor)
     return None
+
+
+def _part(tensor: torch.Tensor) -> Any:
+    """The first of the tensors that a wrapper (DTensor, a nested tensor) is made of; None for any other.
+
+    Wrappers tell their parts by `__tensor_flatten__` (torch/utils/_python_dispatch.py,
+    `is_traceable_wrapper_subclass`).
+    """
+    kind = type(tensor)
+    if kind in _PLAIN_TENSORS or not hasattr(kind, "__tensor_flatten__"):
+        return None
+    if hasattr(tensor, "_local_tensor"):  # a DTensor flattens itself by way of its device
+        return tensor._local_tensor
+    names: Any = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+    return getattr(tensor, names[0]) if names else None
 
 
 class Home(Protocol):
@@ -66,7 +82,10 @@ class Registry(Generic[_GPU]):
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lives on a GPU."""
         try:
-            return _storage_of(tensor)._cdata in self._resident
+            if _storage_of(tensor)._cdata in self._resident:
+                return True
+            part = _part(tensor)
+            return part is not None and self.has(part)
         except NotImplementedError:  # sparse and other tensors without a storage
             inner = _inside(tensor)
             return inner is not None and self.has(inner)
@@ -78,7 +97,10 @@ class Registry(Generic[_GPU]):
         except NotImplementedError:
             inner = _inside(tensor)
             return None if inner is None else self.gpu_of(inner)
-        return entry.gpu if entry is not None else None
+        if entry is not None:
+            return entry.gpu  # type: ignore[no-any-return]
+        part = _part(tensor)
+        return None if part is None else self.gpu_of(part)
 
     def homes(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """Where these tensors live (None: on the host). Part of every operation."""

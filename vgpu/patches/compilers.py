@@ -31,6 +31,7 @@ from vgpu.unsupported import unsupported
 def install(patches: PatchSet, machine: Machine) -> None:
     """Refuse what compiles, let TorchScript run as Python."""
     patches.rebind(torch.compile, _compile)
+    patches.rebind(torch.cond, _cond)
     _torchscript(patches, machine)
     for name in ("export", "export_for_training"):
         patches.set_existing(torch.export, name, refuse("torch.export"))
@@ -85,6 +86,11 @@ def _compile(
         return _run(known, model, args, kwargs)
 
     return compiled
+
+
+def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+    """`torch.cond`, which compiles both branches to choose one: here only the chosen one runs."""
+    return true_fn(*operands) if pred else false_fn(*operands)
 
 
 def _run(known: regions.Region, function: Any, args: Any, kwargs: Any) -> Any:

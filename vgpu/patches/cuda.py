@@ -98,6 +98,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
 def _set_device(machine: Machine) -> Callable[[int], None]:
     def set_device(index: int) -> None:
         if index >= 0:
+            machine.initialise()
             THREAD.device = gpu_at(machine, index).index
 
     return set_device
@@ -132,16 +133,20 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     def start() -> None:
         machine.gpus[THREAD.device].start()
 
+    def current_device() -> int:
+        machine.initialise()
+        return THREAD.device
+
     major, minor = spec.compute_capability
     return {
         "is_available": lambda: True,
         "device_count": lambda: len(machine.gpus),
-        "current_device": lambda: THREAD.device,
+        "current_device": current_device,
         "mem_get_info": mem_get_info,
         "is_bf16_supported": is_bf16_supported,
-        "is_initialized": lambda: True,
+        "is_initialized": lambda: machine.is_initialized,
         "init": start,
-        "_lazy_init": machine.require_usable,
+        "_lazy_init": machine.initialise,
         "_lazy_call": lazy_call,
         "_is_compiled": lambda: True,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],

@@ -9,15 +9,13 @@ Not here: what the replacements do (`vgpu.distributed`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
 
 from vgpu.machine import Machine
-from vgpu.patches.imports import when_imported
 from vgpu.patching import PatchSet
 from vgpu.unsupported import unsupported
 
@@ -26,15 +24,6 @@ _OBJECTS = (
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
     "recv_object_list",
 )  # fmt: skip
-
-
-# DTensor has its dispatch in C++, beside every mode; FullyShardedDataParallel works without it.
-_REFUSED = {
-    "torch.distributed.fsdp": ("fully_shard",),
-    "torch.distributed._composable.fsdp": ("fully_shard",),
-    "torch.distributed.tensor": ("distribute_tensor", "distribute_module"),
-    "torch.distributed.tensor.parallel": ("parallelize_module",),
-}
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -63,21 +52,6 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _groups(patches, machine, c10d)
     if not machine.values:
         _objects(patches, c10d)
-    when_imported(patches, {name: _refuser(patches, names) for name, names in _REFUSED.items()})
-
-
-def _refuser(patches: PatchSet, names: Sequence[str]) -> Callable[[ModuleType], None]:
-    def refuse(name: str) -> Any:
-        def refused(*args: Any, **kwargs: Any) -> Any:
-            raise unsupported("DTensor", name)
-
-        return refused
-
-    def action(module: ModuleType) -> None:
-        for name in names:
-            patches.set_existing(module, name, refuse(name))
-
-    return action
 
 
 def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:

@@ -8,15 +8,15 @@ Not here: `torch.cuda` (`vgpu.patches.cuda`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.overrides
 import torch.utils._foreach_utils
-from torch.overrides import TorchFunctionMode
 
 from vgpu.machine import Machine
+from vgpu.patches.imports import when_imported
 from vgpu.patching import PatchSet
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -34,12 +34,12 @@ def _overrides(values: Any) -> bool:
     return False
 
 
-def install(patches: PatchSet, machine: Machine, mode: TorchFunctionMode) -> None:
+def install(patches: PatchSet, machine: Machine) -> None:
     """Change what hides calls, groups by device, or cannot be simulated."""
     _show_inner_calls(patches)
-    _show_saved_tensors(patches, mode)
     _group_by_visible_device(patches, machine)
     _print_without_values(patches, machine)
+    when_imported(patches, {"torch._subclasses.fake_tensor": lambda module: _never_start_cuda(patches, module)})
     if not machine.values:
         # A CPU parameter cannot become a meta one in place; swapping keeps its identity, as `.cuda()` does on CUDA.
         before = torch.__future__.get_swap_module_params_on_conversion()
@@ -55,29 +55,6 @@ def _show_inner_calls(patches: PatchSet) -> None:
     patches.rebind(overrides.has_torch_function, _overrides)
     patches.rebind(overrides.has_torch_function_unary, lambda value: _overrides((value,)))
     patches.rebind(overrides.has_torch_function_variadic, lambda *values: _overrides(values))
-
-
-def _show_saved_tensors(patches: PatchSet, mode: TorchFunctionMode) -> None:
-    """Autograd calls a program's saved-tensor hooks (checkpointing, `save_on_cpu`) from inside an operation, where the
-    function mode is off: it is entered again around them. In backward it may be on; entered twice, it would take the
-    device of its own calls for the program's.
-    """
-    push = torch._C._autograd._push_saved_tensors_default_hooks
-    stack = torch.overrides._get_current_function_mode_stack
-
-    def push_visible(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
-        def inside(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def call(value: Any) -> Any:
-                if any(other is mode for other in stack()):
-                    return hook(value)
-                with mode:
-                    return hook(value)
-
-            return call
-
-        push(inside(pack), inside(unpack))
-
-    patches.set(torch._C._autograd, "_push_saved_tensors_default_hooks", push_visible)
 
 
 def _group_by_visible_device(patches: PatchSet, machine: Machine) -> None:
@@ -119,3 +96,9 @@ def _print_without_values(patches: PatchSet, machine: Machine) -> None:
         return described + ")"
 
     patches.set(torch._tensor_str, "_str", text)
+
+
+def _never_start_cuda(patches: PatchSet, module: ModuleType) -> None:
+    """A fake tensor on a GPU needs none, but PyTorch starts CUDA for it where there is one."""
+    patches.set(module, "init_gpu_context", lambda device: None)
+    patches.set(module.FakeTensorMode, "avoid_device_init", property(lambda self: True))

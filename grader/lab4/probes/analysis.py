@@ -86,4 +86,4 @@ def _layers(setup: TrainingSetup) -> list[nn.Module]:
 
 
 def _requested() -> int:
-    return int(torch.cuda.memory_stats()["requested_bytes.all.current"])
+    return int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))

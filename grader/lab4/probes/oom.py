@@ -205,7 +205,7 @@ class _Loader:
 
         def note() -> None:
             notes.append(torch.cuda.memory_allocated())
-            requested.append(int(torch.cuda.memory_stats()["requested_bytes.all.current"]))
+            requested.append(int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)))
 
         for size in self.sizes:
             note()

@@ -1,0 +1,87 @@
+"""Python code that PyTorch calls from inside an operation, where the function mode is off: it is entered again.
+
+The program's own dispatch modes, DTensor's dispatcher and saved-tensor hooks ask for devices and name them like any
+other code. Not here: tensor subclasses (`vgpu.dispatch.extensions`).
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vgpu.handling.mode import seen_by
+from vgpu.patches.imports import when_imported
+from vgpu.patching import PatchSet
+
+# Those that C++ calls (`dispatchDTensorOp` in torch/csrc/autograd/python_variable.cpp).
+_OF_DTENSOR = (
+    "_propagate_op_sharding_dispatch_slow_path", "_dispatch_get_local_results_slow_path",
+    "_dispatch_fast_path_python_tail",
+)  # fmt: skip
+_MARK = "_vgpu_inner"
+
+Function = Callable[..., Any]
+
+
+def install(patches: PatchSet, mode: TorchFunctionMode, own: type[TorchDispatchMode]) -> None:
+    """Let that code see the devices that the program sees; `own` is this library's dispatch mode."""
+
+    def inside(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with seen_by(mode):
+                return function(*args, **kwargs)
+
+        return call
+
+    _saved_tensors(patches, inside)
+    _modes(patches, inside, own)
+    when_imported(
+        patches, {"torch.distributed.tensor._api": lambda module: _distributed_tensors(patches, module, inside)}
+    )
+
+
+def _saved_tensors(patches: PatchSet, inside: Callable[[Function], Function]) -> None:
+    """The hooks of checkpointing and of `save_on_cpu`."""
+    push = torch._C._autograd._push_saved_tensors_default_hooks
+    patches.set(
+        torch._C._autograd,
+        "_push_saved_tensors_default_hooks",
+        lambda pack, unpack: push(inside(pack), inside(unpack)),
+    )
+
+
+def _modes(patches: PatchSet, inside: Callable[[Function], Function], own: type[TorchDispatchMode]) -> None:
+    """A dispatch mode of the program's; those that PyTorch asks after all others (fake tensors, tracing) stay alone."""
+    enter = TorchDispatchMode.__enter__
+
+    def enter_seen(self: Any) -> Any:
+        kind = type(self)
+        if not isinstance(self, own) and getattr(self, "_mode_key", None) is None:
+            plain = kind.__torch_dispatch__
+            if not hasattr(plain, _MARK):
+                seen = inside(plain)
+                setattr(seen, _MARK, True)
+                patches.set(kind, "__torch_dispatch__", seen)
+        return enter(self)
+
+    patches.set(TorchDispatchMode, "__enter__", enter_seen)
+
+
+def _distributed_tensors(patches: PatchSet, module: ModuleType, inside: Callable[[Function], Function]) -> None:
+    dispatcher = module.DTensor._op_dispatcher
+    for name in _OF_DTENSOR:
+        patches.set_existing(type(dispatcher), name, inside(getattr(type(dispatcher), name)))
+    handlers: dict[Any, Function] = dispatcher._custom_op_handlers
+    before = dict(handlers)
+    handlers.update({operator: inside(handler) for operator, handler in before.items()})
+    patches.on_undo(lambda: handlers.update(before))
