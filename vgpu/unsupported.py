@@ -42,7 +42,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "DLPack": _ON_CPU,
     "__cuda_array_interface__": _ON_CPU,
     "sharing GPU tensors with another process": "send a copy, tensor.cpu(), and move it to the GPU there",
-    "sparse tensors on the GPU": _DENSE,
     "MKL-DNN tensors on the GPU": _DENSE,
     "nested tensors with layout torch.strided": "use padded tensors with a mask, or layout=torch.jagged",
     "Fourier transforms in bfloat16": "transform in float32 or float16",
@@ -66,6 +65,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     # Shapes only.
     "results that depend on values, with shapes only": _VALUES,
     "operations without a rule for shapes": _VALUES,
+    "sparse tensors with shapes only": _VALUES,
     "saving GPU tensors with shapes only": "they have no values; " + _VALUES,
     "loading tensors to the GPU with shapes only": "load with map_location='cpu', then move them",
 })  # fmt: skip

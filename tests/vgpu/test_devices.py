@@ -194,8 +194,3 @@ def test_in_place_changes_through_a_view_reach_the_base(gpu: vgpu.VirtualGPU) ->
     x[0].add_(1)
     x.t()[1, 1] = 5
     assert x.sum().item() == 8
-
-
-def test_sparse_tensors_are_named_as_unsupported(gpu: vgpu.VirtualGPU) -> None:
-    with pytest.raises(vgpu.Unsupported, match="sparse"):
-        torch.eye(2, device="cuda").to_sparse()

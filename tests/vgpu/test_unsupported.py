@@ -164,7 +164,6 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "DLPack": lambda: torch.from_dlpack(_x()),
     "__cuda_array_interface__": lambda: _x().__cuda_array_interface__,
     "sharing GPU tensors with another process": lambda: ForkingPickler.dumps(_x()),
-    "sparse tensors on the GPU": lambda: torch.eye(2).to_sparse().cuda(),
     "MKL-DNN tensors on the GPU": lambda: _x(2, 2).to_mkldnn(),
     "nested tensors with layout torch.strided": lambda: torch.nested.nested_tensor([_x(2), _x(3)]),
     "Fourier transforms in bfloat16": lambda: torch.fft.rfft(_x(8, dtype=torch.bfloat16)),
@@ -189,6 +188,7 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "a picture without matplotlib": _no_matplotlib,
     "results that depend on values, with shapes only": _shapes_only(lambda: _x().nonzero()),
     "operations without a rule for shapes": _shapes_only(lambda: torch.ops.aten._cslt_compress(_x(64, 64).half())),
+    "sparse tensors with shapes only": _shapes_only(lambda: torch.eye(2).to_sparse().cuda()),
     "saving GPU tensors with shapes only": _shapes_only(lambda: torch.save(_x(), io.BytesIO())),
     "loading tensors to the GPU with shapes only": _load_without_values,
 }

@@ -193,7 +193,7 @@ class DispatchMode(TorchDispatchMode):
             gpu.registry.hand_over(args[0], outputs[0], gpu)
         for tensor in outputs:
             add(tensor, gpu, stream, is_result=is_result)
-        if operation.takes_scratch:
+        if operation.takes_scratch and all(tensor.layout is torch.strided for tensor in inputs):
             gpu.workspaces.use(operation, args, inputs, outputs)
         if operation.may_resize:
             for tensor in inputs + outputs:

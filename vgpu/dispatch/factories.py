@@ -12,7 +12,7 @@ import torch
 import torch.utils._device
 
 from vgpu.devices import place
-from vgpu.dispatch import transfers
+from vgpu.dispatch import sparse, transfers
 from vgpu.gpu import VirtualGPU
 from vgpu.handling.mode import HandlingMode
 from vgpu.memory.residency import CPU_DEVICE
@@ -124,6 +124,8 @@ def legacy_new(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dic
             tensor = torch._C._TensorBase.new_empty(tensor, 0, device=CPU_DEVICE)
         return func(tensor, *rest, **kwargs)
     rest += kwargs.values()
+    if tensor.layout is torch.sparse_coo and len(rest) > 1 and isinstance(rest[0], _T):
+        return torch.sparse_coo_tensor(*rest)
     if len(rest) == 1 and isinstance(rest[0], _T):
         return rest[0].detach()
     sizes = rest[0] if len(rest) == 1 and isinstance(rest[0], torch.Size) else rest
@@ -139,13 +141,43 @@ def normal(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return factory(mode, func, args, kwargs)
 
 
+def made_sparse(names: tuple[str, ...]) -> Any:
+    """The handler of a factory of sparse tensors, whose arguments begin with these."""
+
+    def handler(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parts = sparse.parts_of_call(args, kwargs, names)
+        values = parts.get(names[-1])
+        device = kwargs.get("device")
+        if device is None and not isinstance(values, _T):
+            device = torch.utils._device.CURRENT_DEVICE
+        home = mode.registry.gpu_of(values) if isinstance(values, _T) else None
+        gpu = home if device is None else place(mode.machine, device)
+        if gpu is None and not any(isinstance(part, _T) and mode.has(part) for part in parts.values()):
+            return func(*args, **kwargs)
+        sparse.require_values(mode.machine)
+        if not parts:
+            return create(mode, func, args, kwargs, gpu, device)
+        kwargs = {key: value for key, value in kwargs.items() if key not in names and key != "device"}
+        dtype = kwargs.pop("dtype", None)
+        moved = [
+            from_data(mode, torch.as_tensor, (part,), {"device": CPU_DEVICE if gpu is None else gpu.device})
+            for part in parts.values()
+        ]
+        if dtype is not None:
+            moved[-1] = moved[-1].to(dtype)
+        return func(*moved, *args[len(parts) :], **kwargs)
+
+    return handler
+
+
 def to_device(
     mode: HandlingMode, tensor: Any, target: VirtualGPU | None, dtype: Any = None, *, copy: bool = False, **options: Any
 ) -> Any:
     """A tensor on the wanted device (None: the host), itself where nothing has to change."""
     if target is not None and tensor.layout is not torch.strided:
-        kind = "MKL-DNN" if tensor.is_mkldnn else "sparse"
-        raise unsupported(f"{kind} tensors on the GPU")
+        if tensor.is_mkldnn:
+            raise unsupported("MKL-DNN tensors on the GPU")
+        sparse.require_values(mode.machine)
     if mode.registry.gpu_of(tensor) is target:
         if dtype is None and not copy:
             return tensor

@@ -283,11 +283,13 @@ def _build() -> dict[Any, Handler]:
     table[torch._transformer_encoder_layer_fwd] = fused_layers.encoder_layer
     table[torch._nested_tensor_from_mask_left_aligned] = fused_layers.left_aligned
     table[getattr(_T, "grad").__set__] = gradients.assign  # noqa: B009 - typed as an optional tensor
-    sparse, mkldnn = _refuse("sparse tensors on the GPU"), _refuse("MKL-DNN tensors on the GPU")
-    makers = ("coo", "compressed", "csr", "csc", "bsr", "bsc")
-    table |= {getattr(torch, f"sparse_{kind}_tensor"): sparse for kind in makers}
-    table |= {getattr(_T, name): sparse for name in dir(_T) if name.startswith("to_sparse")}
-    table |= {_T.to_mkldnn: mkldnn}
+    coo, rows, columns = ("indices", "values"), ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
+    compressed = ("compressed_indices", "plain_indices", "values")
+    table |= {torch.sparse_coo_tensor: factories.made_sparse(coo)}
+    table |= {torch.sparse_compressed_tensor: factories.made_sparse(compressed)}
+    for maker, indices in (("csr", rows), ("bsr", rows), ("csc", columns), ("bsc", columns)):
+        table[getattr(torch, f"sparse_{maker}_tensor")] = factories.made_sparse((*indices, "values"))
+    table |= {_T.to_mkldnn: _refuse("MKL-DNN tensors on the GPU")}
     return table
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vgpu.dispatch import sparse
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.operations import shapes_only
@@ -64,6 +65,10 @@ def move(
     dtype = dtype or tensor.dtype
     if source is target:  # a gradient that is where it belongs already
         return tensor if dtype == tensor.dtype else tensor.to(dtype)
+    if tensor.layout is not torch.strided:
+        return sparse.rebuilt(
+            tensor.detach(), lambda part: move(machine, part, target, non_blocking=non_blocking), dtype
+        )
     with torch._C.DisableTorchFunction(), torch.no_grad():
         if source is not None and dtype != tensor.dtype:
             tensor = tensor.detach().to(dtype)

@@ -22,14 +22,33 @@ CPU_DEVICE = torch.device("cpu")
 
 # Bound here so that the modes' own look-ups never pass through a torch-function mode by accident of naming.
 _storage_of = torch.Tensor.untyped_storage
+_PARTS: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 _PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a sparse tensor's indices and values: all the memory that it has."""
+    names = _PARTS.get(tensor.layout)
+    if names is None:
+        raise unsupported("MKL-DNN tensors on the GPU")
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return [getattr(tensor, name)() for name in names]
+
+
 def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that one of `torch.func`'s transforms (`vjp`, `vmap`) goes on with in another; None for any other."""
+    """What a tensor without a storage stands on; None for one that is never on a GPU.
+
+    For one of `torch.func`'s transforms (`vjp`, `vmap`) it is the tensor inside, for a sparse tensor its values.
+    """
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return torch._C._functorch.get_unwrapped(tensor)
-    return None
+    return dense_parts(tensor)[-1] if tensor.layout in _PARTS else None
 
 
 def _part(tensor: torch.Tensor) -> Any:
@@ -124,8 +143,9 @@ class Registry(Generic[_GPU]):
         try:
             storage = _storage_of(tensor)
         except NotImplementedError:
-            kind = "MKL-DNN" if tensor.is_mkldnn else "sparse"
-            raise unsupported(f"{kind} tensors on the GPU") from None
+            for part in dense_parts(tensor):
+                self.add(part, gpu, stream, is_result=is_result)
+            return
         if storage._cdata not in self._resident:
             # Some CPU kernels (mse_loss, smooth_l1_loss) return a number in the storage of all that they added up.
             size = tensor.element_size() if is_result and tensor.dim() == 0 else storage.nbytes()
@@ -159,7 +179,14 @@ class Registry(Generic[_GPU]):
 
     def refresh(self, tensor: torch.Tensor, stream: int = 0) -> None:
         """A tensor's storage may have been resized (`resize_`, `out=`): give it a block of its new size."""
-        self.refresh_storage(_storage_of(tensor), stream)
+        try:
+            storage = _storage_of(tensor)
+        except NotImplementedError:  # a sparse tensor has new parts
+            home = self.gpu_of(tensor)
+            if home is not None:
+                self.add(tensor, home, stream)
+            return
+        self.refresh_storage(storage, stream)
 
     def refresh_storage(self, storage: torch.UntypedStorage, stream: int = 0) -> None:
         """A storage may have been resized: give it a block of its new size."""
@@ -209,7 +236,8 @@ class Registry(Generic[_GPU]):
 
     def leave_open(self, tensor: torch.Tensor) -> None:
         """C++ code made this tensor: its device is decided by what it first meets."""
-        self._note(self._open, tensor)
+        if tensor.layout is torch.strided:
+            self._note(self._open, tensor)
 
     def open_storages(self) -> dict[int, Any]:
         """The storages whose device is still undecided."""
@@ -218,11 +246,11 @@ class Registry(Generic[_GPU]):
 
     def is_open(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's device is still undecided."""
-        return bool(self._open) and _storage_of(tensor)._cdata in self._open
+        return bool(self._open) and tensor.layout is torch.strided and _storage_of(tensor)._cdata in self._open
 
     def all_open(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether there are tensors, and the device of every one is still undecided."""
-        return bool(self._open and tensors) and all(_storage_of(tensor)._cdata in self._open for tensor in tensors)
+        return bool(self._open and tensors) and all(map(self.is_open, tensors))
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lives on one of this machine's GPUs or on one of a machine around it."""

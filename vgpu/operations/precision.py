@@ -102,6 +102,6 @@ def with_tf32_operands(operation: Operation, args: Sequence[Any]) -> list[Any]:
     changed = list(args)
     for place in operation.tf32_operands:
         value = changed[place]
-        if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.layout is torch.strided:
             changed[place] = to_tf32(value)
     return changed

@@ -69,6 +69,12 @@ def attention_backward(kernel: str, causal_at: int | None) -> Callable[[Sequence
     return product
 
 
+def filled(tensor: torch.Tensor) -> float:
+    """The share of a sparse tensor's places that hold a value."""
+    values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return values.numel() / max(tensor.numel(), 1)
+
+
 def _is_causal(args: Sequence[Any], causal_at: int | None) -> bool:
     return causal_at is not None and len(args) > causal_at and bool(args[causal_at])
 

@@ -118,7 +118,8 @@ _row("index_put index_put_ _index_put_impl_", indexes=True, mixed_devices=True)
 _row("index_select", strict_devices=True, wrapper="_index_select", gathers=True)
 _row("gather", strict_devices=True, gathers=True)
 _row("cat scatter_add index_add index_copy", strict_devices=True)
-_row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive", synchronises=True)
+_row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
+     "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _coalesce", synchronises=True)  # fmt: skip
 
 # ---- 16-bit operands that the CPU sums in 16 bits, or has no kernel for ----------------------------------------------
 # CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit

@@ -13,7 +13,7 @@ import torch
 
 from vgpu import cost
 from vgpu.device.work import PRODUCT, Work
-from vgpu.operations import convolutions, precision, traffic
+from vgpu.operations import convolutions, precision, products, traffic
 from vgpu.operations.operation import Operation
 
 DTYPE_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in cost.BYTES_PER_ELEMENT}
@@ -72,9 +72,13 @@ def _product(
         planar = convolutions.layout_bytes(base, args, out)
         if torch.backends.cudnn.benchmark:
             ratio = _TUNED_RATIO
+    product = operation.product(args, out)
+    for tensor in inputs:
+        if tensor.layout is not torch.strided:  # as many multiplications as there are values (cuSPARSE)
+            product = product._replace(times=product.times * products.filled(tensor))
     return Work(
         operation.name, moved, dtype_name(inputs or outputs), shapes, call=operation.call, elements=elements,
-        kind=PRODUCT, product=operation.product(args, out), tf32=precision.may_use_tf32(operation, inputs[0].dtype),
+        kind=PRODUCT, product=product, tf32=precision.may_use_tf32(operation, inputs[0].dtype),
         planar=planar, ratio=ratio,
     )  # fmt: skip
 
