@@ -58,11 +58,13 @@ def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
 class CheckFailed(AssertionError):
     """The submission does something wrong: says what was seen, what was expected, and where to look."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, answered: bool = True) -> None:
+        """`answered`: the submission's code came to its end, and what it gave was judged."""
         message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = str(hint)
+        self.answered = answered
         self.cause = hint if isinstance(hint, Cause) else None
 
 

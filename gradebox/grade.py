@@ -52,6 +52,10 @@ class CheckReport:
     """Of a failed check, the mistake that it recognised."""
     belongs_to: str = ""
     """The check in which that mistake is charged where it fails as well; empty where any may be."""
+    answered: bool = False
+    """Of a failed check: the submission's code came to its end, and what it gave was judged."""
+    built_on: str = ""
+    """Of such a check, one that it builds on and that failed in the same way."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class CheckResult:
     belongs_to: str = ""
     """The check in which that mistake is charged where it fails as well; new in 1.5."""
     follows_from: str = ""
-    """Of a failed check, the one of its criterion that failed for the same cause and is charged; new in 1.5."""
+    """Of a failed check, the one of its criterion that failed for the same cause, or that it builds on, and that is
+    charged; new in 1.5."""
 
     @property
     def is_charged(self) -> bool:
@@ -309,14 +314,12 @@ def _criterion(
 ) -> CriterionResult:
     of_checks = {check.id: reports.get(check.id, DID_NOT_RUN) for check in criterion.checks}
     passed = {name for name, report in of_checks.items() if report.outcome is Outcome.PASSED}
+    failed = {name: report for name, report in of_checks.items() if report.outcome is Outcome.FAILED}
     follows, kept = charging.followers(
         {check.id: check.points for check in criterion.checks},
         passed,
-        {
-            name: (report.cause, report.belongs_to)
-            for name, report in of_checks.items()
-            if report.cause and report.outcome is Outcome.FAILED
-        },
+        {name: (report.cause, report.belongs_to) for name, report in failed.items() if report.cause},
+        {name: report.built_on for name, report in failed.items() if report.built_on in failed},
     )
     checks = []
     for check in criterion.checks:

@@ -255,6 +255,9 @@ class Grading:
             if self._stopped:  # it lost its sandbox
                 return
             report = self._report_of(error, box)
+            if report.answered and not report.cause:
+                built_on = next((name for name in check.requires if self._reports[name].answered), "")
+                report = replace(report, built_on=built_on)
         self._record(check.id, replace(report, seconds=time.monotonic() - started))
 
     def _try(self, box: Sandbox) -> None:
@@ -269,11 +272,11 @@ class Grading:
                 raise GradingError(problem)
 
     def _stop_if_blocked(self, check: CheckFunction) -> None:
-        """Raise `Blocked` when a check that this one builds on has not passed, for a reason that it could not name."""
+        """Raise `Blocked` when a check that this one builds on has no answer to judge: no code, a crash, no end."""
         for needed in check.requires:
             report = self._reports.get(needed)
-            if report is not None and report.cause:
-                continue  # what it does wrong is known, and nothing else is
+            if report is not None and report.answered:
+                continue  # the code runs, and more can be asked of it
             if report is None or report.outcome is not Outcome.PASSED:
                 cause = report.message if report else "it did not run"
                 if report is not None and report.outcome is Outcome.BLOCKED:
@@ -288,7 +291,7 @@ class Grading:
         """
         match error:
             case CheckFailed():
-                report = CheckReport(Outcome.FAILED, error.message, error.hint)
+                report = CheckReport(Outcome.FAILED, error.message, error.hint, answered=error.answered)
                 if error.cause is not None:
                     report = replace(report, cause=error.cause.name, belongs_to=error.cause.check)
             case NeedsReview():

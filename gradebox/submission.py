@@ -259,6 +259,7 @@ class Submission:
             raise CheckFailed(
                 f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
                 "code outside of functions runs at every import: leave there nothing that takes long",
+                answered=False,
             )
 
     def _left_out(self) -> NeedsReview:
@@ -292,34 +293,37 @@ class Submission:
                 return CheckFailed(
                     text or "this task is still open",
                     "write what its docstring asks for, step by step where it has TODO steps",
+                    answered=False,
                 )
             case "import_error":
                 hint = imports.hint(text, self._sandbox.files) or "run the file once with python; mend the first error"
-                return CheckFailed(f"the module does not import: {text}{where}", hint)
+                return CheckFailed(f"the module does not import: {text}{where}", hint, answered=False)
             case "error":
                 hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
-                return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint)
+                return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint, answered=False)
             case "wrong_return":
                 return CheckFailed(text, "the docstring says what it must return, and what must hold afterwards")
             case "crashed":
                 return CheckFailed(
                     f"the process ended before the check was over: {text}{where}",
                     "os._exit, sys.exit and crashes of the interpreter end a check",
+                    answered=False,
                 )
             case "timeout" if _machine_is_busy():
                 return NeedsReview(
                     f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
                 )
             case "timeout":
-                return CheckFailed(f"no answer in time: {text}{where}", _TIMEOUT_HINT)
+                return CheckFailed(f"no answer in time: {text}{where}", _TIMEOUT_HINT, answered=False)
             case "memory":
-                return CheckFailed(f"too much memory: {text}{where}", _MEMORY_HINT)
+                return CheckFailed(f"too much memory: {text}{where}", _MEMORY_HINT, answered=False)
             case "output":
-                return CheckFailed(f"too much output: {text}", "print less inside loops")
+                return CheckFailed(f"too much output: {text}", "print less inside loops", answered=False)
             case "tampered":
                 return CheckFailed(
                     f"void: the submission reached into what the grader measures with ({text})",
                     "do not patch clocks, torch or the grader, and measure instead of asking the virtual GPU",
+                    answered=False,
                 )
             case "unsupported":
                 return NeedsReview(
@@ -359,7 +363,7 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
     text = f"the ranks did not meet: {', '.join(stories)}"
     if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
         return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
-    return CheckFailed(text, _APART_HINT)
+    return CheckFailed(text, _APART_HINT, answered=False)
 
 
 def key_of(request: Request) -> str:

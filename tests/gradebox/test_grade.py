@@ -4,6 +4,7 @@ from decimal import Decimal
 
 import pytest
 
+from gradebox import charging
 from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
 from gradebox.rubric import Check, Criterion, Lab, Rubric
 
@@ -133,3 +134,26 @@ def test_the_text_says_what_follows_from_what_and_whether_it_costs() -> None:
         "", "follows from 'lab1.a.c0', and charged, too: little else here works"
     ]  # fmt: skip
     assert row.first_problem is row.checks[0]
+
+
+@pytest.mark.parametrize(
+    ("passed", "kept", "follows"),
+    [
+        ("abc", {"e"}, {"e": "d"}),  # six of nine points are earned: what builds on `d` follows from it
+        ("ab", set(), {}),  # four of nine
+    ],
+)
+def test_what_builds_on_a_wrong_answer_follows_from_it_where_most_works(
+    passed: str, kept: set[str], follows: dict[str, str]
+) -> None:
+    points = {name: Decimal(value) for name, value in zip("abcde", (2, 2, 2, 1, 2), strict=True)}
+    found = charging.followers(points, set(passed), {}, {"e": "d", "x": "d"})
+    assert found == (follows, frozenset(kept))
+
+
+def test_what_builds_on_a_follower_follows_from_the_same_check() -> None:
+    points = dict.fromkeys("abcdef", Decimal(1))
+    causes = {"d": ("late", "d")}
+    found = charging.followers(points, set("abc"), causes, {"e": "d", "f": "e"})
+    assert found == ({"e": "d", "f": "d"}, frozenset("ef"))
+    assert charging.followers(points, set("abc"), {**causes, "e": ("early", "e")}, {"f": "e"})[0] == {"f": "e"}

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 SLOW = SUMS.replace("return", "import time; time.sleep(0.7); return")
 TWICE = "@criterion('basics.numbers')\nclass More:\n    test_power = Numbers.test_power\n\n"
 WRONG = NUMBERS.replace("left * right", "left + right")
+CRASHING = NUMBERS.replace("left * right", "left * right.real.imag.nothing")
 CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",
           "further.sums.noted_too"]  # fmt: skip
 
@@ -91,8 +93,14 @@ def test_a_course_that_the_engine_has_never_seen_is_graded(tmp_path: Path) -> No
     assert (told.total, told.started, list(told.finished_)) == (5, CHECKS, CHECKS)
 
 
-def test_what_builds_on_a_failed_check_names_it_and_the_rest_is_graded(tmp_path: Path) -> None:
+def test_what_builds_on_a_wrong_answer_is_asked_all_the_same(tmp_path: Path) -> None:
     grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=WRONG)))
+    assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), "basics.numbers.product": "failed"}
+    assert grade.score == Decimal("7.5")
+
+
+def test_what_builds_on_a_crash_names_it_and_the_rest_is_graded(tmp_path: Path) -> None:
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=CRASHING)))
     assert outcomes(grade) == {
         **dict.fromkeys(CHECKS, "passed"),
         "basics.numbers.product": "failed",
@@ -259,7 +267,7 @@ def test_one_sandbox_serves_one_submission_after_the_other(tmp_path: Path) -> No
     asked = order(course, right)
     with Sandbox(right, asked.course.environment) as sandbox:
         scores = [run(replace(asked, submission=folder), sandbox=sandbox).score for folder in (right, wrong, right)]
-    assert scores == [10, 6, 10]
+    assert scores == [10, 7.5, 10]
 
 
 def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None:
@@ -347,13 +355,13 @@ def test_a_grade_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(to_document(grade))) == to_document(grade)
 
 
-@pytest.mark.parametrize("cause", ["", "late"])
-def test_a_check_that_failed_for_a_named_cause_does_not_block_those_that_build_on_it(cause: str) -> None:
+@pytest.mark.parametrize("answered", [False, True])
+def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: bool) -> None:
     grading = object.__new__(Grading)
-    grading._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", cause=cause)}
+    grading._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", answered=answered)}
     grading._titles = {"a.b.base": "base"}
     check = CheckFunction("a.b.other", "other", ("a.b.base",), object, "test_other", ())
-    if cause:
+    if answered:
         grading._stop_if_blocked(check)
     else:
         with pytest.raises(Blocked, match="blocked by 'base'"):
