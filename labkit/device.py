@@ -157,6 +157,8 @@ def _attached() -> "VirtualGPU | None":
 
 @contextmanager
 def _attach(model: str, *, values: bool, gpus: int) -> Iterator["VirtualGPU"]:
+    import torch
+
     import vgpu
 
     try:
@@ -164,6 +166,7 @@ def _attach(model: str, *, values: bool, gpus: int) -> Iterator["VirtualGPU"]:
     except vgpu.SpecError as error:
         raise DeviceError(f"--device vgpu:{model}: {error}") from error
     with vgpu.attach(spec, values=values, gpus=gpus, force=True) as gpu:  # force: asked for by name beside a real GPU
+        torch.cuda.current_device()  # initialises CUDA, as `_real` does: before that, `memory_stats()` is empty
         yield gpu
 
 

@@ -160,18 +160,29 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
     if kind != _VIRTUAL:
+        if kind == "cuda":
+            _initialise()
         _keep_process_groups()
         yield None
     elif prepared is not None:
         with prepared.begin() as gpu:
+            _initialise()
             _keep_process_groups()
             yield gpu
     else:
         import vgpu
 
         with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
+            _initialise()
             _keep_process_groups()
             yield gpu
+
+
+def _initialise() -> None:
+    """As after a program's first use of CUDA; before it, `torch.cuda.memory_stats()` is empty."""
+    import torch
+
+    torch.cuda.current_device()
 
 
 def _keep_process_groups() -> None:

@@ -56,7 +56,8 @@ def test_the_same_mode_without_a_gpu_is_as_it_was(watch: _Watch) -> None:
     own = _Watch.__torch_dispatch__
     with vgpu.attach("T4"), watch:
         torch.ones(1, device="cuda") + 1
-    assert _Watch.__torch_dispatch__ is own
+        assert _Watch.__torch_dispatch__ is own
+    assert "__torch_dispatch__" not in vars(watch)
     with watch:
         assert torch.ones(2).sum().item() == 2
     assert set(watch.made[-4:]) == {"cpu"}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from vgpu.handling.mode import seen_by
 from vgpu.patches.imports import when_imported
@@ -27,7 +27,7 @@ _OF_DTENSOR = (
     "_propagate_op_sharding_dispatch_slow_path", "_dispatch_get_local_results_slow_path",
     "_dispatch_fast_path_python_tail",
 )  # fmt: skip
-_MARK = "_vgpu_inner"
+_NAME = "__torch_dispatch__"
 
 Function = Callable[..., Any]
 
@@ -62,19 +62,22 @@ def _saved_tensors(patches: PatchSet, inside: Callable[[Function], Function]) ->
 
 def _modes(patches: PatchSet, inside: Callable[[Function], Function], own: type[TorchDispatchMode]) -> None:
     """A dispatch mode of the program's; those that PyTorch asks after all others (fake tensors, tracing) stay alone."""
-    enter = TorchDispatchMode.__enter__
+    enter, leave = TorchDispatchMode.__enter__, TorchDispatchMode.__exit__
 
     def enter_seen(self: Any) -> Any:
-        kind = type(self)
-        if not isinstance(self, own) and getattr(self, "_mode_key", None) is None:
-            plain = kind.__torch_dispatch__
-            if not hasattr(plain, _MARK):
-                seen = inside(plain)
-                setattr(seen, _MARK, True)
-                patches.set(kind, "__torch_dispatch__", seen)
+        if not isinstance(self, own) and getattr(self, "_mode_key", None) is None and _NAME not in vars(self):
+            # PyTorch asks the object, not its class, which stays as the program made it.
+            vars(self)[_NAME] = MethodType(inside(type(self).__torch_dispatch__), self)
         return enter(self)
 
+    def leave_seen(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if _NAME in vars(self) and not any(other is self for other in _get_current_dispatch_mode_stack()):
+            del vars(self)[_NAME]
+        return result
+
     patches.set(TorchDispatchMode, "__enter__", enter_seen)
+    patches.set(TorchDispatchMode, "__exit__", leave_seen)
 
 
 def _distributed_tensors(patches: PatchSet, module: ModuleType, inside: Callable[[Function], Function]) -> None:
