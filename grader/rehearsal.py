@@ -1,0 +1,124 @@
+"""The CUDA path without a GPU: `--device cuda` is graded on a virtual GPU that passes for a real one.
+
+    python -m grader.rehearsal [SUBMISSION] [--lab LABS] [--criterion NAMES]
+
+The judge is told of an NVIDIA GPU, one request at a time. In the sandbox a virtual GPU is attached first of all, and
+hidden: probes are handed none, so nothing but what CUDA tells can be asked, `labkit` takes it for real, and there is no
+mode of shapes only. So every branch of checks and probes for real GPUs runs. Not here: what only hardware can show,
+see docs/on-a-gpu.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gradebox.devices import CPU, Device
+from grader.shared import devices as real
+from grader.shared.devices import (
+    CLASSES,
+    INSTRUMENTS,
+    SIMULATOR,
+    from_probe,
+    hidden,
+    parts,
+    seed,
+    to_probe,
+    visible,
+)
+
+__all__ = [
+    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "from_probe", "hidden", "parse", "parts", "prepare", "prepares",
+    "require_forkable", "seed", "to_probe", "visible",
+]  # fmt: skip
+
+MODEL = "A100-80GB"
+NAME = __name__ if __name__ != "__main__" else "grader.rehearsal"
+_SKIP_FLOPS = 4e9
+"""From here on a product takes a CPU seconds; its result is zeros. No check of times looks at the values."""
+
+
+def parse(option: str) -> Device:
+    """As where NVML finds a GPU."""
+    if option in ("auto", "cuda"):
+        return Device("cuda", f"{MODEL} (rehearsed)", serial=True)
+    return real.parse(option)
+
+
+def prepares(device: str) -> bool:
+    """Always: the virtual GPU is there before anything else."""
+    return device != CPU
+
+
+def prepare(device: str, *, values: bool, ranks: int) -> Any:
+    """As for a virtual GPU."""
+    return real.prepare(f"vgpu:{MODEL}" if device == "cuda" else device, values=values or device == "cuda", ranks=ranks)
+
+
+@contextlib.contextmanager
+def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[Any]:
+    """What is attached as "cuda" is a virtual GPU, and nobody is told."""
+    if device != "cuda":
+        with real.attach(device, values=values, ranks=ranks, prepared=prepared) as gpu:
+            yield gpu
+        return
+    with real.attach(f"vgpu:{MODEL}", values=True, ranks=ranks, prepared=prepared):
+        _passing.append(True)  # the child ends with its request
+        yield None
+
+
+_passing: list[bool] = []
+
+
+def require_forkable() -> None:
+    """In the server, before anything is compared: put in place what lets a virtual GPU pass for a real one."""
+    real.require_forkable()
+    import labkit.device
+    from vgpu.dispatch.dispatch_mode import DispatchMode
+    from vgpu.operations import shapes_only
+
+    attached, compute = labkit.device._attached, DispatchMode._compute
+
+    def without_huge_products(self: Any, operation: Any, args: Any, kwargs: Any, inputs: Any, gpu: Any) -> Any:
+        product = operation.product if _passing and operation.library == "blas" else None
+        if product is not None and product(args, None).flops > _SKIP_FLOPS:
+            return shapes_only.skip(operation, args, kwargs)
+        return compute(self, operation, args, kwargs, inputs, gpu)
+
+    DispatchMode._compute = without_huge_products  # type: ignore[method-assign]
+    labkit.device._attached = lambda: None if _passing else attached()
+
+
+def main(
+    submission: Annotated[Path, typer.Argument(help="Folder to grade.")] = Path("solutions"),
+    lab: Annotated[str | None, typer.Option(help="Labs, as `pytest --grade` takes them.")] = None,
+    criterion: Annotated[str | None, typer.Option(help="Criteria.")] = None,
+    number: Annotated[int, typer.Option("--seed", help="Of the questions.")] = 1,
+) -> None:
+    """Grade as with `--device cuda`, and list what lost points."""
+    import grader
+    from gradebox.order import Order
+    from gradebox.run import run
+    from gradebox.texts import printable
+
+    course = grader.course()
+    course = replace(course, devices=NAME, environment=replace(course.environment, devices=NAME))
+    rubric, labs = course.select(lab, criterion)
+    order = Order(course, submission.resolve(), rubric, tuple(labs), parse("cuda"), number)
+    grade = run(order)
+    console = Console(markup=False, highlight=False)
+    for one in (check for found in grade.labs for part in found.criteria for check in part.checks):
+        if one.outcome != "passed":
+            console.print(printable(f"{one.id}: {one.outcome}: {one.message}"))
+    console.print(f"rehearsal of --device cuda: {grade.score} of {grade.max_score}, {grade.seconds:.0f} s")
+    raise typer.Exit(0 if grade.score == grade.max_score else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
