@@ -20,7 +20,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -112,6 +112,15 @@ acceptance: $(READY) ## is this machine fit for distributed training? (DEVICE=au
 bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@$(INSTALL) dev,benchmarks
 	@$(BIN)/python -m benchmarks
+
+rehearse: $(READY) ## grade the reference as on a real GPU, on a virtual one that passes for it (ARGS="--lab 1")
+	@$(BIN)/python -m grader.rehearsal $(ARGS)
+
+on-a-gpu: $(READY) ## what only a real GPU can show, see docs/on-a-gpu.md; JSON under benchmarks/results/
+	@$(BIN)/python -m benchmarks.on_a_gpu
+
+foreign: $(READY) ## programs of public repositories on the virtual GPU, from the mirror that FOREIGN_MIRROR names
+	@$(BIN)/python -m tests.foreign.harness $(ARGS)
 
 clean: ## remove the environment and caches, never your work
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build/replies build/replies-all
