@@ -1,4 +1,4 @@
-"""The two decorators a check is written with; their docstrings are the manual.
+"""The three decorators a check is written with; their docstrings are the manual.
 
 @criterion("lab1.benchmark")
 class Benchmark:
@@ -47,9 +47,10 @@ def criterion(criterion_id: str, *, early: bool = False) -> Callable[[_Class], _
 
 
 def requires(*checks: str) -> Callable[[_Function], _Function]:
-    """Name the checks this one builds on; when one of them has not passed, this one is reported as blocked by it.
+    """Name the checks this one builds on; where one of them has no answer, this one is reported as blocked by it.
 
-    A check that failed for a `Cause` that it named does not block: what is wrong is known, and the rest can be judged.
+    A wrong answer does not block: more can be asked of code that runs, and what fails as well follows from it, see
+    `builds_on`.
 
     A name without dots means a check of the same criterion; `lab1.benchmark.returns_result` names one of another.
     Use it only where the check could not say anything new, so that one mistake is reported once.
@@ -57,6 +58,20 @@ def requires(*checks: str) -> Callable[[_Function], _Function]:
 
     def bind(function: _Function) -> _Function:
         function.__requires__ = checks  # type: ignore[attr-defined]
+        return function
+
+    return bind
+
+
+def builds_on(*checks: str) -> Callable[[_Function], _Function]:
+    """Name checks of the same criterion whose wrong answer makes this one fail as well; it is asked in any case.
+
+    Where both fail and half of the criterion's points are earned, this one follows from the other and is not charged
+    (`gradebox.charging`). What is required counts as built on.
+    """
+
+    def bind(function: _Function) -> _Function:
+        function.__builds_on__ = checks  # type: ignore[attr-defined]
         return function
 
     return bind
@@ -78,6 +93,8 @@ class CheckFunction:
     """Which of `GIVEN` it wants."""
     early: bool = False
     """Whether its criterion is begun before others."""
+    builds_on: tuple[str, ...] = ()
+    """Ids of the checks whose wrong answer makes it fail as well, but for those that it requires."""
 
     @property
     def function(self) -> FunctionType:
@@ -114,4 +131,5 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
                 name=name,
                 takes=tuple(inspect.signature(function).parameters)[1:],
                 early=getattr(cls, "__early__", False),
+                builds_on=tuple(f"{bound}.{one}" for one in getattr(function, "__builds_on__", ())),
             )

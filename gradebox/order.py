@@ -58,7 +58,7 @@ def plan_of(order: Order) -> tuple[CheckFunction, ...]:
     """The checks to ask, in the rubric's order: those of the order, and those that they build on, which earn nothing.
 
     Raises:
-        GradingError: rubric and checks disagree, or a check requires one that does not come before it.
+        GradingError: rubric and checks disagree, or a check requires or builds on one that does not come before it.
     """
     order.course.prepare()
     known = [check.id for check in order.rubric.checks()]
@@ -83,13 +83,16 @@ def plan_of(order: Order) -> tuple[CheckFunction, ...]:
 def out_of_order(check: CheckFunction, known: Sequence[str]) -> Iterator[str]:
     """Why a check cannot build on what it requires; `known` are the ids of all checks, in the rubric's order."""
     before = known[: known.index(check.id)]
-    for needed in check.requires:
+    for verb, needed in (
+        *(("requires", one) for one in check.requires),
+        *(("builds on", one) for one in check.builds_on),
+    ):
         if needed not in known:
             near = difflib.get_close_matches(needed, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            yield f"{check.place}: {check.id} requires {needed}, which no rubric has{meant}"
+            yield f"{check.place}: {check.id} {verb} {needed}, which no rubric has{meant}"
         elif needed not in before:
-            yield f"{check.place}: {check.id} requires {needed}, which does not come before it in the rubric"
+            yield f"{check.place}: {check.id} {verb} {needed}, which does not come before it in the rubric"
 
 
 def titles_of(order: Order, plan: Sequence[CheckFunction]) -> Mapping[str, str]:

@@ -255,9 +255,6 @@ class Grading:
             if self._stopped:  # it lost its sandbox
                 return
             report = self._report_of(error, box)
-            if report.answered and not report.cause:
-                built_on = next((name for name in check.requires if self._reports[name].answered), "")
-                report = replace(report, built_on=built_on)
         self._record(check.id, replace(report, seconds=time.monotonic() - started))
 
     def _try(self, box: Sandbox) -> None:
@@ -324,6 +321,17 @@ class Grading:
             return f"the check itself failed at {at}: `{frames[-1].line}` does not hold; use require() for students"
         return f"the check itself failed at {at}: {type(error).__name__}: {error}"
 
+    def _grounded(self) -> dict[str, CheckReport]:
+        """The reports; what failed for a reason that it could not name says what it builds on that failed as well."""
+        reports = dict(self._reports)
+        for check in self._plan:
+            report = reports.get(check.id)
+            if report is not None and report.answered and not report.cause:
+                grounds = (name for name in (*check.requires, *check.builds_on) if name in reports)
+                built_on = next((name for name in grounds if reports[name].answered), "")
+                reports[check.id] = replace(report, built_on=built_on)
+        return reports
+
     def _record(self, check: str, report: CheckReport) -> None:
         hint = report.hint
         if not hint and report.outcome is Outcome.FAILED and hints.exists(self.order.course, check):
@@ -358,7 +366,7 @@ class Grading:
             overrides=order.overrides,
             incomplete=incomplete,
         )
-        return grade(order.rubric, order.labs, in_doubt(dict(self._reports), integrity), circumstances, self._titles)
+        return grade(order.rubric, order.labs, in_doubt(self._grounded(), integrity), circumstances, self._titles)
 
     def _notes_of_source(self) -> tuple[IntegrityNote, ...]:
         """Read once: the copy does not change, and parsing takes long where somebody wants it to."""

@@ -366,3 +366,16 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
     else:
         with pytest.raises(Blocked, match="blocked by 'base'"):
             grading._stop_if_blocked(check)
+
+
+def test_what_builds_on_a_wrong_answer_is_asked_and_follows_only_where_more_works(tmp_path: Path) -> None:
+    weaker = ("basics/checks/numbers.py", '@requires("product")', '@builds_on("product")')
+    imported = ("basics/checks/numbers.py", "import criterion, requires", "import builds_on, criterion")
+    both_wrong = WRONG.replace("base**exponent", "base * exponent")
+    course = write_course(tmp_path, weaker, imported)
+    grade = run(order(course, write_submission(tmp_path, numbers=both_wrong)))
+    first, second = grade.labs[0].criteria[0].checks[:2]
+    assert (first.outcome, second.outcome) == (Outcome.FAILED, Outcome.FAILED)
+    assert second.follows_from == ""  # nothing else of its criterion works
+    crashing = run(order(course, write_submission(tmp_path / "crashing", numbers=CRASHING)))
+    assert outcomes(crashing)["basics.numbers.power"] == "passed"  # it is asked in any case

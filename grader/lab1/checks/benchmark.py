@@ -17,7 +17,7 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.pictures import made_up_comparisons, require_speedups_drawn, require_written
@@ -160,6 +160,7 @@ class TestBenchmark:
         )
 
     @requires("returns_result")
+    @builds_on("right_device_and_dtype")
     def test_only_the_product_timed(self, submission: Submission, fresh: Fresh) -> None:
         """Times the product and nothing else."""
         # An older GPU shows best what does not belong: its memory is slow beside its tensor cores.
@@ -185,6 +186,7 @@ class TestBenchmark:
         )
 
     @requires("returns_result")
+    @builds_on("right_device_and_dtype", "warmed_up")
     def test_seconds_per_product(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the seconds of one product."""
         device = submission.device.name
@@ -212,6 +214,7 @@ class TestBenchmark:
             _require_counted(call, seen)
 
     @requires("returns_result")
+    @builds_on("right_device_and_dtype", "seconds_per_product")
     def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
         """Compares the CPU with the GPU at every size."""
         simulated = submission.device.simulated
@@ -266,6 +269,7 @@ class TestBenchmark:
         require_refused(calls_of("benchmark_matmul", cases), seen.endings)
 
     @requires("returns_result")
+    @builds_on("all_sizes_compared")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]

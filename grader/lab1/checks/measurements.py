@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradebox.assertions import number, positive, require, require_between, require_close, seconds
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.timing import (
@@ -160,6 +160,7 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
+    @builds_on("seconds_equal_truth", "synchronised_before_start")
     def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
         """Is not misled by outliers."""
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
@@ -185,6 +186,7 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
+    @builds_on("seconds_equal_truth", "tflops_counted")
     def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
         """Tells no more TFLOPS than the GPU can reach."""
         for device in devices(submission.device):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradebox.assertions import number, require, require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.memory import comparisons, require_parameters, steps, truths
@@ -59,6 +59,7 @@ class TestMemory:
                 real.compare(profile, "reserved_bytes", hint)
 
     @requires("every_stage_present")
+    @builds_on("allocated_equals_truth")
     def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Tells the peak of each stage."""
         hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
@@ -69,6 +70,7 @@ class TestMemory:
                 real.compare(profile, "peak_bytes", hint)
 
     @requires("every_stage_present")
+    @builds_on("peak_equals_truth")
     def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
         """Begins each stage with a new peak."""
         first = _profiles(submission, fresh)[0]
@@ -77,6 +79,7 @@ class TestMemory:
         truths(submission, **steps(fresh))[0].compare_falls(first, hint)
 
     @requires("every_stage_present")
+    @builds_on("allocated_equals_truth", "peak_equals_truth")
     def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
         """Compares the memory of float32 and float16."""
         case = comparisons(fresh)

@@ -16,7 +16,7 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab2.truth.training import Adam, relative_error, require_accurate, require_ran
@@ -178,6 +178,7 @@ class TestAmp:
                 "leave the with-block before backward(): its operations run in the types that forward chose",
             )
 
+    @builds_on("products_in_low_precision")
     def test_evaluates_every_sample(self, submission: Submission, fresh: Fresh) -> None:
         """Counts every sample alike when it evaluates."""
         classes, sizes = fresh.odd(5, 9), [fresh.odd(31, 41), fresh.odd(5, 9), fresh.odd(15, 21), 1]
@@ -232,11 +233,13 @@ class TestAmp:
             )
 
     @requires("returns_result")
+    @builds_on("loss_in_float32", "parameters_and_state_stay_float32")
     def test_bfloat16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
         """Is as accurate in bfloat16 as in float32."""
         require_accurate(submission, fresh, "bfloat16")
 
     @requires("returns_result")
+    @builds_on("loss_time_and_memory_reported", "products_in_low_precision", "loss_in_float32")
     def test_defaults_and_refusals(self, submission: Submission, fresh: Fresh) -> None:
         """Fills in defaults and refuses what makes no sense."""
         features, classes, samples = fresh.odd(5, 9), fresh.odd(3, 7), fresh.odd(9, 15)

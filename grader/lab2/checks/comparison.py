@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import mebibytes, number, require, require_between, require_close, require_equal, seconds
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -166,6 +166,7 @@ class TestComparison:
                     "the precision's own dtype",
                 )
 
+    @builds_on("step_seconds_equal_truth")
     def test_peaks_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures the true peak of memory."""
         case = network(fresh)
@@ -186,6 +187,7 @@ class TestComparison:
         told = [[row["device"], row["peak_bytes"]] for row in elsewhere.rows]
         require_equal(told, [["cpu", None]], what=f"{what}: device and peak_bytes of its rows")
 
+    @builds_on("step_seconds_equal_truth")
     def test_throughput_from_the_median_step(self, submission: Submission, fresh: Fresh) -> None:
         """Takes throughput from the median step."""
         case = network(fresh)
@@ -304,6 +306,7 @@ class TestComparison:
         for names, told in zip([*concluded, PRECISIONS], seen.concluded, strict=True):
             require_refused(told, names is not PRECISIONS, f"conclude() of results in {', '.join(names) or 'nothing'}")
 
+    @builds_on("conclusions_follow")
     def test_results_and_plots_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and plots."""
         require_plots(submission, fresh)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks.crossed import crossed, require_followed
@@ -81,6 +81,7 @@ class TestScaling:
             _require_skipped(case, asked[0], *found)
 
     @requires(TRAINS)
+    @builds_on("overflow_skips_the_step")
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
         """Moves the schedule with taken steps only."""
         overflow, asked, found = _overflow(submission, fresh)
@@ -111,6 +112,7 @@ class TestScaling:
             _require_schedule(case, run, seen)
 
     @requires(TRAINS)
+    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
         """Lets the loss scale follow its settings."""
         case = regression(fresh)
@@ -152,6 +154,7 @@ class TestScaling:
                 )
 
     @requires(TRAINS)
+    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step", "scheduler_waits_for_the_optimizer")
     def test_accumulation_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
         """Accumulates as if in one large batch."""
         case = regression(fresh)
@@ -186,6 +189,7 @@ class TestScaling:
             _require_accumulated(case, asked, found)
 
     @requires(TRAINS)
+    @builds_on("accumulation_equals_one_large_batch")
     def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
         """Loses no small gradients in float16."""
         case, factor = regression(fresh), 2.0**-26
@@ -202,6 +206,7 @@ class TestScaling:
             )
 
     @requires(TRAINS)
+    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_only_float16_is_scaled(self, submission: Submission, fresh: Fresh) -> None:
         """Scales the loss in float16 only."""
         case, scale = regression(fresh), 2.0 ** fresh.integer(9, 10)
@@ -227,6 +232,7 @@ class TestScaling:
                 )
 
     @requires(TRAINS)
+    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_float16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
         """Is as accurate in float16 as in float32."""
         require_accurate(submission, fresh, "float16")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
-from gradebox.criterion import criterion
+from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab2.checks.planted import layers, named_blocks, planted_gradients, to_bfloat16
@@ -353,6 +353,7 @@ class TestStability:
         for count, told in zip([*epochs, 1], seen.epochs, strict=True):
             require_refused(told, count < 1, f"train_unstable(model, loader, {count})")
 
+    @builds_on("nonfinite_gradients_named", "first_bad_layer_traced", "loss_scale_adapts")
     def test_unstable_model_trained(self, submission: Submission, fresh: Fresh) -> None:
         """Trains the unstable model."""
         require_steps(submission, fresh)

@@ -21,7 +21,7 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab3.checks import report as lab3_report
@@ -325,6 +325,7 @@ class TestScaling:
                         hint="data and compute in steps without exchange; communication is the rest of a whole step",
                     )
 
+    @builds_on("step_seconds_equal_truth", "profile_equals_truth")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         made, ratios = points(fresh)

@@ -15,7 +15,7 @@ from gradebox.assertions import (
     require_close,
     require_equal,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.sandbox import Limits
 from gradebox.submission import Seen, Submission
@@ -170,6 +170,7 @@ class TestSetup:
             )
 
     @requires("gradients_equal_full_batch")
+    @builds_on("nccl_on_gpus")
     def test_training_reported(self, submission: Submission, fresh: Fresh) -> None:
         """Tells how the training went."""
         alone = submission.probe("lab3.training.on_cpu", device="cpu")
@@ -203,6 +204,7 @@ class TestSetup:
                 hint=SHARES + "; nothing is dropped",
             )
 
+    @builds_on("shards_disjoint_and_complete")
     def test_reshuffled_each_epoch(self, submission: Submission, fresh: Fresh) -> None:
         """Shuffles the samples anew in each epoch."""
         given = even_case(fresh)
@@ -232,6 +234,7 @@ class TestSetup:
             require(set(shares[1]) != set(first), f"{what} is the same with another seed", hint)
         require_own_draws(given, seen)
 
+    @builds_on("training_reported")
     def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
         """Evaluates each sample once."""
         for ranks, cases in evaluations(fresh).items():
@@ -266,6 +269,7 @@ class TestSetup:
                     "note the mode of each of model.modules(), and put it back: train() changes them all",
                 )
 
+    @builds_on("joins_and_leaves")
     def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
         """Ends on all ranks when one of them fails."""
         given = even_case(fresh)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradebox.assertions import mebibytes, require, require_between
-from gradebox.criterion import criterion
+from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks import report as lab4_report
@@ -72,6 +72,7 @@ class TestAnalysis:
         for name in ("parameter_bytes", "gradient_bytes"):
             _judge(submission, fresh, name, lambda setup: True, "weights and biases, 4 bytes each, in any precision")
 
+    @builds_on("parameters_and_gradients_predicted")
     def test_optimizer_state_predicted(self, submission: Submission, fresh: Fresh) -> None:
         """Predicts the optimizer's state."""
         hint = "Adam keeps two numbers per parameter, momentum one, plain SGD none"
@@ -92,6 +93,7 @@ class TestAnalysis:
             "a prediction is worked out from the numbers of the setup: no model is made, and nothing is run",
         )
 
+    @builds_on("activations_predicted")
     def test_mixed_precision_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
         """Predicts activations under autocast."""
         hint = "2 bytes behind linear layers and attention, 4 on the path of the sums; copies of the weights, too"
@@ -101,6 +103,7 @@ class TestAnalysis:
 
         _judge(submission, fresh, "activation_bytes", mixed, hint)
 
+    @builds_on("activations_predicted")
     def test_checkpointed_activations_predicted(self, submission: Submission, fresh: Fresh) -> None:
         """Predicts checkpointed activations."""
         hint = "the input of each segment but the model's own, and the output; the short last segment counts as well"

@@ -16,7 +16,7 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.attention_values import LENGTHS_HINT, TOLERANCE, distance_of, judge
@@ -62,6 +62,7 @@ class TestAttention:
         calls.append({"dtype": "float64", "queries": 3, "keys": 1, "causal": fresh.integer(0, 1) == 1, "block_size": 4})
         judge(submission, fresh, "tiled_attention", calls)
 
+    @builds_on("flash_equals_reference", "tiled_equals_reference")
     def test_no_query_sees_the_future(self, submission: Submission, fresh: Fresh) -> None:
         """Lets no query see a key of its future."""
         long, short = fresh.odd(25, 31), fresh.odd(9, 15)

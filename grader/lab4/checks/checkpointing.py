@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal, seconds
-from gradebox.criterion import criterion
+from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
@@ -74,6 +74,7 @@ class TestCheckpointing:
                     hint="no dropout in evaluation mode",
                 )
 
+    @builds_on("outputs_unchanged")
     def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the gradients unchanged."""
         for (interval, _, passes), seen, expected in _trained(submission, fresh):
@@ -109,6 +110,7 @@ class TestCheckpointing:
                     hint=RNG_HINT,
                 )
 
+    @builds_on("gradients_unchanged")
     def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps only what the interval allows."""
         case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
@@ -173,6 +175,7 @@ class TestCheckpointing:
                     hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
                 )
 
+    @builds_on("gradients_unchanged", "saved_bytes_follow_the_interval")
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true step seconds and peaks."""
         intervals = fresh.shuffled([None, fresh.integer(1, 2)])
@@ -260,6 +263,7 @@ class TestCheckpointing:
         """Refuses arguments that make no sense."""
         judge_refusals(submission, "checkpointing")
 
+    @builds_on("outputs_unchanged", "gradients_unchanged", "measured_table_equals_truth")
     def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
         """Saves the results and a plot."""
         # In four layers an interval fits into half of the peak, in one layer none does.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.common import judge_refusals
@@ -335,6 +335,7 @@ class TestOom:
         judge_refusals(submission, "oom")
 
     @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
+    @builds_on("memory_flat_over_steps")
     def test_results_saved(self, submission: Submission) -> None:
         """Saves the results."""
         seen = submission.probe("lab4.oom.program", device="cpu")

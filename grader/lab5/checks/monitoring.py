@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradebox.assertions import number, require, require_between, require_close, require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab5.checks import alerts
@@ -68,6 +68,7 @@ class TestMonitoring:
         if submission.device.simulated:
             require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
 
+    @builds_on("base_units")
     def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
         """Names and types its metrics by convention."""
         gpus, seen = exported(submission, fresh)
@@ -123,6 +124,7 @@ class TestMonitoring:
         care.require_labels(by_dcgm.text, "DCGM_FI_DEV_POWER_USAGE", care.labels_of("1", gpus[1], dcgm=True))
         care.require_labels_everywhere(by_dcgm.text, gpus, dcgm=True)
 
+    @builds_on("conventional_names")
     def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves out what a GPU does not tell."""
         absence.judge_absent(submission, fresh)
@@ -135,6 +137,7 @@ class TestMonitoring:
         """Ends no training, whatever goes wrong beside it."""
         care.require_no_training_ended(submission, fresh)
 
+    @builds_on("ends_no_training")
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
         """Logs the metrics of the training."""
         given = logs_of(fresh)
@@ -183,6 +186,7 @@ class TestMonitoring:
         )
         care.require_step_times(submission, fresh)
 
+    @builds_on("absent_not_zero")
     def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
         """Samples in the background."""
         draw = fresh.shared("lab5.monitoring")

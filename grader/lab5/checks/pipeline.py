@@ -15,7 +15,7 @@ from gradebox.assertions import (
     require_close,
     require_equal,
 )
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import report as lab5_report
@@ -129,6 +129,7 @@ class TestPipeline:
                 care.require_epochs(run, seen, place)
         care.require_counted_targets(submission, fresh)
 
+    @builds_on("steps_follow_the_mean_gradient")
     def test_learning_rate_per_optimizer_step(self, submission: Submission, fresh: Fresh) -> None:
         """Schedules the rate by optimizer steps."""
         given, _, (seen,) = stepped(submission, fresh, 1)
@@ -146,6 +147,7 @@ class TestPipeline:
             )
         runs.judge_schedule(submission, fresh)
 
+    @builds_on("steps_follow_the_mean_gradient")
     def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
         """Changes nothing in an overflowing step."""
         drawn = case(fresh.shared("lab5.mixed"), epochs=3)
@@ -319,6 +321,7 @@ class TestPipeline:
             hint="a GPU's generator is left alone where none was captured, or where there is no GPU now",
         )
 
+    @builds_on("resumed_run_has_the_same_bits", "validation_weighs_samples")
     def test_goes_on_after_sigterm(self, submission: Submission, fresh: Fresh) -> None:
         """Stops on SIGTERM, and goes on from there."""
         runs.judge_signals(submission, fresh)
@@ -346,6 +349,7 @@ class TestPipeline:
                 hint="each rank has its share of the checkpoint; who was not there has none",
             )
 
+    @builds_on("goes_on_after_sigterm")
     def test_stops_early(self, submission: Submission, fresh: Fresh) -> None:
         """Stops early when the loss no longer falls."""
         runs.judge_early(submission, fresh)
@@ -354,6 +358,12 @@ class TestPipeline:
         """Loses nothing when killed while saving."""
         files.judge_saving(submission, fresh)
 
+    @builds_on(
+        "steps_follow_the_mean_gradient",
+        "validation_weighs_samples",
+        "resumed_run_has_the_same_bits",
+        "goes_on_after_sigterm",
+    )
     def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
         """Logs from rank 0 alone."""
         kept = 2

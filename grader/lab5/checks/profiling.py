@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradebox.assertions import require, require_between, require_close, require_equal, seconds
-from gradebox.criterion import criterion, requires
+from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import profiling_tuning as tuning
@@ -305,6 +305,7 @@ class TestProfiling:
                     "steps without (no_sync), medians over the timed ones",
                 )
 
+    @builds_on("idle_time_explained")
     def test_settings_measured(self, submission: Submission, fresh: Fresh) -> None:
         """Measures each of the settings."""
         tuning.judge_settings(submission, fresh)
