@@ -2,7 +2,7 @@
 
     python -m benchmarks.on_a_gpu
 
-Writes JSON into `benchmarks/results/`. Returns 2 where there is no GPU, 1 where a part failed. Not here: what it means, see
+Writes JSON into `benchmarks/results/`. Returns 2 without a GPU, 1 where a part failed. Not here: what it means, see
 docs/on-a-gpu.md.
 """
 
