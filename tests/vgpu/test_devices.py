@@ -194,3 +194,13 @@ def test_in_place_changes_through_a_view_reach_the_base(gpu: vgpu.VirtualGPU) ->
     x[0].add_(1)
     x.t()[1, 1] = 5
     assert x.sum().item() == 8
+
+
+def test_a_storage_is_made_on_a_gpu(gpu: vgpu.VirtualGPU) -> None:
+    storage = torch.UntypedStorage(1000, device="cuda")
+    assert str(storage.device) == "cuda:0"
+    assert torch.cuda.memory_allocated() == 1024
+    assert torch.UntypedStorage([1, 2, 3]).device.type == "cpu"
+    assert list(torch.UntypedStorage([1, 2, 3], device="cuda").cpu()) == [1, 2, 3]
+    del storage
+    assert torch.cuda.memory_allocated() == 0

@@ -78,7 +78,23 @@ def install(patches: PatchSet, machine: Machine) -> None:
             machine.registry.refresh_storage(storage, gpu.stream)
         return result
 
+    make: Any = untyped.__new__
+
+    def new(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        target = place(machine, device)
+        if target is None:
+            return make(cls, *args, **options) if device is None else make(cls, *args, device=device, **options)
+        sizes = [value for value in args if isinstance(value, int)]
+        size = sizes[0] if sizes else options.get("size", len(args[0]) if args else 0)
+        storage = make(cls, size, device="cpu" if machine.values else "meta")
+        if args and not sizes:  # a sequence of bytes
+            storage.copy_(make(cls, *args), False)
+        machine.registry.add_storage(storage, target, target.stream)
+        target.start()
+        return storage
+
     real_clone, real_resize = base.clone, untyped.resize_
+    patches.set(untyped, "__new__", staticmethod(new))
     patches.set(untyped, "resize_", resize)
     patches.set(untyped, "device", property(device))
     real_is_shared = untyped.is_shared

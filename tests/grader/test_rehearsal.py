@@ -1,0 +1,35 @@
+"""`--device cuda` without a GPU: the reference earns every point on a virtual one that passes for a real one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.scenarios.build import ROOT
+
+
+def _rehearse(*arguments: str) -> str:
+    command = [sys.executable, "-m", "grader.rehearsal", "solutions", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_criterion_of_times_and_one_of_memory() -> None:
+    assert "rehearsal of --device cuda: 10" in _rehearse("--criterion", "lab1.benchmark,lab1.memory")
+
+
+def test_less_is_told_with_its_reason() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "grader.rehearsal", "labs", "--criterion", "lab1.benchmark"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "lab1.benchmark.returns_result: failed: " in done.stdout
+
+
+@pytest.mark.night
+def test_all_labs() -> None:
+    assert "rehearsal of --device cuda: 100" in _rehearse()
