@@ -117,20 +117,7 @@ def tinystories(folder: Path) -> None:
         tokens.tofile(shards / name)
 
 
-def cifar10(folder: Path, per_batch: int = 64) -> None:
-    """The pickled batches that `torchvision.datasets.CIFAR10` reads (A. Krizhevsky, "CIFAR-10 and CIFAR-100")."""
-    base = folder / "cifar-10-batches-py"
-    base.mkdir(parents=True)
-    draw = _SOURCE(6)
-    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-        labels = [index % 10 for index in range(per_batch)]
-        images = draw.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
-        (base / name).write_bytes(pickle.dumps({"data": images, "labels": labels, "filenames": []}))
-    names = {"label_names": [f"class {index}" for index in range(10)]}
-    (base / "batches.meta").write_bytes(pickle.dumps(names))
-
-
 MAKERS: dict[str, Callable[[Path], None]] = {
     "mnist": mnist, "cora": cora, "text": text, "wikitext": wikitext, "shakespeare_char": shakespeare_char,
-    "gpt2_tokens": gpt2_tokens, "tinystories": tinystories, "cifar10": cifar10,
+    "gpt2_tokens": gpt2_tokens, "tinystories": tinystories,
 }  # fmt: skip

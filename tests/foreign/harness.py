@@ -38,9 +38,11 @@ class Program:
     name: str
     repository: str
     commit: str
-    command: list[str]
+    command: list[str] = field(default_factory=lambda: ["use.py"])
     folder: str = "."
     """Where it is started, within the repository."""
+    script: str = ""
+    """A program that uses the repository's library, where that has none itself; it is started as `use.py`."""
     takes: list[str] = field(default_factory=list)
     """Folders of the repository that it needs; all of it where none are named."""
     gpu: str = "A100-80GB"
@@ -103,6 +105,8 @@ def run(program: Program) -> Result:
             return Result(program.name, "skipped", str(error))
         for path, maker in program.data.items():
             MAKERS[maker](Path(folder) / path)
+        if program.script:
+            (Path(folder) / program.folder / "use.py").write_text(program.script, encoding="utf-8")
         return _judge(program, Path(folder))
 
 
