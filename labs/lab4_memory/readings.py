@@ -40,7 +40,7 @@ def allocated_bytes(device: str) -> int | None:
 
 def requested_bytes(device: str) -> int:
     """Bytes that live tensors on a GPU asked for, without what the allocator added to round them up."""
-    return int(torch.cuda.memory_stats(device)["requested_bytes.all.current"])
+    return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
 
 def reset_peak(device: str) -> None:
