@@ -4,7 +4,7 @@
 
 The judge is told of an NVIDIA GPU, one request at a time. In the sandbox a virtual GPU is attached first of all, and
 hidden: probes are handed none, so nothing but what CUDA tells can be asked, `labkit` takes it for real, and there is no
-mode of shapes only. So every branch of checks and probes for real GPUs runs. Not here: what only hardware can show,
+mode of shapes only. So checks and probes take their branches for real GPUs. Not here: what only hardware can show,
 see docs/on-a-gpu.md.
 """
 

@@ -5,12 +5,14 @@ Expectations: notes of `torch.utils._python_dispatch`, documentation of "Fake te
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 import vgpu
@@ -70,6 +72,24 @@ def test_flops_are_counted_on_the_gpu(gpu: vgpu.VirtualGPU) -> None:
     assert counter.get_total_flops() == 2 * 4 * 8 * 16
 
 
+def test_selective_checkpointing_recomputes_on_the_gpu(gpu: vgpu.VirtualGPU) -> None:
+    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_product = operation is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight).sin() @ weight
+
+    weight = torch.randn(16, 16, device="cuda", requires_grad=True)
+    inputs = torch.randn(4, 16, device="cuda", requires_grad=True)
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    checkpoint(layer, inputs, use_reentrant=False, context_fn=contexts).sum().backward()
+    (expected,) = torch.autograd.grad(layer(inputs).sum(), weight)
+    assert weight.grad is not None
+    assert weight.grad.is_cuda
+    assert torch.equal(weight.grad, expected)
+
+
 def test_fake_tensors_keep_their_device_and_take_nothing(gpu: vgpu.VirtualGPU) -> None:
     real = torch.ones(4, 8, device="cuda")
     before = torch.cuda.memory_allocated(), len(gpu.timeline)
@@ -88,6 +108,9 @@ def test_an_operator_called_with_a_device_makes_its_tensor_there(gpu: vgpu.Virtu
     moved = torch.ops.aten._to_copy.default(torch.ones(2), device=torch.device("cuda"), dtype=torch.float16)
     assert (str(made.device), str(moved.device), moved.dtype) == ("cuda:0", "cuda:0", torch.float16)
     assert torch.cuda.memory_allocated() == 2 * 512
+    like = torch.ops.aten.new_full.default(torch.ones(2), [3], 7.0, device=torch.device("cuda"))
+    scalar = torch.ops.aten._efficientzerotensor.default([2], device=torch.device("cuda"))  # no function names it
+    assert (like.is_cuda, like.tolist(), str(scalar.device)) == (True, [7.0, 7.0, 7.0], "cuda:0")
 
 
 def test_cuda_is_initialised_when_it_is_used() -> None:

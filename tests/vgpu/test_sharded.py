@@ -134,21 +134,19 @@ def test_fsdp2_in_mixed_precision_sends_half_the_bytes(job: Job) -> None:
         for options in ({}, {"mp_policy": policy}):
             model = _shard(_model().cuda(), **options)
             inputs = _batch(rank, 2).cuda()
-            seconds = []
-            for _ in range(2):
-                gpu = vgpu.current()
-                assert gpu is not None
-                before = len(gpu.timeline)
-                with torch.no_grad():
-                    result = model(inputs)
-                seconds = [entry for entry in gpu.timeline[before:] if "AllGather" in entry.name]
-            found.append((result.dtype, sum(entry.bytes for entry in seconds)))
+            gpu = vgpu.current()
+            assert gpu is not None
+            before = len(gpu.timeline)
+            with torch.no_grad():
+                result = model(inputs)
+            gathered = [entry.bytes for entry in gpu.timeline[before:] if "AllGather" in entry.name]
+            found.append((result.dtype, sum(gathered)))
         return found
 
     for plain, mixed in job(work, spec="A100-80GB"):
         assert plain[0] == torch.float32
         assert mixed[0] == torch.bfloat16
-        assert mixed[1] * 2 == plain[1]
+        assert mixed[1] * 2 == plain[1] > 0
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

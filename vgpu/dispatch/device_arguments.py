@@ -1,7 +1,7 @@
 """A device named in an operation itself: `aten.zeros(..., device="cuda")` from inside a mode or a tensor subclass.
 
 What a program calls names its device to the function mode, which is off in there. Here the operation is called once
-more as the function that a program would have called. Not here: functions (`vgpu.dispatch.function_mode`).
+more, with the device underneath. Not here: functions (`vgpu.dispatch.function_mode`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -10,15 +10,14 @@ more as the function that a program would have called. Not here: functions (`vgp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from vgpu.handling.mode import seen_by
+from vgpu.devices import place
+from vgpu.dispatch import factories
+from vgpu.handling.mode import HandlingMode, seen_by
 from vgpu.operations.operation import Operation
-
-_LAYOUTS = (None, torch.strided)
 
 
 def names_a_gpu(device: Any) -> bool:
@@ -26,18 +25,13 @@ def names_a_gpu(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
-def call_with_device(
-    mode: TorchFunctionMode, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Call the function of PyTorch that this operation stands for, so that the function mode gives it its place."""
-    options = {key: value for key, value in kwargs.items() if value is not None}
-    if options.get("layout") in _LAYOUTS:
-        options.pop("layout", None)
-    if not options.get("pin_memory"):
-        options.pop("pin_memory", None)
-    name = "to" if operation.base == "_to_copy" else operation.base
-    if name == "to":
-        options["copy"] = True
-    function = getattr(torch if hasattr(torch, name) else torch.Tensor, name)
+def call_with_device(mode: HandlingMode, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an operation whose `device` is a GPU, so that what it makes or moves is there."""
+    device = kwargs["device"]
+    if operation.base != "_to_copy":
+        return factories.create(
+            mode, operation.overload, tuple(args), dict(kwargs), place(mode.machine, device), device
+        )
+    options = {key: value for key, value in kwargs.items() if value is not None and key not in ("layout", "pin_memory")}
     with seen_by(mode), torch._C._EnableTorchFunction():
-        return function(*args, **options)
+        return cast(Any, torch.Tensor.to)(*args, copy=True, **options)

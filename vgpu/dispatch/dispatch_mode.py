@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgpu.devices import cuda_error
@@ -21,6 +20,7 @@ from vgpu.dispatch import device_rules, extensions
 from vgpu.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.dispatch.gradients import bring_home
 from vgpu.gpu import VirtualGPU
+from vgpu.handling.mode import HandlingMode
 from vgpu.kernels import cuda_kernels
 from vgpu.machine import Machine
 from vgpu.operations import determinism, precision, shapes_only
@@ -45,7 +45,7 @@ class DispatchMode(TorchDispatchMode):
     # `torch.cond`, the random numbers of a DTensor: functions of functions.
     supports_higher_order_operators = True
 
-    def __init__(self, machine: Machine, function_mode: TorchFunctionMode) -> None:
+    def __init__(self, machine: Machine, function_mode: HandlingMode) -> None:
         super().__init__()
         self._machine = machine
         self._function_mode = function_mode
