@@ -117,7 +117,21 @@ def tinystories(folder: Path) -> None:
         tokens.tofile(shards / name)
 
 
+def tokenizer(file: Path) -> None:
+    """A module in the place of `tiktoken`, which would load its table from the network: one token per byte."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "class _Bytes:\n"
+        "    n_vocab, max_token_value, eot_token = 50257, 50256, 50256\n"
+        "    def encode(self, text, **_):\n        return list(text.encode())\n"
+        "    encode_ordinary = encode\n"
+        "    def decode(self, tokens):\n        return bytes(one % 256 for one in tokens).decode(errors='replace')\n"
+        "    def decode_bytes(self, tokens):\n        return bytes(one % 256 for one in tokens)\n"
+        "def get_encoding(name):\n    return _Bytes()\n"
+    )
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "mnist": mnist, "cora": cora, "text": text, "wikitext": wikitext, "shakespeare_char": shakespeare_char,
-    "gpt2_tokens": gpt2_tokens, "tinystories": tinystories,
+    "gpt2_tokens": gpt2_tokens, "tinystories": tinystories, "tokenizer": tokenizer,
 }  # fmt: skip

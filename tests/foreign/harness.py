@@ -37,7 +37,10 @@ class Program:
 
     name: str
     repository: str
-    commit: str
+    commit: str = ""
+    """Empty for what is not unpacked from the mirror but installed, see `package`."""
+    package: str = ""
+    """Comes installed, as this package; its `script` uses it."""
     command: list[str] = field(default_factory=lambda: ["use.py"])
     folder: str = "."
     """Where it is started, within the repository."""
@@ -94,15 +97,16 @@ def programs() -> list[Program]:
 def run(program: Program) -> Result:
     """Run one program in a folder of its own."""
     root = mirror()
-    if root is None:
+    if root is None and not program.package:
         return Result(program.name, "skipped", "there is no mirror: set FOREIGN_MIRROR")
-    if missing := [name for name in program.needs if find_spec(name) is None]:
+    if missing := [name for name in filter(None, [program.package, *program.needs]) if find_spec(name) is None]:
         return Result(program.name, "skipped", f"needs {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:
-        try:
-            unpack(root, program.repository, program.commit, program.takes, Path(folder))
-        except NotMirrored as error:
-            return Result(program.name, "skipped", str(error))
+        if root is not None and not program.package:
+            try:
+                unpack(root, program.repository, program.commit, program.takes, Path(folder))
+            except NotMirrored as error:
+                return Result(program.name, "skipped", str(error))
         for path, maker in program.data.items():
             MAKERS[maker](Path(folder) / path)
         if program.script:

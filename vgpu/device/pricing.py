@@ -83,6 +83,8 @@ class Pricing:
 def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool, planar: int = 0) -> float:
     """Device seconds of a product whose kernel moves `moved` bytes, and `planar` bytes to change operands' layout."""
     m, n, k = product.m, product.n, product.k
+    if not product.flops:  # empty operands: the kernel fills what there is with zeros
+        return cost.traffic_seconds(spec, moved)
     if product.kernel in cost.FUSED_ATTENTION:
         efficiency = cost.attention_efficiency(
             spec, product.kernel, m, k, backward=product.backward, causal=product.causal

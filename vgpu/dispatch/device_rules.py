@@ -57,6 +57,8 @@ def reconcile(
     if operation.base == "equal":
         first, second = (registry.device_of(tensor) for tensor in args[:2])
         raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {first} and {second}")
+    if operation.base == "masked_fill":
+        _check_masked_fill(registry, args)
     if operation.base == "convolution" and any(gpu_of(tensor) is None for tensor in outside):
         raise RuntimeError(convolution_text(registry, args))
     if operation.strict_devices:
@@ -67,6 +69,17 @@ def reconcile(
             bring_home(machine, tensor)
         return False
     raise RuntimeError(_two_devices(registry, kwargs, inputs))
+
+
+def _check_masked_fill(registry: Registry[VirtualGPU], args: Sequence[Any]) -> None:
+    """IndexKernel.cpp (CUDA), `masked_fill__cuda`: a 0-dimensional value may be on the CPU, no other tensor."""
+    device, mask = (registry.device_of(tensor) for tensor in args[:2])
+    if device.type == "cpu" and isinstance(args[2], torch.Tensor) and registry.has(args[2]):
+        raise RuntimeError("masked_fill_: Expected inputs to be on same device")
+    if device != mask:
+        raise RuntimeError(
+            f"expected self and mask to be on the same device, but got mask on {mask} and self on {device}"
+        )
 
 
 def _two_devices(registry: Registry[VirtualGPU], kwargs: Mapping[str, Any], inputs: Sequence[torch.Tensor]) -> str:

@@ -283,6 +283,7 @@ def _build() -> dict[Any, Handler]:
     table[torch._transformer_encoder_layer_fwd] = fused_layers.encoder_layer
     table[torch._nested_tensor_from_mask_left_aligned] = fused_layers.left_aligned
     table[getattr(_T, "grad").__set__] = gradients.assign  # noqa: B009 - typed as an optional tensor
+    table |= dict.fromkeys(_getters("grad"), gradients.read)
     coo, rows, columns = ("indices", "values"), ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
     compressed = ("compressed_indices", "plain_indices", "values")
     table |= {torch.sparse_coo_tensor: factories.made_sparse(coo)}

@@ -61,3 +61,11 @@ def assign(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
                 f"on device with index '{ours.index}'. {_PLEASE}"
             )
     return func(tensor, gradient)
+
+
+def read(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor.grad` is where its tensor is, even if C++ code made it (zeros, in formulas of `sgn` or `repeat`)."""
+    gradient = func(*args)
+    if gradient is not None:
+        mode.registry.settle(gradient, args[0])
+    return gradient

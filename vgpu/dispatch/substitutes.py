@@ -93,7 +93,30 @@ def one_hot(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return result.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
-FUNCTIONS = {torch.ctc_loss: ctc_loss, torch._C._nn.one_hot: one_hot}
+def matrix_rank(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """LinearAlgebra.cpp, `matrix_rank_impl`: of empty matrices it is zero, in a tensor made for their device."""
+    tensor: Any = args[0] if args else kwargs.get("input", kwargs.get("A"))
+    if not isinstance(tensor, _Tensor) or not mode.has(tensor) or tensor.numel() or tensor.dim() < 2 or "out" in kwargs:
+        return func(*args, **kwargs)
+    where = {"dtype": torch.int64, "device": mode.registry.device_of(tensor)}
+    return factories.factory(mode, torch.zeros, (tensor.shape[:-2],), where)
+
+
+def narrow_copy(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorShape.cpp, `narrow_copy`: a view that is copied, where the CPU has a kernel with words of its own."""
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, _Tensor) or not mode.has(tensor) or "out" in kwargs:
+        return func(*args, **kwargs)
+    return torch.narrow(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+
+
+FUNCTIONS = {
+    torch.ctc_loss: ctc_loss,
+    torch._C._nn.one_hot: one_hot,
+    torch.linalg.matrix_rank: matrix_rank,
+    torch.narrow_copy: narrow_copy,
+    torch.Tensor.narrow_copy: narrow_copy,
+}
 FUNCTIONS |= {
     getattr(torch.fft, name): transform
     for name in dir(torch.fft)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vgpu.kernels import norm_kernels, recurrent, sync_batch_norm
+from vgpu.kernels import norm_kernels, recurrent, sync_batch_norm, wide_products
 from vgpu.kernels.fused_attention import FusedAttention
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ KERNELS: dict[str, Callable[[VirtualGPU, Sequence[Any], Mapping[str, Any]], Any]
     "_softmax_backward_data": _softmax_backward("_softmax_backward_data"),
     "_log_softmax_backward_data": _softmax_backward("_log_softmax_backward_data"),
     **norm_kernels.KERNELS,
+    **wide_products.KERNELS,
     **sync_batch_norm.KERNELS,
     **recurrent.KERNELS,
 }

@@ -65,9 +65,12 @@ def rms_norm(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     args, kwargs = autocast.prepare(mode.gpu, mode.weights, "rms_norm", args, kwargs)
     given = dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)) | kwargs
     tensor, weight = given["input"], given.get("weight")
+    shape = list(given["normalized_shape"])
     if not mode.has(tensor) or (weight is not None and weight.dtype != tensor.dtype):
         return func(*args, **kwargs)
-    return _FusedRMSNorm.apply(tensor, list(given["normalized_shape"]), weight, given.get("eps"))
+    if not shape or list(tensor.shape[-len(shape) :]) != shape or (weight is not None and list(weight.shape) != shape):
+        return func(*args, **kwargs)  # PyTorch's own check refuses it
+    return _FusedRMSNorm.apply(tensor, shape, weight, given.get("eps"))
 
 
 # ---- the fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer in inference ------------------------------

@@ -252,6 +252,11 @@ class Registry(Generic[_GPU]):
         """Whether there are tensors, and the device of every one is still undecided."""
         return bool(self._open and tensors) and all(map(self.is_open, tensors))
 
+    def settle(self, tensor: torch.Tensor, owner: torch.Tensor) -> None:
+        """A tensor whose device is still undecided is where `owner` is; others stay where they are."""
+        if self.is_open(tensor) and (home := self.gpu_of(owner)) is not None:
+            self.add(tensor, home)
+
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lives on one of this machine's GPUs or on one of a machine around it."""
         return self.has(tensor)

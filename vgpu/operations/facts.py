@@ -19,6 +19,8 @@ _COLLECTIVES = ("c10d", "_c10d_functional")
 _OWN_NAMESPACES = {"aten", "prim", "prims", "c10d", "_c10d_functional", "c10d_functional", "profiler", "inductor"}
 _FOREACH = ("_foreach", "_fused", "_amp_foreach")
 _FUSED_GRADIENTS = 1
+# Zeros without memory (`ZeroTensor`, in gradients of `sgn`): PyTorch reads their null pointer under a dispatch mode.
+_INSTEAD = {torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default}
 _NOTHING_KNOWN = Known()
 _COLUMNS = tuple(field.name for field in fields(Known))
 
@@ -50,11 +52,13 @@ def _classify(overload: Any) -> Operation:
     columns = {name: getattr(known, name) for name in _COLUMNS}
     columns["is_metadata"] |= namespace in ("prim", "profiler")
     columns["is_cuda_kernel"] &= namespace == "aten" and not has_out
+    # Products of 16-bit numbers into 32 bits (`out_dtype`) are overloads that only CUDA has.
+    columns["is_cuda_kernel"] |= known.product is not None and overload._overloadname in ("dtype", "dtype_out")
     if namespace != "aten":
         columns["nondeterministic"] = ""
     return Operation(
         **columns,
-        overload=overload,
+        overload=_INSTEAD.get(overload, overload),
         name=f"{namespace}::{full}",
         base=base,
         is_view=is_view,
@@ -63,7 +67,7 @@ def _classify(overload: Any) -> Operation:
         takes_generator=any(argument.name == "generator" for argument in schema.arguments),
         mutates=bool(writes),
         may_resize=full in ("resize_", "resize_as_", "set_") or has_out,
-        is_composite=not known.is_cuda_kernel
+        is_composite=not columns["is_cuda_kernel"]
         and torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"),
         is_foreach=is_foreach,
         is_collective=namespace in _COLLECTIVES,

@@ -38,6 +38,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     """Change what hides calls, groups by device, or cannot be simulated."""
     _show_inner_calls(patches)
     _group_by_visible_device(patches, machine)
+    _settle_gradients(patches, machine)
     _print_without_values(patches, machine)
     when_imported(patches, {"torch._subclasses.fake_tensor": lambda module: _never_start_cuda(patches, module)})
     if not machine.values:
@@ -55,6 +56,21 @@ def _show_inner_calls(patches: PatchSet) -> None:
     patches.rebind(overrides.has_torch_function, _overrides)
     patches.rebind(overrides.has_torch_function_unary, lambda value: _overrides((value,)))
     patches.rebind(overrides.has_torch_function_variadic, lambda *values: _overrides(values))
+
+
+def _settle_gradients(patches: PatchSet, machine: Machine) -> None:
+    """What `torch.autograd.grad` returns is where its inputs are, even if C++ code made it."""
+    run = torch.autograd.graph._engine_run_backward
+
+    def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = run(outputs, *args, **kwargs)
+        inputs = kwargs.get("inputs", args[3] if len(args) > 3 else ())
+        for gradient, tensor in zip(gradients or (), inputs or (), strict=False):
+            if isinstance(gradient, torch.Tensor) and isinstance(tensor, torch.Tensor):
+                machine.registry.settle(gradient, tensor)
+        return gradients
+
+    patches.rebind(run, run_backward)
 
 
 def _group_by_visible_device(patches: PatchSet, machine: Machine) -> None:

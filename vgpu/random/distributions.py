@@ -24,6 +24,10 @@ _LARGE_RANGE = 1 << 28
 """From so many integers on, each is made of 64 bits (`random_from_to_kernel`)."""
 _DIGITS = {torch.float32: 24, torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}
 """Bits of a mantissa: `random_` without bounds draws integers that the type can tell apart."""
+_NAMES = {
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
 _NUMBERS_OF_EACH_BERNOULLI = 10
 """Numbers that `bernoulli` with a tensor of probabilities reserves (`philox_cuda_state(10)`)."""
 
@@ -64,6 +68,8 @@ def store(target: _Tensor, values: _Tensor) -> _Tensor:
 
 def _uniform_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
     low, high = float(given.get("from", 0.0)), float(given.get("to", 1.0))
+    if low > high:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
     drawn = source.uniform(target)
     if (low, high) != (0.0, 1.0):  # one rounding, as a fused multiply-add does
         drawn = (drawn.double() * (high - low) + low).to(drawn.dtype)
@@ -92,15 +98,19 @@ def _exponential_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> 
 
 
 def _cauchy_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
+    if (scale := float(given.get("sigma", 1.0))) <= 0.0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={scale:g}")
     drawn = source.uniform(target)
     least = torch.finfo(drawn.dtype).eps
     drawn = torch.where(drawn > 1.0 - least, 1.0 - least, torch.where(drawn < least, least, drawn))
-    values = (drawn.sub_(0.5).mul_(math.pi)).tan_().mul_(float(given.get("sigma", 1.0)))
+    values = (drawn.sub_(0.5).mul_(math.pi)).tan_().mul_(scale)
     return store(target, values.add_(float(given.get("median", 0.0))))
 
 
 def _log_normal_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    values = source.normal(target).mul_(float(given.get("std", 2.0))).add_(float(given.get("mean", 1.0)))
+    if (deviation := float(given.get("std", 2.0))) <= 0.0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={deviation:g}")
+    values = source.normal(target).mul_(deviation).add_(float(given.get("mean", 1.0)))
     return store(target, values.exp_())
 
 
@@ -244,8 +254,16 @@ def _normal_by_tensors(source: Source, given: Mapping[str, Any]) -> _Tensor:
 def _multinomial(source: Source, given: Mapping[str, Any]) -> _Tensor | None:
     """Without replacement, or one sample: the largest of the shares, each divided by an exponential number."""
     shares, samples = given["self"], int(given["num_samples"])
+    if shares.dim() not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if not shares.is_floating_point():
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {_NAMES[shares.dtype]}")
+    if samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
     if given.get("replacement") and samples > 1:
         return None
+    if samples > shares.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     quotients: _Tensor = shares / _exponential_(source, torch.empty_like(shares), {})
     return quotients.argmax(-1, keepdim=True) if samples == 1 else quotients.topk(samples, -1).indices
 
