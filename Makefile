@@ -20,7 +20,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign pytorch-cases matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -121,6 +121,9 @@ on-a-gpu: $(READY) ## what only a real GPU can show, see docs/on-a-gpu.md; JSON 
 
 foreign: $(READY) ## programs of public repositories on the virtual GPU, from the mirror that FOREIGN_MIRROR names
 	@$(BIN)/python -m tests.foreign.harness $(ARGS)
+
+pytorch-cases: $(READY) ## PyTorch's own databases of test cases on the virtual GPU (ARGS="'nn.functional.*' --samples 10")
+	@$(BIN)/python -m tests.foreign.pytorch.run $(ARGS)
 
 clean: ## remove the environment and caches, never your work
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build/replies build/replies-all

@@ -26,10 +26,10 @@ BY_DAY = ("lab1_gpu_basics.environment", "lab1_gpu_basics.profiler")
 
 
 def _run(arguments: list[str], *, gpus: int = 1, seconds: float = 420) -> str:
-    paths = os.pathsep.join([str(STAND_IN), str(ROOT)])
+    environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), str(ROOT)]), "REHEARSED_GPUS": str(gpus)}
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, env=os.environ | {"PYTHONPATH": paths, "REHEARSED_GPUS": str(gpus)},
-        capture_output=True, text=True, check=False, timeout=seconds,
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True,
+        check=False, timeout=seconds,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
