@@ -28,7 +28,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NEEDS: dict[str, tuple[str, ...]] = {
     "conformance": ("vgpu", "pyproject.toml"),
-    "vgpu": ("vgpu", "examples", "docs/virtual-gpu.md", "docs/how-we-know.md", "pyproject.toml"),
+    "vgpu": ("vgpu", "examples", "docs/virtual-gpu.md", "docs/vgpu-uses.md", "docs/how-we-know.md", "pyproject.toml"),
     "sandbox": ("gradebox", "grader", "vgpu", "labkit", "solutions", "labs", "examples", "pyproject.toml"),
     "gradebox": (
         "gradebook",

@@ -15,7 +15,7 @@ from gradebox.release.stubs import ReleaseError
 _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")
 _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
-_PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/how-we-know.md")
+_PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/vgpu-uses.md", "docs/how-we-know.md")
 _TEMPLATES = Path(__file__).with_name("templates")
 _LABS = "labs"
 _NOTEBOOKS = "notebooks/"
