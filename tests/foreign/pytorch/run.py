@@ -35,6 +35,7 @@ from tests.foreign.pytorch.databases import NOT_ON_THE_CPU, cases
 HERE = Path(__file__).parent
 GPU = "A100-80GB"
 _SECONDS = 60
+_ENOUGH = 4
 _clock = time.monotonic  # before the virtual GPU brings its own
 
 
@@ -145,6 +146,12 @@ def main(
     table = known()
     console = Console()
     found: list[Ended] = []
+    # With few samples the one that differs may not be among them.
+    allowed = ("not compared", "passed") if samples < _ENOUGH else ("not compared",)
+
+    def is_surprise(one: Ended) -> bool:
+        return one.outcome not in (expected(one.key, table), *allowed)
+
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(jobs) as pool:
         bar = progress.add_task("cases", total=None)
@@ -156,7 +163,7 @@ def main(
                     continue
                 found.append(one)
                 progress.advance(bar)
-                if one.outcome != expected(one.key, table) and one.outcome != "not compared":
+                if is_surprise(one):
                     console.print(f"{one.outcome}: {one.key}: {one.why[0] if one.why else ''}", markup=False)
 
         list(pool.map(take, range(jobs)))
@@ -168,7 +175,7 @@ def main(
             "not passed": [asdict(one) for one in found if one.outcome != "passed"],
         }  # fmt: skip
         out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    surprises = [one for one in found if one.outcome not in (expected(one.key, table), "not compared")]
+    surprises = [one for one in found if is_surprise(one)]
     counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(one.outcome for one in found).items()))
     console.print(f"{len(found)} cases: {counts}; {len(surprises)} not as known.toml has it")
     raise typer.Exit(1 if surprises or not found else 0)
