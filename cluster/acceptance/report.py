@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from cluster.acceptance import baseline
-from cluster.acceptance.checks import communication, compute, deltas, presence, run, training
+from cluster.acceptance.checks import communication, compute, deltas, presence, run, soundness, training
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
 from cluster.acceptance.records import Record, readable
@@ -59,6 +59,7 @@ def judge(options: Options, records: Sequence[Record]) -> list[Check]:
         *compute.judge(records),
         *communication.judge(records, max_latency_ms=options.max_latency_ms),
         *training.judge(records),
+        *soundness.judge(records),
         *deltas.judge(records),
     ]
 

@@ -47,6 +47,10 @@ def reading(**changed: Any) -> dict[str, Any]:
         "pcie_width_max": 16,
         "pcie_replays": 0,
         "nvlinks_up": 18,
+        "nvlinks": 18,
+        "remapped_rows": [0, 0, 0, 0],
+        "vbios": "96.00.89.00.01",
+        "power_limit_default_watts": 700.0,
         **changed,
     }
 

@@ -44,7 +44,7 @@ def test_a_gpu_without_ecc_or_nvlink_can_pass() -> None:
     ranks = sound.records()
     for one in ranks:
         for stage in ("before", "after"):
-            one.results[stage]["reading"] |= {"ecc_errors": None, "xid_errors": None, "nvlinks_up": 0}
+            one.results[stage]["reading"] |= {"ecc_errors": None, "xid_errors": None, "nvlinks_up": 0, "nvlinks": 0}
     assert sound.report(ranks)["acceptance"]["status"] == "PASS"
 
 
@@ -161,13 +161,14 @@ def test_bandwidth_is_held_against_the_links_that_nvml_sees() -> None:
     assert sound.failures(sound.report(ranks)) == [("all_reduce: bus bandwidth", "all ranks")]
 
 
-def test_only_what_the_run_caused_fails_it() -> None:
+def test_heat_and_slowdowns_of_before_are_no_fault_of_the_run_and_no_pass() -> None:
     ranks = sound.records()
-    before = {"temperature_celsius": 93, "ecc_errors": 7, "throttle_reasons": ["thermal_slowdown"], "pcie_width": 8}
+    before = {"temperature_celsius": 93, "throttle_reasons": ["thermal_slowdown"]}
     ranks[0].results["before"]["reading"] = sound.reading(**before, xid_errors=2)
     ranks[0].results["after"]["reading"] = sound.worked(**before, xid_errors=2)
     found = sound.report(ranks)
     assert sound.failures(found) == []
+    assert found["acceptance"]["status"] != "PASS"
     assert ("health: temperature", GPU_0) in sound.outcomes(found, "unverified")
     assert ("health: throttling", GPU_0) in sound.outcomes(found, "unverified")
 
@@ -183,7 +184,16 @@ def test_a_loss_that_does_not_fall_fails(last: float) -> None:
     ranks = sound.records()
     for one in ranks:
         one.results["training"]["epochs"][-1]["losses"] = [last] * 4
-    assert sound.failures(sound.report(ranks)) == [("training: loss falls", "all ranks")]
+    failed = sound.failures(sound.report(ranks))
+    assert ("training: loss falls", "all ranks") in failed
+    assert (("training: losses are numbers", GPU_0) in failed) == (last != last)
+
+
+def test_a_loss_that_is_no_number_names_its_rank() -> None:
+    ranks = sound.records()
+    ranks[1].results["training"]["epochs"][0]["losses"][2] = float("nan")
+    assert ("training: losses are numbers", ranks[1].subject) in sound.failures(sound.report(ranks))
+    assert ("training: losses are numbers", ranks[0].subject) not in sound.failures(sound.report(ranks))
 
 
 def test_a_gpu_that_cuda_does_not_see_fails_its_node() -> None:

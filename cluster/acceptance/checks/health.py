@@ -106,7 +106,11 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "pcie_width_max": lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
         "pcie_replays": lambda: pynvml.nvmlDeviceGetPcieReplayCounter(handle),
         "ecc_corrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, 0, 0),
-        "nvlinks_up": lambda: _nvlinks(handle),
+        "nvlinks_up": lambda: _nvlinks(handle)[0],
+        "nvlinks": lambda: _nvlinks(handle)[1],
+        "remapped_rows": lambda: [int(one) for one in pynvml.nvmlDeviceGetRemappedRows(handle)],
+        "vbios": lambda: str(pynvml.nvmlDeviceGetVbiosVersion(handle)),
+        "power_limit_default_watts": lambda: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
         "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
     }
     found: dict[str, Any] = {"up": True, "xid_errors": xids.count(), "untold": {}}
@@ -138,15 +142,15 @@ def _limit(handle: Any) -> int:
         return int(pynvml.nvmlDeviceGetTemperatureThreshold(handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN))
 
 
-def _nvlinks(handle: Any) -> int:
-    """Links that are up."""
+def _nvlinks(handle: Any) -> tuple[int, int]:
+    """Links that are up, and those that the board has."""
     up = 0
     for link in range(MOST_NVLINKS):
         try:
             up += bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
         except pynvml.NVMLError_InvalidArgument:
-            break
-    return up
+            return up, link
+    return up, MOST_NVLINKS
 
 
 def _topology(context: Context) -> dict[str, str]:

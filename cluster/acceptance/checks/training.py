@@ -5,6 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -185,6 +186,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     there = [record for record in records if record.measured("training")]
     if not there:
         return checks
+    checks += [_numbers(record) for record in there]
     checks.append(_loss(there))
     checks += _replicas(there)
     own = [median(_own_seconds(record)) for record in there]
@@ -214,6 +216,20 @@ def judge(records: Sequence[Record]) -> list[Check]:
 def _own_seconds(record: Record) -> list[float]:
     seconds = [one for epoch in record.result("training")["epochs"] for one in epoch["own_seconds"]]
     return seconds[WARM_UP:] or seconds
+
+
+def _numbers(record: Record) -> Check:
+    losses = [loss for epoch in record.result("training")["epochs"] for loss in epoch["losses"]]
+    wrong = [step for step, loss in enumerate(losses, start=1) if not isfinite(loss)]
+    return Check(
+        name="training: losses are numbers",
+        part="training",
+        subject=record.subject,
+        rank=record.rank,
+        status="fail" if wrong else "pass",
+        evidence=f"step {wrong[0]} of {len(losses)} is the first that is none" if wrong else f"all {len(losses)}",
+        remedy="this rank computed NaN or infinity: run compute on it alone; look at its ECC errors",
+    )
 
 
 def _loss(records: Sequence[Record]) -> Check:

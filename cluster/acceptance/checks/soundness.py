@@ -1,0 +1,179 @@
+"""Judges what a GPU is by itself, beside any difference: a cluster that was broken before the run fails, too.
+
+What must be equal among the ranks is compared with what most of them have. Not here: what the run changed (`deltas`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cluster.acceptance.records import Record
+from cluster.acceptance.verdict import Check, Status, Threshold
+
+_ALL_LINKS = ("SXM", "HBM3", "GH200", "GB200", "B200")
+"""In the names of boards whose links are all wired to a switch or to the neighbours; bridges of others are optional."""
+_DRIVER = "install the same image on every node; drain this one until it has it"
+ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
+    "driver": ("driver", lambda record: _before(record).get("driver"), _DRIVER),
+    "torch": ("PyTorch", lambda record: record.result("presence").get("torch"), _DRIVER),
+    "cuda": ("CUDA of PyTorch", lambda record: record.result("presence").get("cuda"), _DRIVER),
+    "nccl": ("NCCL", lambda record: record.result("presence").get("nccl"), _DRIVER),
+    "memory": (
+        "memory of the GPU", lambda record: record.result("presence").get("memory_bytes"),
+        "nvidia-smi -q: another board, MIG, or memory that the driver has retired",
+    ),
+    "vbios": ("VBIOS", lambda record: _before(record).get("vbios"), "flash the VBIOS that most of them have"),
+    "power limit": (
+        "power limit", lambda record: _before(record).get("power_limit_watts"),
+        "nvidia-smi -pl: set all to the same limit; a lower one is a slower GPU",
+    ),
+}  # fmt: skip
+"""Title, what is compared, what to do."""
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """Checks of each GPU by itself, then of what all should have in common. Nothing where there are no readings."""
+    readable = [record for record in records if record.gpu is not None and _before(record).get("up")]
+    most_links = Counter(_before(record).get("nvlinks_up") for record in readable).most_common(1)
+    usual = most_links[0][0] if most_links else None
+    checks: list[Check] = []
+    for record in readable:
+        before, after = _before(record), record.result("after").get("reading") or {}
+        checks += [
+            _ecc(record, before),
+            _rows(record, before),
+            _lanes(record, before, after),
+            _links(record, before, usual),
+            _power(record, before),
+        ]
+    checks += _alike(readable)
+    return [*checks, *_one_each(readable)]
+
+
+def _before(record: Record) -> dict[str, Any]:
+    return record.result("before").get("reading") or {}
+
+
+def _check(record: Record, name: str, status: Status, evidence: str, remedy: str, **more: Any) -> Check:
+    return Check(
+        name=f"sound: {name}", part="health", subject=record.subject, rank=record.rank, status=status,
+        evidence=evidence, remedy=remedy, **more,
+    )  # fmt: skip
+
+
+def _untold(reading: dict[str, Any], name: str) -> tuple[Status, str]:
+    reason = reading.get("untold", {}).get(name)
+    return ("unverified", f"NVML does not tell: {reason}") if reason else ("skipped", "this GPU does not tell")
+
+
+def _ecc(record: Record, before: dict[str, Any]) -> Check:
+    errors, remedy = before.get("ecc_errors"), "reset the GPU (nvidia-smi -r); have it replaced if they come back"
+    if errors is None:
+        return _check(record, "memory errors before the run", *_untold(before, "ecc_errors"), remedy)
+    limit = Threshold(
+        value=0, unit="uncorrected errors", relation="at most",
+        source="NVIDIA, GPU Memory Error Management: an uncorrected error asks for a reset",
+    )  # fmt: skip
+    return _check(
+        record, "memory errors before the run", "fail" if errors else "pass",
+        f"{errors} uncorrected since the driver was loaded", remedy, measured=float(errors), threshold=limit,
+    )  # fmt: skip
+
+
+def _rows(record: Record, before: dict[str, Any]) -> Check:
+    rows = before.get("remapped_rows")
+    remedy = "pending: reset the GPU; failed: have it replaced (nvidia-smi -q -d ROW_REMAPPER)"
+    if rows is None:
+        return _check(record, "row remapping", *_untold(before, "remapped_rows"), remedy)
+    corrected, uncorrected, pending, failed = rows
+    status: Status = "fail" if failed or pending else "pass"
+    words = [word for word, so in (("failed", failed), ("pending until a reset", pending)) if so] or ["nothing pending"]
+    evidence = f"{corrected} rows for corrected, {uncorrected} for uncorrected errors; {', '.join(words)}"
+    return _check(record, "row remapping", status, evidence, remedy)
+
+
+def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:
+    """Width at any time, generation under load only: an idle board lowers it by itself."""
+    remedy = "reseat the board or its riser; look at the slot's setting in the BIOS, and at dmesg for AER messages"
+    width, most = before.get("pcie_width"), before.get("pcie_width_max")
+    if not width or not most:
+        return _check(record, "PCIe width and generation", *_untold(before, "pcie_width"), remedy)
+    reasons = after.get("throttle_reasons")
+    loaded = after if reasons is not None and "idle" not in reasons else {}
+    generation, best = loaded.get("pcie_generation"), loaded.get("pcie_generation_max")
+    narrow, old = width < most, bool(generation and best and generation < best)
+    evidence = f"x{width} of x{most}" + (f", generation {generation} of {best} under load" if generation else "")
+    limit = Threshold(
+        value=float(most), unit="lanes", relation="at least", source="what slot and board allow together, by NVML"
+    )
+    return _check(
+        record, "PCIe width and generation", "fail" if narrow or old else "pass", evidence, remedy,
+        measured=float(width), threshold=limit,
+    )  # fmt: skip
+
+
+def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
+    up, there = before.get("nvlinks_up"), before.get("nvlinks")
+    remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
+    if up is None:
+        return _check(record, "NVLinks", *_untold(before, "nvlinks_up"), remedy)
+    wired = any(word in (before.get("name") or "") for word in _ALL_LINKS)
+    expected = there if there and wired else usual or 0
+    if not expected and not up:
+        return _check(record, "NVLinks", "skipped", "no NVLink is up on any of these GPUs", remedy)
+    of = "that the board has" if there and wired else "that most of the GPUs have"
+    limit = Threshold(value=float(expected), unit="links up", relation="at least", source=of)
+    status: Status = "fail" if up < expected else "pass"
+    if status == "pass" and there and up < there:
+        status = "unverified"  # bridges that nobody has mounted, or links that are down everywhere
+    evidence = f"{up} links up; {expected} {of}" + (f", {there} in all" if there else "")
+    return _check(record, "NVLinks", status, evidence, remedy, measured=float(up), threshold=limit)
+
+
+def _power(record: Record, before: dict[str, Any]) -> Check:
+    limit, usual = before.get("power_limit_watts"), before.get("power_limit_default_watts")
+    remedy = "nvidia-smi -pl DEFAULT, or say that the cap is meant"
+    if limit is None or usual is None:
+        return _check(record, "power limit", *_untold(before, "power_limit_watts"), remedy)
+    status: Status = "unverified" if limit < 0.99 * usual else "pass"
+    return _check(record, "power limit", status, f"{limit:.0f} W of {usual:.0f} W by default", remedy, measured=limit)
+
+
+def _alike(records: Sequence[Record]) -> list[Check]:
+    """A rank that differs from most fails; where no value has a majority, all ranks of the lesser ones do."""
+    checks = []
+    for title, read, remedy in ALIKE.values():
+        values = {record.rank: _comparable(read(record)) for record in records}
+        told = Counter(value for value in values.values() if value is not None)
+        if len(records) < 2 or len(told) < 2:
+            continue
+        usual = told.most_common(1)[0][0]
+        for record in records:
+            if (value := values[record.rank]) is not None and value != usual:
+                evidence = f"{value}; {told[usual]} of {len(records)} ranks have {usual}"
+                checks.append(_check(record, f"same {title}", "fail", evidence, remedy))
+    return checks
+
+
+def _comparable(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return ".".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _one_each(records: Sequence[Record]) -> list[Check]:
+    """Two ranks on one GPU test that one twice, and another one not at all."""
+    holders: dict[str, list[Record]] = {}
+    for record in records:
+        if uuid := record.result("presence").get("uuid"):
+            holders.setdefault(f"{record.node} {uuid}", []).append(record)
+    return [
+        _check(
+            record, "a GPU of its own", "fail", f"rank {holding[0].rank} has the same GPU, {place}",
+            "one rank per GPU: look at CUDA_VISIBLE_DEVICES and at how the ranks are bound",
+        )
+        for place, holding in holders.items()
+        for record in holding[1:]
+    ]  # fmt: skip

@@ -1,0 +1,110 @@
+"""What was broken before the run never passes, and is named: rank, GPU, link, and what should have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.acceptance.records import Record
+from tests.cluster import sound
+
+
+def changed(ranks: list[Record], rank: int, stage: str = "before", **figures: Any) -> None:
+    """Both readings have it, as a state that the run did not cause."""
+    record = ranks[rank]
+    if stage == "presence":
+        record.results["presence"] |= figures
+        return
+    record.results["before"]["reading"] |= figures
+    record.results["after"]["reading"] |= figures
+
+
+def verdict(ranks: list[Record]) -> tuple[str, list[tuple[str, str]]]:
+    found = sound.report(ranks)
+    return found["acceptance"]["status"], sound.failures(found)
+
+
+@pytest.mark.parametrize(
+    ("figures", "check"),
+    [
+        ({"ecc_errors": 500}, "sound: memory errors before the run"),
+        ({"remapped_rows": [0, 1, 1, 0]}, "sound: row remapping"),
+        ({"remapped_rows": [0, 3, 0, 1]}, "sound: row remapping"),
+        ({"pcie_width": 4}, "sound: PCIe width and generation"),
+        ({"pcie_generation": 3}, "sound: PCIe width and generation"),
+        ({"nvlinks_up": 12}, "sound: NVLinks"),
+        ({"nvlinks_up": 0}, "sound: NVLinks"),
+        ({"driver": "535.10.01"}, "sound: same driver"),
+        ({"vbios": "96.00.10.00.00"}, "sound: same VBIOS"),
+        ({"power_limit_watts": 500.0}, "sound: same power limit"),
+    ],
+)
+def test_a_state_of_one_gpu(figures: dict[str, Any], check: str) -> None:
+    ranks = sound.records(4)
+    changed(ranks, 2, **figures)
+    status, failures = verdict(ranks)
+    assert status == "FAIL"
+    assert (check, ranks[2].subject) in failures
+    assert {subject for _, subject in failures} == {ranks[2].subject}
+
+
+@pytest.mark.parametrize(
+    ("figures", "check"),
+    [
+        ({"memory_bytes": 40e9}, "sound: same memory of the GPU"),
+        ({"torch": "2.12.0"}, "sound: same PyTorch"),
+        ({"nccl": [2, 20, 3]}, "sound: same NCCL"),
+        ({"cuda": "12.6"}, "sound: same CUDA of PyTorch"),
+        ({"uuid": "1234-0"}, "sound: a GPU of its own"),
+    ],
+)
+def test_what_a_rank_has_and_the_others_have_not(figures: dict[str, Any], check: str) -> None:
+    ranks = sound.records(4)
+    changed(ranks, 2, "presence", **figures)
+    status, failures = verdict(ranks)
+    assert status == "FAIL"
+    assert failures == [(check, ranks[2].subject)]
+
+
+@pytest.mark.parametrize("figures", [{"ecc_errors": 1}, {"nvlinks_up": 17}, {"pcie_width": 8}])
+def test_what_is_wrong_on_every_gpu_fails_as_well(figures: dict[str, Any]) -> None:
+    ranks = sound.records(4)
+    for rank in range(4):
+        changed(ranks, rank, **figures)
+    status, failures = verdict(ranks)
+    assert status == "FAIL"
+    assert {subject for _, subject in failures} == {record.subject for record in ranks}
+
+
+def test_a_power_cap_on_every_gpu_is_no_pass() -> None:
+    ranks = sound.records()
+    for rank in range(2):
+        changed(ranks, rank, power_limit_watts=450.0)
+    assert verdict(ranks) == ("INCOMPLETE", [])
+
+
+def test_bridges_that_nobody_mounted_are_no_fault_and_no_pass() -> None:
+    ranks = sound.records()
+    for rank in range(2):
+        changed(ranks, rank, name="NVIDIA A100 80GB PCIe", nvlinks=12, nvlinks_up=0)
+    status, failures = verdict(ranks)
+    assert failures == []
+    assert status == "PASS"  # nobody has a link, so none is down
+    changed(ranks, 0, nvlinks_up=4)
+    changed(ranks, 1, nvlinks_up=4)
+    assert verdict(ranks) == ("INCOMPLETE", [])
+
+
+def test_an_idle_board_is_not_judged_by_its_generation() -> None:
+    ranks = sound.records()
+    changed(ranks, 0, pcie_generation=1, throttle_reasons=["idle"])
+    assert verdict(ranks) == ("PASS", [])
+
+
+def test_what_nvml_may_not_tell_is_no_pass_and_what_a_card_has_not_is_none_of_its_faults() -> None:
+    ranks = sound.records()
+    changed(ranks, 0, remapped_rows=None, untold={"remapped_rows": "Insufficient Permissions"})
+    assert verdict(ranks) == ("INCOMPLETE", [])
+    changed(ranks, 0, remapped_rows=None, vbios=None, untold={})
+    assert verdict(ranks) == ("PASS", [])
