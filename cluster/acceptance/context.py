@@ -1,5 +1,6 @@
 """What a stage is given: who this rank is, its device, and how to say where it stands."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,9 +34,18 @@ class Context:
         return self.device.torch_device == "cuda"
 
     @property
+    def index(self) -> int:
+        """CUDA's number of this rank's GPU: its local rank, or 0 where it is shown a single one of several.
+
+        `srun --gpus-per-task=1` sets CUDA_VISIBLE_DEVICES so for each task.
+        """
+        bound = self.local_world_size > 1 and "CUDA_VISIBLE_DEVICES" in os.environ and torch.cuda.device_count() == 1
+        return 0 if bound else self.local_rank
+
+    @property
     def torch_device(self) -> torch.device:
         """The device of this rank."""
-        return torch.device("cuda", self.local_rank) if self.on_gpu else torch.device("cpu")
+        return torch.device("cuda", self.index) if self.on_gpu else torch.device("cpu")
 
     def synchronize(self) -> None:
         """Wait until the device has nothing left to do."""

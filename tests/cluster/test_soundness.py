@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from cluster.acceptance.context import Context
+from cluster.acceptance.options import VIRTUAL_GPU
 from cluster.acceptance.records import Record
+from labkit.device import Device
 from tests.cluster import sound
 
 
@@ -108,3 +112,31 @@ def test_what_nvml_may_not_tell_is_no_pass_and_what_a_card_has_not_is_none_of_it
     assert verdict(ranks) == ("INCOMPLETE", [])
     changed(ranks, 0, remapped_rows=None, vbios=None, untold={})
     assert verdict(ranks) == ("PASS", [])
+
+
+@pytest.mark.parametrize(("visible", "count", "index"), [("3", 1, 0), (None, 4, 3), ("0,1,2,3", 4, 3), (None, 1, 3)])
+def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(
+    visible: str | None, count: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    context = Context(
+        rank=3, local_rank=3, world_size=4, local_world_size=4, options=sound.options(), sizes=VIRTUAL_GPU,
+        device=Device(torch_device="cuda", name="", simulated=False, peaks=None), at=print,
+    )  # fmt: skip
+    assert context.index == index
+    assert context.torch_device == torch.device("cuda", index)
+
+
+def test_ranks_bound_to_a_gpu_each_count_together() -> None:
+    ranks = sound.records(4)
+    for rank in range(4):
+        changed(ranks, rank, "presence", seen_by_cuda=1, restricted=True, index=0)
+    assert sound.failures(sound.report(ranks, "--expect-gpus", "4")) == []
+    changed(ranks, 3, "presence", uuid="1234-2")
+    assert {name for name, _ in sound.failures(sound.report(ranks, "--expect-gpus", "4"))} == {
+        "presence: number of GPUs",
+        "sound: a GPU of its own",
+    }

@@ -80,9 +80,9 @@ def _keep_busy(context: Context) -> None:
 
 
 def _handle(context: Context) -> Any:
-    uuid = getattr(torch.cuda.get_device_properties(context.local_rank), "uuid", None)
+    uuid = getattr(torch.cuda.get_device_properties(context.index), "uuid", None)
     if uuid is None:
-        return pynvml.nvmlDeviceGetHandleByIndex(context.local_rank)
+        return pynvml.nvmlDeviceGetHandleByIndex(context.index)
     # CUDA and NVML count differently where CUDA_VISIBLE_DEVICES is set.
     text = str(uuid)
     return pynvml.nvmlDeviceGetHandleByUUID(text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}")

@@ -27,16 +27,16 @@ def measure(context: Context) -> dict[str, Any]:
     if not context.on_gpu:
         return {**software, "device_name": context.device.name}
     seen = torch.cuda.device_count()
-    if context.local_rank >= seen:
+    if context.index >= seen:
         raise RuntimeError(f"no GPU is left for local rank {context.local_rank}: CUDA sees {seen} on this node")
-    torch.cuda.set_device(context.local_rank)
+    torch.cuda.set_device(context.index)
     sent = torch.arange(PATTERN, dtype=torch.int32)
     if not torch.equal(sent.to(context.torch_device).cpu(), sent):
         raise RuntimeError("a copy to the GPU and back changed the data")
-    properties = torch.cuda.get_device_properties(context.local_rank)
+    properties = torch.cuda.get_device_properties(context.index)
     return {
         **software,
-        "index": context.local_rank,
+        "index": context.index,
         "device_name": properties.name,
         "memory_bytes": properties.total_memory,
         "compute_capability": [properties.major, properties.minor],
@@ -118,8 +118,11 @@ def judge(records: Sequence[Record], *, expected: int | None) -> list[Check]:
 def _counts(records: Sequence[Record], expected: int | None) -> list[Check]:
     checks = []
     for node in dict.fromkeys(record.node for record in records):
-        found = next(record for record in records if record.node == node).result("presence")
-        cuda, nvml = found["seen_by_cuda"], found["seen_by_nvml"]
+        of_node = [record.result("presence") for record in records if record.node == node]
+        found = of_node[0]
+        # Where each rank is shown its own GPU alone, together they see as many as they have.
+        cuda = max(found["seen_by_cuda"], len({one["uuid"] for one in of_node if one.get("uuid")}))
+        nvml = found["seen_by_nvml"]
         wanted = expected if expected is not None else nvml if not found["restricted"] else None
         if wanted is None:
             continue

@@ -51,7 +51,7 @@ def measure(context: Context) -> dict[str, Any]:
         context.at("first contact of DDP")
         # Without buffers: batch norm's averages are each replica's own, and no rank waits before its forward pass.
         model = DistributedDataParallel(
-            net, device_ids=[context.local_rank] if context.on_gpu else None, broadcast_buffers=False
+            net, device_ids=[context.index] if context.on_gpu else None, broadcast_buffers=False
         )
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     batch_size = context.options.batch_size or context.sizes.batch_size
