@@ -81,6 +81,14 @@ def test_what_is_wrong_on_every_gpu_fails_as_well(figures: dict[str, Any]) -> No
     assert {subject for _, subject in failures} == {record.subject for record in ranks}
 
 
+def test_boards_of_two_models_need_not_have_the_same_memory() -> None:
+    ranks = sound.records(4)
+    for rank in (2, 3):
+        changed(ranks, rank, "presence", device_name="NVIDIA A100-SXM4-40GB", memory_bytes=42e9)
+        changed(ranks, rank, vbios="92.00.45.00.03", power_limit_watts=400.0, power_limit_default_watts=400.0)
+    assert not [name for name, _ in verdict(ranks)[1] if name.startswith("sound:")]
+
+
 def test_a_power_cap_on_every_gpu_is_no_pass() -> None:
     ranks = sound.records()
     for rank in range(2):

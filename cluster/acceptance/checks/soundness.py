@@ -31,6 +31,10 @@ ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
 """Title, what is compared, what to do."""
 
 
+_OF_THE_BOARD = ("memory", "vbios", "power limit")
+"""Compared among boards of one model only."""
+
+
 def judge(records: Sequence[Record]) -> list[Check]:
     """Checks of each GPU by itself, then of what all should have in common. Nothing where there are no readings."""
     readable = [record for record in records if record.gpu is not None and _before(record).get("up")]
@@ -141,18 +145,28 @@ def _power(record: Record, before: dict[str, Any]) -> Check:
 
 def _alike(records: Sequence[Record]) -> list[Check]:
     """A rank that differs from most fails; where no value has a majority, all ranks of the lesser ones do."""
-    checks = []
-    for title, read, remedy in ALIKE.values():
-        values = {record.rank: _comparable(read(record)) for record in records}
-        told = Counter(value for value in values.values() if value is not None)
-        if len(records) < 2 or len(told) < 2:
-            continue
-        usual = told.most_common(1)[0][0]
-        for record in records:
-            if (value := values[record.rank]) is not None and value != usual:
-                evidence = f"{value}; {told[usual]} of {len(records)} ranks have {usual}"
-                checks.append(_check(record, f"same {title}", "fail", evidence, remedy))
+    checks: list[Check] = []
+    models: dict[Any, list[Record]] = {}
+    for record in records:
+        models.setdefault(record.result("presence").get("device_name"), []).append(record)
+    for key in ALIKE:
+        for group in models.values() if key in _OF_THE_BOARD else [list(records)]:
+            checks += _differing(key, group)
     return checks
+
+
+def _differing(key: str, records: Sequence[Record]) -> list[Check]:
+    title, read, remedy = ALIKE[key]
+    values = {record.rank: _comparable(read(record)) for record in records}
+    told = Counter(value for value in values.values() if value is not None)
+    if len(told) < 2:
+        return []
+    usual = told.most_common(1)[0][0]
+    return [
+        _check(record, f"same {title}", "fail", f"{value}; {told[usual]} of {len(records)} ranks have {usual}", remedy)
+        for record in records
+        if (value := values[record.rank]) is not None and value != usual
+    ]
 
 
 def _comparable(value: Any) -> str | None:
