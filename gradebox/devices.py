@@ -11,9 +11,10 @@ import contextlib
 import importlib
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +51,13 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """In what a probe returns: what the simulated device reads, for the judge alone, stands here. Its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Simulator:
     """A program in the submission's own process that plays a device: what of it may be asked, and by whom.
 
@@ -67,8 +75,6 @@ class Simulator:
     """Raised when somebody reads what it has recorded. The first argument says what, in words."""
     launch_event: str
     """Raised when work is given to the device."""
-    traced: str
-    """First argument of `record_event` for work that is given under a trace function or a profiler."""
     asked: frozenset[str]
     """Attributes of the attached device that probes read or call."""
     instruments: Mapping[str, tuple[str, ...]]
@@ -111,10 +117,32 @@ class DeviceModule(Protocol):
     def seed(self, device: str, number: int, *, threads: int) -> None:
         """In a child: the same random numbers in every run, and so many threads for computing."""
 
-    def attach(self, device: str, *, values: bool, ranks: int, prepared: Any) -> AbstractContextManager[Any]:
+    def serves(self, device: str) -> bool:
+        """Whether `device` is simulated by a process of its own (`serve`)."""
+
+    def serve(
+        self,
+        device: str,
+        lines: Sequence[Connection],
+        control: Connection,
+        *,
+        present: bool,
+        conditions: Sequence[Mapping[str, Any]],
+        prepared: Any,
+    ) -> dict[str, Any]:
+        """In that process: be `device` for the ranks at the other ends of `lines`, until `control` says a word.
+
+        `present` says whether there is a submission, `conditions` what a check wants of the device. Returns, for each
+        rank, what its probe has had read (`readings`), and why it was cut off (`faults`, empty where it was not).
+        """
+
+    def attach(
+        self, device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None
+    ) -> AbstractContextManager[Any]:
         """In a child: make `device` available; yields what probes get as `student.gpu`, or None.
 
         `values` false asks a simulator for shapes only. `prepared` is None where `prepare` was not called, or failed.
+        `line` leads to the device's process, where it has one.
         """
 
     def visible(self, device: str) -> str:
@@ -174,6 +202,24 @@ def prepares(device: str) -> bool:
     return False
 
 
+def serves(device: str) -> bool:
+    """Nothing is simulated."""
+    return False
+
+
+def serve(
+    device: str,
+    lines: Sequence[Connection],
+    control: Connection,
+    *,
+    present: bool,
+    conditions: Sequence[Mapping[str, Any]],
+    prepared: Any,
+) -> dict[str, Any]:
+    """Never called."""
+    raise DeviceError(f"{device} is not simulated")
+
+
 def prepare(device: str, *, values: bool, ranks: int) -> None:
     """Never called, as `prepares` says."""
 
@@ -184,7 +230,9 @@ def seed(device: str, number: int, *, threads: int) -> None:
     np.random.seed(number)
 
 
-def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> AbstractContextManager[None]:
+def attach(
+    device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None
+) -> AbstractContextManager[None]:
     """The CPU needs no attaching."""
     return contextlib.nullcontext()
 

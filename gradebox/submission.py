@@ -161,6 +161,7 @@ class Submission:
         values: bool = True,
         student: bool = True,
         limits: Limits | None = None,
+        conditions: Sequence[Mapping[str, Any]] = (),
         **inputs: Any,
     ) -> Seen:
         """Run `probe` ("lab1.basics.product") of a lab's `probes/` beside the student's code; what it saw.
@@ -168,14 +169,17 @@ class Submission:
         Arrays among `inputs`, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
         the course's devices make of them; everything else must be JSON. The same question asked twice in one grading is
         answered from memory. `device` overrides the grading device; `values=False` asks a simulated one for shapes
-        only; `student=False` keeps the submission out of the child, for a reference run.
+        only; `student=False` keeps the submission out of the child, for a reference run. `conditions` are told to a
+        simulated device alone (`DeviceModule.serve`): a submission can only measure them.
 
         Raises:
             TypeError: an input cannot be sent; the message names it.
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
             NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
         """
-        (seen,) = self.rank_probe(probe, 1, device=device, values=values, student=student, limits=limits, **inputs)
+        (seen,) = self.rank_probe(
+            probe, 1, device=device, values=values, student=student, limits=limits, conditions=conditions, **inputs
+        )
         return seen
 
     def rank_probe(
@@ -187,6 +191,7 @@ class Submission:
         values: bool = True,
         student: bool = True,
         limits: Limits | None = None,
+        conditions: Sequence[Mapping[str, Any]] = (),
         **inputs: Any,
     ) -> list[Seen]:
         """`probe` in several processes at once, which may meet at `student.rendezvous`; what each saw, by rank.
@@ -204,6 +209,7 @@ class Submission:
             values=values,
             student=student,
             limits=limits,
+            conditions=conditions,
         )
         reply = self._run(request)
         if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
@@ -370,7 +376,10 @@ def key_of(request: Request) -> str:
     """The same for the same question; time and memory limits do not count."""
     arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
     return json.dumps(
-        [request.probe, dict(request.params), arrays, request.ranks, request.device, request.values, request.student],
+        [
+            *(request.probe, dict(request.params), arrays, request.ranks, request.device, request.values),
+            *(request.student, [dict(one) for one in request.conditions]),
+        ],
         sort_keys=True,
     )
 

@@ -11,8 +11,9 @@ see docs/on-a-gpu.md.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ from grader.shared.devices import (
 
 __all__ = [
     "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "from_probe", "hidden", "parse", "parts", "prepare", "prepares",
-    "require_forkable", "seed", "to_probe", "visible",
+    "require_forkable", "seed", "serve", "serves", "to_probe", "visible",
 ]  # fmt: skip
 
 MODEL = "A100-80GB"
@@ -61,14 +62,24 @@ def prepare(device: str, *, values: bool, ranks: int) -> Any:
     return real.prepare(f"vgpu:{MODEL}" if device == "cuda" else device, values=values or device == "cuda", ranks=ranks)
 
 
+def serves(device: str) -> bool:
+    """As for a virtual GPU."""
+    return device != CPU
+
+
+def serve(device: str, lines: Sequence[Connection], control: Connection, **how: Any) -> dict[str, Any]:
+    """As for a virtual GPU."""
+    return real.serve(f"vgpu:{MODEL}" if device == "cuda" else device, lines, control, **how)
+
+
 @contextlib.contextmanager
-def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[Any]:
+def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None) -> Iterator[Any]:
     """What is attached as "cuda" is a virtual GPU, and nobody is told."""
     if device != "cuda":
-        with real.attach(device, values=values, ranks=ranks, prepared=prepared) as gpu:
+        with real.attach(device, values=values, ranks=ranks, prepared=prepared, line=line) as gpu:
             yield gpu
         return
-    with real.attach(f"vgpu:{MODEL}", values=True, ranks=ranks, prepared=prepared):
+    with real.attach(f"vgpu:{MODEL}", values=True, ranks=ranks, prepared=prepared, line=line):
         _passing.append(True)  # the child ends with its request
         yield None
 

@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,8 @@ import torch
 
 from vgpu import cost
 from vgpu.device.pricing import Pricing
-from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Slowdown
+from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Queue, Slowdown
+from vgpu.device.remote import Line, RemoteQueue
 from vgpu.device.work import COPY, TO_DEVICE, TO_HOST, Work
 from vgpu.memory import categories
 from vgpu.memory.categories import Ledger
@@ -75,6 +77,9 @@ class Host(Protocol):
     def record(self) -> Tape:
         """Write down what happens from now on."""
 
+    def move_to(self, connection: Connection) -> None:
+        """The devices are in another process from now on."""
+
     def recording(self, program: str) -> Recording:
         """What was written down so far."""
 
@@ -122,7 +127,7 @@ class VirtualGPU:
         # Shared by the GPUs of a machine: the host's clock, and the registry of what lives on which of them.
         self.clock = machine.clock
         self.registry = machine.registry
-        self.queue = DeviceQueue(Pricing(spec, machine.interconnect), index)
+        self.queue: Queue = DeviceQueue(Pricing(spec, machine.interconnect), index)
         self.memory = DeviceMemory(spec, self.clock, index, self.queue)
         self.workspaces = Workspaces(self)
         self.generator = generator.on(self.device)
@@ -266,6 +271,17 @@ class VirtualGPU:
             self.started = True
             self.clock.spend(self.spec.context_seconds, "start", "CUDA context", "context")
 
+    def move_to(self, line: Line | None) -> None:
+        """From now on the device is in another process, at the other end of `line`; None: here again, and idle."""
+        pricing = Pricing(self.spec, self.machine.interconnect)
+        self.queue = DeviceQueue(pricing, self.index) if line is None else RemoteQueue(line, pricing, self.index)
+        self.memory.queue = self.queue
+
+    @property
+    def slows_the_host(self) -> bool:
+        """Whether products of CPU tensors may be slow: who knows is the device, where hiccups are kept."""
+        return not isinstance(self.queue, RemoteQueue) or self.queue.line.slows_the_host
+
     def synchronize(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for the whole device."""
         if THREAD.capture is not None and THREAD.capture.gpu is self:
@@ -332,8 +348,8 @@ class VirtualGPU:
         if THREAD.fusion is not None:
             THREAD.fusion.flush()
 
-    def launch(self, work: Work, seconds: float | None = None, *, host_seconds: float | None = None) -> float:
-        """Queue work on the calling thread's current stream of this GPU; returns when it ends.
+    def launch(self, work: Work, seconds: float | None = None, *, host_seconds: float | None = None) -> None:
+        """Queue work on the calling thread's current stream of this GPU.
 
         `seconds` are those that it takes, where they are known already; `host_seconds` what its launch takes the host.
         """
@@ -343,15 +359,14 @@ class VirtualGPU:
             host_seconds = queue.pricing.launch_seconds(work)
         if THREAD.capture is not None and THREAD.capture.gpu is self:
             THREAD.capture.launched(work, seconds)
-            done: float = self.clock.advance(host_seconds)
-            return done
+            self.clock.advance(host_seconds)
+            return
         clock = self.clock.mine()
         begin = clock.now
-        free, end = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)
+        free = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)
         self.clock.launched(clock, begin + host_seconds, free)
         if self.recorder is not None:
-            self.recorder.kernel(queue.timeline[-1], clock.now, self.index)
-        return end
+            self.recorder.kernel(queue.last(), clock.now, self.index)
 
     def charge_host(
         self,
@@ -367,7 +382,7 @@ class VirtualGPU:
         moved = traffic.bytes_of(operation, inputs, outputs)
         dtype = works.dtype_name(inputs or outputs)
         seconds = cost.cpu_seconds(self.spec, flops=flops, bytes=moved, dtype=dtype)
-        if flops:
+        if flops and self.slows_the_host:
             seconds = self.queue.slowed(ON_HOST + operation.name, seconds, flops)
         begin = self.clock.spend(seconds, "operation", operation.name)
         if self.recorder is not None:
@@ -390,6 +405,6 @@ class VirtualGPU:
             self.report_wait()
         memory = "Pinned" if pinned else "Pageable"
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
-        end = self.launch(Work(name, moved, kind=COPY, engine=TO_DEVICE if to_device else TO_HOST, pinned=pinned))
+        self.launch(Work(name, moved, kind=COPY, engine=TO_DEVICE if to_device else TO_HOST, pinned=pinned))
         if not (non_blocking and pinned):
-            self.clock.wait_until(end, name)
+            self.clock.wait_until(self.queue.ready_at(self.stream), name)

@@ -5,9 +5,12 @@ Not here: one GPU's queue and memory (`vgpu.gpu`), and communication between pro
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
+
 import torch
 
 from vgpu.device.moments import start_of
+from vgpu.device.remote import Line, RemoteQueue
 from vgpu.device.work import PEER, Work
 from vgpu.gpu import Views, VirtualGPU
 from vgpu.memory.categories import Ledger
@@ -88,11 +91,20 @@ class Machine:
     def forked(self) -> None:
         """This process is a fork: the GPUs of a parent that has used them are out of its reach."""
         self.clock.forked()
+        for gpu in self.gpus:
+            if isinstance(gpu.queue, RemoteQueue):
+                gpu.move_to(None)  # what is at the other end of the line is our parent's
         if any(gpu.started for gpu in self.gpus):
             self.in_bad_fork = True
             self.is_initialized = False
             for gpu in self.gpus:
                 gpu.started = False
+
+    def move_to(self, connection: Connection) -> None:
+        """The devices are in another process from now on (`vgpu.device.service`), at the other end of `connection`."""
+        line = Line(connection)
+        for gpu in self.gpus:
+            gpu.move_to(line)
 
     def initialise(self) -> None:
         """What `torch.cuda._lazy_init` does; raises as `require_usable`."""
@@ -117,6 +129,7 @@ class Machine:
         target.start()
         source.queue.hold_until(source.stream, target.queue.ready_at(target.stream))
         work = Work(_PEER_COPY, moved, kind=PEER)
-        end = source.launch(work)
+        source.launch(work)
+        end = source.queue.ready_at(source.stream)
         target.queue.hold_until(target.stream, start_of(end, source.queue.pricing.seconds(work)))
         target.launch(work, host_seconds=0.0)

@@ -1,7 +1,7 @@
-"""What a program cannot read or set back unseen: the record of a device's kernels, and the steps of a clock.
+"""What a program cannot read or set back unseen: the history of a device's memory, and the steps of a clock.
 
 Each is held in the local variables of a suspended generator, which no attribute, copy or pickle shows. Whoever asks for
-the record raises READ_EVENT, and the other ways into a generator (`gi_frame`, the frames of a traceback,
+the history raises READ_EVENT, and the other ways into a generator (`gi_frame`, the frames of a traceback,
 `gc.get_referents`) raise audit events of Python's own; only native code sees it unseen. Not here: who may ask.
 """
 
@@ -13,65 +13,11 @@ from typing import Any, Protocol
 
 READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
-LAUNCH_EVENT = "vgpu.launch"
-"""Audit event of a launch that is kept, or will be."""
-TIMELINE = "timeline"
-TRACED = "launches, by tracing them"
 READ = object()
 """Sent to a history: asks for it."""
 
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
-
-
-def record(
-    make: Callable[..., Any],
-    audit: Callable[..., None] = _audit,
-    traced: Callable[[], object] = sys.gettrace,
-    profiled: Callable[[], object] = sys.getprofile,
-) -> Generator[Any, Any, None]:
-    """Keeps launches and hiccups. What is sent decides:
-
-    - (name, seconds, flops): the answer is how long such a kernel takes with the hiccups that hit it.
-    - a longer tuple, the arguments of `make`: a launch to keep. Raises LAUNCH_EVENT, and READ_EVENT while functions are
-      traced, since a trace function is handed our frame.
-    - TIMELINE: the answer is the list of everything that was launched, made by `make`; raises READ_EVENT.
-    - None: the answer is whether what was kept can be so: on a stream, nothing overlaps.
-    - anything else is a hiccup (`Slowdown`) to apply from now on; raises READ_EVENT.
-    """
-    entries: list[tuple[Any, ...]] = []
-    made: list[Any] = []
-    hiccups: list[Any] = []
-    answer: Any = None
-    while True:
-        asked = yield answer
-        answer = None
-        if type(asked) is tuple:
-            if len(asked) == 3:
-                name, seconds, flops = asked
-                for hiccup in hiccups:
-                    if hiccup.applies(name, flops):
-                        seconds *= hiccup.factor
-                answer = seconds
-                continue
-            audit(LAUNCH_EVENT)
-            if traced() is not None or profiled() is not None:
-                audit(READ_EVENT, TRACED)
-            entries.append(asked)
-        elif asked is None:
-            # Sorted, because a signal handler's launch may have been kept before the one that it interrupted.
-            spans = sorted((stream, start, start + seconds) for _, _, start, seconds, stream, *_ in entries)
-            answer = all(
-                start <= end and (stream != before or start >= free)
-                for (stream, start, end), (before, _, free) in zip(spans, [(-1, 0.0, 0.0), *spans], strict=False)
-            )
-        elif asked is TIMELINE:
-            audit(READ_EVENT, TIMELINE)
-            made += [make(*entry) for entry in entries[len(made) :]]
-            answer = made
-        else:
-            audit(READ_EVENT, "pace")
-            hiccups.append(asked)
 
 
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
@@ -95,12 +41,10 @@ class Clock(Protocol):
 
 
 class Keeper:
-    """What a program holds of a record or a history."""
+    """What a program holds of a history."""
 
-    def __init__(self, kept: Generator[Any, Any, None], late_event: str = "") -> None:
-        """`late_event` is raised where something has to wait: what keeps it later is not who sent it."""
+    def __init__(self, kept: Generator[Any, Any, None]) -> None:
         next(kept)
-        self._late_event = late_event
         self.tell: Callable[[Any], Any] = kept.send
         self._late: list[Any] = []
 
@@ -111,8 +55,6 @@ class Keeper:
             try:
                 self.tell(item)
             except ValueError:  # the generator is running
-                if self._late_event:
-                    _audit(self._late_event)
                 late.append(item)
                 return
             if not late:  # nothing came in between
@@ -124,8 +66,6 @@ class Keeper:
             try:
                 self.tell(first)
             except ValueError:
-                if self._late_event:
-                    _audit(self._late_event)
                 late.insert(0, first)
                 return
 

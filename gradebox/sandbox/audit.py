@@ -73,7 +73,7 @@ def install(
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
     about, kinds = ours.about, dict(_KINDS)
-    title, by_tracing = ("", "") if about is None else (about.title, about.traced)
+    title = "" if about is None else about.title
     if about is not None:
         # Who reads what a simulator has recorded has not measured by himself.
         kinds |= {about.record_event: "truth", about.launch_event: "launch"}
@@ -124,7 +124,7 @@ def install(
                 what = f"{title}'s record of " + _safe(arguments[0] if arguments else None, "something")
                 if traced():
                     make_void(what + ", under a trace function", frame)
-                elif arguments[:1] != (by_tracing,) and not innocent(frame, ours):
+                elif not innocent(frame, ours):
                     make_void(what, frame)
             finally:
                 if not within:

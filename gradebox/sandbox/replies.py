@@ -24,7 +24,8 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     """A reply from the supervisor's report and the ranks' payloads.
 
     Args:
-        parts: the report, then one payload per rank, empty where there is none.
+        parts: the report, what the simulated device says (nothing where there is none), then one payload per rank,
+            empty where there is none.
         probe: named in errors.
         seconds: of the round trip.
         notes: of our own, put before those of the run.
@@ -38,20 +39,25 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         raise SandboxError(f"the sandbox could not run {probe}: {report['failed']}")
     ranks = []
     found = list(notes)
-    for side, payload in zip(report["ranks"], parts[1:], strict=True):
-        rank = _rank(side, payload, submissions)
-        told = list(_notes(side["notes"]))
-        void = [note.detail for note in told if note.kind == VOID]
+    none: list[list[Any]] = [[] for _ in report["ranks"]]
+    device = codec.load_json(parts[1]) if parts[1] else {"readings": none, "faults": none}
+    told = zip(device["readings"], device["faults"], strict=True)
+    for side, (readings, fault), payload in zip(report["ranks"], told, parts[2:], strict=True):
+        rank = _rank(side, payload, submissions, readings)
+        noted = list(_notes(side["notes"]))
+        void = [note.detail for note in noted if note.kind == VOID]
         if side["flooded"]:
             void.append("the notes: more were written than the sandbox writes")
         if side["silenced"]:
             void.append("the notes: their pipe was closed or replaced")
+        if fault:
+            void.append(f"the virtual GPU, which was sent what PyTorch would not: {fault}")
         if side["voided"] and not void:
             void.append("the virtual GPU's record, by a process whose notes did not arrive")
         if void and rank.kind != "tampered":
             rank = RankReply("tampered", message=", ".join(void[:8]), stdout=rank.stdout, stderr=rank.stderr)
         ranks.append(rank)
-        found += [replace(note, kind=TAMPERING) if note.kind == VOID else note for note in told]
+        found += [replace(note, kind=TAMPERING) if note.kind == VOID else note for note in noted]
         if rank.kind == "tampered":
             found.append(Note(TAMPERING, rank.message, rank.where))
     if report["strays"]:
@@ -62,7 +68,7 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(found)))
 
 
-def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str]) -> RankReply:
+def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], readings: Sequence[Any]) -> RankReply:
     common = {name: side[name] for name in ("stdout", "stderr", "cpu_seconds")}
     if side["kind"] != "result":
         where, importing = _where(side["trace"], submissions)
@@ -75,7 +81,7 @@ def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str]) -> R
             **common,
         )
     try:
-        return _parse(payload, common)
+        return _parse(payload, common, readings)
     except codec.CodecError as error:
         return RankReply("crashed", message=f"the result is malformed: {error}", **common)
 
@@ -89,8 +95,8 @@ def _where(trace: str, submissions: Sequence[str]) -> tuple[str | None, bool]:
     return failures.place(*places[0]), any(function == "<module>" for _, _, function in places)
 
 
-def _parse(payload: bytes, common: dict[str, Any]) -> RankReply:
-    """A rank's own account.
+def _parse(payload: bytes, common: dict[str, Any], readings: Sequence[Any]) -> RankReply:
+    """A rank's own account, with the device's readings where it says that they belong.
 
     Raises:
         codec.CodecError: it is not what `worker.py` would have sent.
@@ -110,9 +116,14 @@ def _parse(payload: bytes, common: dict[str, Any]) -> RankReply:
     tensors = codec.load_tensors(parts[1])
     if set(dtypes) != set(tensors):
         raise codec.CodecError("dtypes and tensors disagree")
+    places = fields.get("readings", {})
+    if not isinstance(places, dict) or not all(
+        type(number) is int and 0 <= number < len(readings) for number in places.values()
+    ):
+        raise codec.CodecError("a reading that nobody has made")
     return RankReply(
         kind=fields["kind"],
-        value=fields.get("value"),
+        value=codec.put_back(fields.get("value"), {path: readings[number] for path, number in places.items()}),
         tensors=codec.as_they_were(tensors, dtypes),
         dtypes=dtypes,
         error=texts["error"],

@@ -11,7 +11,9 @@ import shutil
 import signal
 from typing import Any
 
+from gradebox import devices
 from gradebox.sandbox import linux, machine, processes, supervisor
+from gradebox.sandbox.device_process import DeviceProcess, Ends
 from gradebox.sandbox.ready import Ready
 
 
@@ -27,9 +29,22 @@ class Runs:
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY) if site.namespaces else -1
         self._pid = 0
         self._work = ""
+        self._devices = devices.load(config.of_course.devices)
+        self._device = DeviceProcess(config.of_course.devices, ready.prepared)
 
-    def start(self, number: int, request: dict[str, Any], tensors: bytes, out: int) -> None:
-        """Fork a supervisor for the server's n-th request. Its frame goes to `out`.
+    def device_for(self, request: dict[str, Any], conditions: bytes) -> Ends:
+        """A run's connections to a device of its own, in a process of its own, where the course has such.
+
+        Raises:
+            OSError: there is no process to be had.
+        """
+        if not self._devices.serves(request["device"]):
+            return Ends()
+        present = request.get("submission") is not None
+        return self._device.begin(request["device"], request.get("ranks", 1), present=present, conditions=conditions)
+
+    def start(self, number: int, request: dict[str, Any], tensors: bytes, out: int, device: Ends) -> None:
+        """Fork a supervisor for the server's n-th request. Its frame goes to `out`; `device` are its run's to keep.
 
         Raises:
             OSError: there is no process, or no disk, to be had.
@@ -55,6 +70,7 @@ class Runs:
             mount_point=f"{self._config.home}/root",
             submission=request.get("submission"),
             out=out,
+            device=device,
             skip_pids=self._skip_pids,
         )
         if namespaces:

@@ -348,9 +348,10 @@ class Sandbox:
             "submission": self._copy if request.student else None,
             "limits": asdict(limits),
         }
-        frame = codec.join(codec.dump_json(head), codec.dump_tensors(request.tensors))
+        conditions = codec.dump_json(codec.to_json(list(request.conditions))) if request.conditions else b""
+        frame = codec.join(codec.dump_json(head), codec.dump_tensors(request.tensors), conditions)
         wire.send(self._server.channel.fileno(), frame)
-        cap = request.ranks * (limits.result_bytes + 2**20)
+        cap = request.ranks * (limits.result_bytes + 2**21)  # with what a device reads
         patience = limits.wall_seconds + limits.rank_grace_seconds + _REPLY_SLACK_SECONDS
         try:
             return codec.split(wire.receive(self._server.channel.fileno(), max_bytes=cap, timeout_seconds=patience))

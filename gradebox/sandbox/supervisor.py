@@ -19,7 +19,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, linux, processes, root, seccomp, wire, worker
+from gradebox.sandbox import codec, device_process, linux, processes, root, seccomp, wire, worker
+from gradebox.sandbox.device_process import Ends
 from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.types import TEXT_BYTES
 
@@ -46,6 +47,8 @@ class Run:
     """Folder of the copy outside; None in a truth run."""
     out: int
     """Where the reply's frame goes."""
+    device: Ends
+    """The connections to the simulated device, if there is one."""
     skip_pids: int = 0
     """Numbers that no rank may get, up to this one, because a process above it has one of them."""
 
@@ -61,14 +64,18 @@ class _Rank:
         ends = {name: os.pipe() for name in ("result", "notes", "trace", "stdout", "stderr")}
         control, far_control = socket.socketpair()
         task = replace(run.task, rank=rank)
+        device = run.device.ranks[rank] if run.device.ranks else None
         self.pid = os.fork()
         if self.pid == 0:
-            pipes = worker.Pipes(**{name: writer for name, (_, writer) in ends.items()}, control=far_control.detach())
-            linux.close_all_but({0, 1, 2, *vars(pipes).values()})
+            writers = {name: writer for name, (_, writer) in ends.items()}
+            pipes = worker.Pipes(**writers, control=far_control.detach(), device=device)
+            linux.close_all_but({0, 1, 2, *(one for one in vars(pipes).values() if one is not None)})
             worker.main(task, run.ready, pipes, self.token, self.closing, self.page)
         for _, writer in ends.values():
             os.close(writer)
         far_control.close()
+        if device is not None:
+            os.close(device)
         self.refusals = seccomp.Refusals(control)
         readers = {name: reader for name, (reader, _) in ends.items()}
         frame_bytes = limits.result_bytes + _TOKEN_BYTES + _LENGTH.size
@@ -180,7 +187,7 @@ def _signal_name(number: int) -> str:
 def main(run: Run) -> NoReturn:
     """Carry out one run in a process forked for it. Never returns."""
     try:
-        linux.close_all_but({0, 1, 2, run.out})
+        linux.close_all_but({0, 1, 2, run.out, *run.device.all})
         os.setsid()
         if linux.AVAILABLE:
             linux.die_with_parent(signal.SIGKILL)
@@ -243,7 +250,8 @@ def _supervise(run: Run) -> bytes:
         _end_all(run.namespaces)
     outcomes = [rank.outcome() for rank in ranks]
     report = {"ranks": [side for side, _ in outcomes], "strays": len(strays)}
-    return codec.join(codec.dump_json(report), *(payload for _, payload in outcomes))
+    device = device_process.report(run.device)
+    return codec.join(codec.dump_json(report), device, *(payload for _, payload in outcomes))
 
 
 def _alive(namespaces: bool) -> list[int]:

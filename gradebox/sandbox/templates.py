@@ -146,11 +146,14 @@ def live(
         os._exit(1)
 
 
-def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes]:
-    """The number of a request, and it. Its bytes stay here: the frames below those of a worker are a copy of ours."""
+def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes, bytes]:
+    """The number of a request, it, its tensors, and what the device alone is told.
+
+    Its bytes stay here: the frames below those of a worker are a copy of ours.
+    """
     number, frame = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
-    head, tensors = codec.split(frame)
-    return int(number), codec.load_json(head), tensors
+    head, tensors, conditions = codec.split(frame)
+    return int(number), codec.load_json(head), tensors, conditions
 
 
 def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
@@ -158,7 +161,13 @@ def _serve(channel: socket.socket, runs: Runs) -> NoReturn:
         word, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
         if word == _START:
             try:
-                runs.start(*_order(channel), descriptors[0])
+                number, request, tensors, conditions = _order(channel)
+                ends = runs.device_for(request, conditions)
+                del conditions  # what is forked below knows nothing of it
+                try:
+                    runs.start(number, request, tensors, descriptors[0], ends)
+                finally:
+                    ends.close()
             except OSError as error:  # no process, no disk
                 why = codec.dump_json({"failed": f"{type(error).__name__}: {error}"})
                 with contextlib.suppress(wire.Closed):

@@ -138,6 +138,8 @@ class Request:
     values: bool = True
     student: bool = True
     limits: Limits | None = None
+    conditions: Sequence[Mapping[str, Any]] = ()
+    """What a simulated device is told, and the submission's process is not."""
 
     def __post_init__(self) -> None:
         module, _, function = self.probe.rpartition(".")

@@ -19,13 +19,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gradebox import devices
-from gradebox.devices import DeviceModule
+from gradebox.devices import DeviceModule, Reading
 from gradebox.sandbox import audit, codec, failures, finding, instruments, linux, ours, seccomp
 from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.student import OWN, Student, trial
@@ -82,6 +83,8 @@ class Pipes:
     stderr: int
     control: int
     """A socket, for the listener of `seccomp.py`; closed before the submission runs."""
+    device: int | None
+    """A socket: the connection to the simulated device's process, if there is one."""
 
 
 VOIDED, LOST = 0, 1
@@ -104,7 +107,8 @@ def main(task: Task, ready: Ready, pipes: Pipes, token: bytes, closing: bytes, p
     try:
         _enter(task, pipes)
         emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
-        outcome, tensors = _observe(task, ready, module, emit, page)
+        line = None if pipes.device is None else Connection(pipes.device)
+        outcome, tensors = _observe(task, ready, module, emit, page, line)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
@@ -205,23 +209,31 @@ def _set_environment(task: Task) -> None:
 
 
 def _observe(
-    task: Task, ready: Ready, module: DeviceModule, emit: Callable[[bytes], None], page: mmap.mmap
+    task: Task,
+    ready: Ready,
+    module: DeviceModule,
+    emit: Callable[[bytes], None],
+    page: mmap.mmap,
+    line: Connection | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
     folders = [*task.probe_folders, *task.probe_paths]
     importing: list[str] = []
     taken: dict[str, tuple[str, Any]] = {}
+    readings: dict[str, int] = {}
     tampered: list[str] = []
     about = module.SIMULATOR
     # Bound before the submission runs, as is all that is used after it.
-    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, module.from_probe)
+    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, readings, module.from_probe)
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe = trial if task.probe == OWN else finding.find(task.probe, task.probe_paths, task.course.course)
         tensors = {name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()}
         whole = {name: tensor for name, tensor in tensors.items() if "/" not in name}
         arguments = codec.put_back(task.params, tensors) | whole
-        with module.attach(task.device, values=task.values, ranks=task.ranks, prepared=ready.prepared) as gpu:
+        with module.attach(
+            task.device, values=task.values, ranks=task.ranks, prepared=ready.prepared, line=line
+        ) as gpu:
             student = Student(
                 device=module.visible(task.device),
                 gpu=gpu,
@@ -266,7 +278,7 @@ def _observe(
     if outcome["kind"] == "ok":
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
-    return outcome | {"dtypes": dtypes}, arrays
+    return outcome | {"dtypes": dtypes, "readings": readings}, arrays
 
 
 def _allowed(task: Task) -> tuple[str, ...]:
@@ -329,11 +341,15 @@ def _hide(ready: Ready, *packages: str) -> None:
 
 def _put_aside(
     taken: dict[str, tuple[str, Any]],
+    readings: dict[str, int],
     from_probe: Callable[[Any], tuple[str, Any] | None],
     path: str,
     value: Any,
 ) -> bool:
-    """Take tensors and arrays out of a probe's value; false for anything else."""
+    """Take tensors, arrays and readings out of a probe's value; false for anything else."""
+    if type(value) is Reading:
+        readings[path] = value.number
+        return True
     tensor = from_probe(value)
     if tensor is None and isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not codec.is_masked(value):
         tensor = (str(value.dtype), value)

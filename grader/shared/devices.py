@@ -10,7 +10,8 @@ import contextlib
 import ctypes
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -81,11 +82,10 @@ SIMULATOR: Simulator | None = Simulator(
     unsupported="Unsupported",
     record_event="vgpu.record",
     launch_event="vgpu.launch",
-    traced="launches, by tracing them",
     asked=frozenset(
         (
-            *("timeline", "memory_timeline", "category_timeline", "memory_by_category", "peak_by_category"),
-            *("utilization", "now", "summary", "inject_slowdown", "inject_host_slowdown"),
+            *("memory_timeline", "category_timeline", "memory_by_category", "peak_by_category"),
+            *("utilization", "now", "summary"),
         )
     ),
     instruments={
@@ -102,7 +102,7 @@ SIMULATOR: Simulator | None = Simulator(
     },
     engine=("vgpu.gpu", "vgpu.machine", "vgpu.device", "vgpu.timing", "vgpu.memory", "vgpu.dispatch.dispatch_mode"),
     recorder="vgpu.witness",
-    generators=("record", "history", "steps"),
+    generators=("history", "steps"),
     profilers=("/torch/autograd/profiler.py",),
 )
 INSTRUMENTS = {
@@ -155,8 +155,44 @@ def seed(device: str, number: int, *, threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def serves(device: str) -> bool:
+    """Whether it is a virtual GPU: its queues and its record are in a process of their own."""
+    return device.partition(":")[0] == _VIRTUAL
+
+
+def serve(
+    device: str,
+    lines: Sequence[Connection],
+    control: Connection,
+    *,
+    present: bool,
+    conditions: Sequence[Mapping[str, Any]],
+    prepared: Any,
+) -> dict[str, Any]:
+    """Be the virtual GPUs of all ranks; each rank sees as many as there are ranks.
+
+    Conditions are `vgpu.device.service.condition_of`'s. Where there is no submission the ranks may read their record.
+    """
+    import vgpu
+    from grader.shared.readings import read
+    from vgpu.device.service import Service, condition_of
+
+    spec = vgpu.get_spec(device.partition(":")[2])
+    service = Service(
+        spec,
+        vgpu.get_interconnect(spec.interconnect, spec),
+        ranks=len(lines),
+        gpus=len(lines),
+        conditions=[condition_of(one) for one in conditions],
+        reader=read,
+        open_record=not present,
+    )
+    service.serve(lines, control)
+    return {"readings": service.readings, "faults": service.faults}
+
+
 @contextlib.contextmanager
-def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[Any]:
+def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None) -> Iterator[Any]:
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
     if kind != _VIRTUAL:
@@ -166,6 +202,8 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[
         yield None
     elif prepared is not None:
         with prepared.begin() as gpu:
+            if line is not None:
+                gpu.machine.move_to(line)
             _initialise()
             _keep_process_groups()
             yield gpu
@@ -173,6 +211,8 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any) -> Iterator[
         import vgpu
 
         with vgpu.attach(model, values=values, gpus=ranks, force=True) as gpu:
+            if line is not None:
+                gpu.machine.move_to(line)
             _initialise()
             _keep_process_groups()
             yield gpu
@@ -212,10 +252,10 @@ def visible(device: str) -> str:
 
 
 def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
-    """What each virtual GPU measures with: the same objects, and a clock that only its own functions moved."""
+    """What each virtual GPU measures with here: the same objects, and a clock that only its own functions moved."""
     found: dict[str, tuple[Any, ...]] = {}
     for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
-        clock, record, history = one.clock, one.queue.record, one.memory.history
+        clock, history = one.clock, one.memory.history
         mine = clock.mine()
         name = f"the virtual GPU {one.index}"
         pieces = (
@@ -223,20 +263,14 @@ def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
             clock,
             one.registry,
             one.queue,
-            one.queue.pricing,
-            one.queue.pricing.spec,
-            one.queue.pricing.link,
-            one.queue.observer,
-            clock.tape,
-            one.machine.tape,
             one.memory,
             one.memory._clock,
             one.spec,
         )
-        found[f"{name}'s parts"] = (*pieces, record, history, clock.turns)
+        found[f"{name}'s parts"] = (*pieces, history, clock.turns)
         found[f"{name}'s data sheet"] = (sys.intern(repr(one.spec)),)
         found[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
-        found[f"{name}'s record"] = (record.tell, history.tell, _answer(record.tell))
+        found[f"{name}'s record"] = (history.tell,)
     return found
 
 
@@ -250,7 +284,7 @@ def _answer(ask: Any) -> object:
 
 def hidden(gpu: Any) -> tuple[object, ...]:
     """The generators that hold the record of each virtual GPU, and the clock's."""
-    kept = [keeper for one in gpu.machine.gpus for keeper in (one.queue.record, one.memory.history)]
+    kept = [one.memory.history for one in gpu.machine.gpus]
     return (*(keeper.tell.__self__ for keeper in kept), gpu.clock.mine().step.__self__)
 
 

@@ -168,7 +168,7 @@ class Graph:
         for work, seconds in self._works:
             gpu.queue.submit(work, gpu.stream, clock.now, 0.0, clock.thread, seconds)
             if gpu.recorder is not None:
-                gpu.recorder.kernel(gpu.queue.timeline[-1], clock.now, gpu.index)
+                gpu.recorder.kernel(gpu.queue.last(), clock.now, gpu.index)
         if gpu.values:
             with beneath():
                 self._compute()

@@ -5,6 +5,8 @@ Not here: who makes them (`vgpu.recording.tape`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Moment(float):
     """Seconds since attach at which the entry number `event` ends, or starts (`at_start`)."""
@@ -19,6 +21,25 @@ class Moment(float):
 
     event: int
     at_start: bool
+
+
+class Later:
+    """A moment that a device in another process knows."""
+
+    __slots__ = ("_ask", "_seconds", "number")
+
+    def __init__(self, number: int, ask: Callable[[int], float]) -> None:
+        """`number` is the event's; `ask` says when it is over."""
+        self.number = number
+        self._ask = ask
+        self._seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since attach."""
+        if self._seconds is None:
+            self._seconds = self._ask(self.number)
+        return self._seconds
 
 
 def start_of(end: float, seconds: float) -> float:

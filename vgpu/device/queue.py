@@ -8,13 +8,15 @@ time, which moves on by itself and comes with each entry.
 
 from __future__ import annotations
 
+import abc
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from vgpu import cost, witness
+from vgpu import cost
 from vgpu.device.intervals import Intervals
+from vgpu.device.moments import Later, no_earlier
 from vgpu.device.pricing import Pricing
 from vgpu.device.work import ENGINES, Work
 
@@ -98,19 +100,112 @@ class Observer(Protocol):
         """A stream waits for a moment."""
 
 
-class DeviceQueue:
-    """The streams of one GPU and everything that ran on them."""
+class Queue(abc.ABC):
+    """What a program's side needs of the streams of one GPU, whether they are here or in a process of their own."""
 
     def __init__(self, pricing: Pricing, index: int = 0) -> None:
         self.pricing = pricing
         self.observer: Observer | None = None
         self._index = index
-        self._lock = threading.RLock()
-        self._streams: dict[int, _Stream] = {0: _Stream()}
         # Priority -> the streams of its pool, the next one to hand out first.
         self._pools: dict[int, deque[int]] = {}
+
+    @abc.abstractmethod
+    def new_stream(self, now: float) -> int:
+        """Number of a fresh stream, made when the host's time is `now`."""
+
+    def pool_stream(self, now: float, priority: int = 0) -> int:
+        """Number of the pool's next stream: a fresh one at first, later one that was handed out before."""
+        pool = self._pools.setdefault(min(priority, 0), deque())
+        if len(pool) < STREAMS_PER_POOL:
+            pool.append(self.new_stream(now))
+        else:
+            pool.rotate(-1)
+        return pool[-1]
+
+    @property
+    @abc.abstractmethod
+    def has_several_streams(self) -> bool:
+        """Whether there is a stream beside the default one."""
+
+    @abc.abstractmethod
+    def submit(
+        self,
+        work: Work,
+        stream: int,
+        launched_at: float,
+        host_seconds: float,
+        thread: str,
+        seconds: float | None = None,
+    ) -> float:
+        """Queue an entry that a thread began to launch at `launched_at`, which took `host_seconds`.
+
+        `seconds` are those that it takes, hiccups included, where they are known already. Returns when the launch
+        returns, which is later where the stream's queue is full.
+        """
+
+    @abc.abstractmethod
+    def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
+        """How long a kernel takes with the hiccups that hit it; they count it as one launch."""
+
+    @abc.abstractmethod
+    def slow_down(self, slowdown: Slowdown) -> None:
+        """A hiccup to come."""
+
+    @abc.abstractmethod
+    def ready_at(self, stream: int | None = None) -> float:
+        """When a stream (or, for None, every stream) has done all that is queued."""
+
+    @abc.abstractmethod
+    def event(self, stream: int, now: float) -> float | Later:
+        """The moment at which what is queued on a stream is done, no earlier than `now`."""
+
+    @abc.abstractmethod
+    def hold_until(self, stream: int, moment: float | Later) -> None:
+        """What comes next on the stream starts no earlier than `moment` (an event it waits for)."""
+
+    @abc.abstractmethod
+    def slowest_is_late_by(self, ranks: int) -> float:
+        """Seconds by which the slowest of `ranks` equal ranks is behind this one, from all it did since `level`."""
+
+    @abc.abstractmethod
+    def level(self) -> None:
+        """The device's work has waited for other ranks: they go on together."""
+
+    # ---- instruments -------------------------------------------------------------------------------------------------
+
+    busy_seconds: float
+    """How long the device has been busy."""
+
+    @property
+    @abc.abstractmethod
+    def timeline(self) -> list[Kernel]:
+        """Kernels and transfers in the order of their launch. Raises RuntimeError where a grader keeps them."""
+
+    @abc.abstractmethod
+    def last(self) -> Kernel:
+        """The one launched last, as a profiler is told."""
+
+    @abc.abstractmethod
+    def busy_between(self, begin: float, end: float) -> float:
+        """Seconds within [begin, end] in which at least one kernel ran; only recent kernels are looked at."""
+
+    @abc.abstractmethod
+    def moved_between(self, begin: float, end: float, *, since: float, name: str = "") -> float:
+        """Bytes moved within [begin, end] by what is called `name`..., of what was not over before `since`."""
+
+
+class DeviceQueue(Queue):
+    """The streams of one GPU and everything that ran on them."""
+
+    def __init__(self, pricing: Pricing, index: int = 0) -> None:
+        super().__init__(pricing, index)
+        self._lock = threading.RLock()
+        self._streams: dict[int, _Stream] = {0: _Stream()}
         # What becomes a `Kernel` when somebody looks: making the objects would double the cost of a launch.
-        self.record = witness.Keeper(witness.record(Kernel), witness.LAUNCH_EVENT)
+        self._entries: list[tuple[Any, ...]] = []
+        self._kernels: list[Kernel] = []
+        self._slowdowns: list[Slowdown] = []
         self.busy_seconds = 0.0
         self._busy_until = 0.0
         # How long the device had been busy when its work last waited for other ranks.
@@ -120,7 +215,7 @@ class DeviceQueue:
         self._busy = Intervals()
 
     def new_stream(self, now: float) -> int:
-        """Number of a fresh stream, made when the host's time is `now`."""
+        """See `Queue`."""
         with self._lock:
             number = len(self._streams)
             if number == 1:
@@ -136,19 +231,14 @@ class DeviceQueue:
             return number
 
     @property
-    def has_several_streams(self) -> bool:
-        """Whether there is a stream beside the default one."""
-        return len(self._streams) > 1
+    def streams(self) -> int:
+        """How many there are; their numbers begin with 0."""
+        return len(self._streams)
 
-    def pool_stream(self, now: float, priority: int = 0) -> int:
-        """Number of the pool's next stream: a fresh one at first, later one that was handed out before."""
-        with self._lock:
-            pool = self._pools.setdefault(min(priority, 0), deque())
-            if len(pool) < STREAMS_PER_POOL:
-                pool.append(self.new_stream(now))
-                return pool[-1]
-            pool.rotate(-1)
-            return pool[-1]
+    @property
+    def has_several_streams(self) -> bool:
+        """See `Queue`."""
+        return len(self._streams) > 1
 
     def submit(
         self,
@@ -158,21 +248,15 @@ class DeviceQueue:
         host_seconds: float,
         thread: str,
         seconds: float | None = None,
-    ) -> tuple[float, float]:
-        """Queue an entry that a thread began to launch at `launched_at`, which took `host_seconds`.
-
-        `seconds` are those that it takes, hiccups included, where they are known already. Returns when the launch
-        returns, which is later where the stream's queue is full, and when the entry is done.
-        """
+    ) -> float:
+        """See `Queue`."""
         now = launched_at + host_seconds
         name, flops = work.name, work.flops
         with self._lock:
             if seconds is None:
-                usual = self.pricing.seconds(work)
-                try:
-                    seconds = self.record.tell((name, usual, flops))
-                except ValueError:  # within a launch
-                    seconds = usual
+                seconds = self.pricing.seconds(work)
+                if self._slowdowns:
+                    seconds = self._slowed(name, seconds, flops)
             queue = self._streams[stream]
             pending, ready = queue.pending, queue.ready
             if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
@@ -190,7 +274,7 @@ class DeviceQueue:
             queue.ready = end
             pending.append(end)
             dtype = self.pricing.precision(work) if work.tf32 else work.dtype
-            self.record.keep(
+            self._entries.append(
                 (name, launched_at, start, seconds, stream, flops, work.bytes, dtype, work.shapes, thread, host_seconds)
             )
             if several:
@@ -199,48 +283,67 @@ class DeviceQueue:
             elif end > self._busy_until:
                 self.busy_seconds += end - (start if start > self._busy_until else self._busy_until)
                 self._busy_until = end
-        return now, end
+        return now
 
     def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
-        """How long a kernel takes with the hiccups that hit it; they count it as one launch."""
-        try:
-            with self._lock:
-                slower: float = self.record.tell((name, seconds, flops))
-        except ValueError:  # within a launch
-            return seconds
-        return slower
+        """See `Queue`."""
+        with self._lock:
+            return self._slowed(name, seconds, flops)
+
+    def _slowed(self, name: str, seconds: float, flops: float) -> float:
+        for slowdown in self._slowdowns:
+            if slowdown.applies(name, flops):
+                seconds *= slowdown.factor
+        return seconds
 
     def slow_down(self, slowdown: Slowdown) -> None:
-        """A hiccup to come."""
+        """See `Queue`."""
         with self._lock:
-            self.record.keep(slowdown)
+            self._slowdowns.append(slowdown)
+
+    def __len__(self) -> int:
+        """How many entries there are in its timeline."""
+        return len(self._entries)
 
     @property
     def timeline(self) -> list[Kernel]:
-        """Kernels and transfers in the order of their launch. Raises `witness.READ_EVENT`."""
+        """Kernels and transfers in the order of their launch; a list that grows."""
         with self._lock:
-            kernels: list[Kernel] = self.record.tell(witness.TIMELINE)
-            return kernels
+            self._kernels += [Kernel(*entry) for entry in self._entries[len(self._kernels) :]]
+            return self._kernels
+
+    def last(self) -> Kernel:
+        """See `Queue`."""
+        return Kernel(*self._entries[-1])
 
     def slowest_is_late_by(self, ranks: int) -> float:
-        """Seconds by which the slowest of `ranks` equal ranks is behind this one, from all it did since `level`."""
+        """See `Queue`."""
         return max(self.busy_seconds - self._busy_when_level, 0.0) * cost.straggler_ratio(ranks)
 
     def level(self) -> None:
-        """The device's work has waited for other ranks: they go on together."""
+        """See `Queue`."""
         self._busy_when_level = self.busy_seconds
         if self.observer is not None:
             self.observer.levelled(self._index)
 
     def ready_at(self, stream: int | None = None) -> float:
-        """When a stream (or, for None, every stream) has done all that is queued."""
+        """See `Queue`."""
         if stream is not None:
             return self._streams[stream].ready
         with self._lock:
             return max(queue.ready for queue in self._streams.values())
 
-    def hold_until(self, stream: int, moment: float) -> None:
-        """What comes next on the stream starts no earlier than `moment` (an event it waits for)."""
+    def event(self, stream: int, now: float) -> float:
+        """See `Queue`."""
+        return no_earlier(self._streams[stream].ready, now)
+
+    def pending(self, stream: int) -> list[float]:
+        """When each of the last LAUNCH_QUEUE_DEPTH entries of a stream is done: so many launches from now on wait."""
+        return list(self._streams[stream].pending)
+
+    def hold_until(self, stream: int, moment: float | Later) -> None:
+        """See `Queue`."""
+        assert not isinstance(moment, Later), "events of another process's device"
         with self._lock:
             queue = self._streams[stream]
             if self.observer is not None:
@@ -248,7 +351,7 @@ class DeviceQueue:
             queue.ready = max(queue.ready, moment)
 
     def busy_between(self, begin: float, end: float) -> float:
-        """Seconds within [begin, end] in which at least one kernel ran; only recent kernels are looked at."""
+        """See `Queue`."""
         busy, until = 0.0, end
         for kernel in reversed(self.timeline):
             if kernel.end < begin - (end - begin):
@@ -258,3 +361,14 @@ class DeviceQueue:
                 busy += high - low
                 until = low
         return busy
+
+    def moved_between(self, begin: float, end: float, *, since: float, name: str = "") -> float:
+        """See `Queue`."""
+        moved = 0.0
+        for kernel in reversed(self.timeline):
+            if kernel.end < since:
+                break
+            inside = min(kernel.end, end) - max(kernel.start, begin)
+            if inside > 0 and kernel.name.startswith(name):
+                moved += kernel.bytes * inside / kernel.seconds
+        return moved

@@ -200,8 +200,8 @@ class Channel:
         start = self.noted(machine, start, ready, host_seconds=gpu.spec.launch_seconds, place=place)
         queue.hold_until(stream, start)
         with on_stream(gpu, stream):
-            end = gpu.launch(work, seconds)
-        return Ending(machine.clock, gpu, end, holds_host=False)
+            gpu.launch(work, seconds)
+        return Ending(machine.clock, gpu, queue.ready_at(stream), holds_host=False)
 
     # ---- the host ------------------------------------------------------------------------------------------------
 
@@ -221,11 +221,12 @@ class Channel:
         stream = self.stream(gpu)
         gpu.queue.hold_until(stream, gpu.queue.ready_at(gpu.stream))
         with on_stream(gpu, stream):
-            here = gpu.launch(Work("Memcpy DtoH (Device -> Pinned)", moved, kind=COPY))
+            gpu.launch(Work("Memcpy DtoH (Device -> Pinned)", moved, kind=COPY))
+            here = gpu.queue.ready_at(stream)
             (start,) = self.latest(here)
             gpu.queue.hold_until(stream, self.noted(machine, start, here, after=here, seconds=seconds))
-            end = gpu.launch(Work("Memcpy HtoD (Pinned -> Device)", moved, kind=COPY))
-        return Ending(clock, gpu, end, holds_host=True)
+            gpu.launch(Work("Memcpy HtoD (Pinned -> Device)", moved, kind=COPY))
+        return Ending(clock, gpu, gpu.queue.ready_at(stream), holds_host=True)
 
 
 def _chosen(link: Interconnect) -> Interconnect:

@@ -121,7 +121,8 @@ class _Party:
         with on_stream(gpu, stream):
             seconds = gpu.queue.slowed(_KERNEL, max(seconds, gpu.spec.minimum_kernel_seconds))
             work = Work(_KERNEL, moved, "uint8", launches=0, call="send", kind=COLLECTIVE, ranks=2)
-            moment = gpu.launch(work, seconds)
+            gpu.launch(work, seconds)
+            moment = gpu.queue.ready_at(stream)
         return Ending(clock, gpu, moment, holds_host=False)
 
 

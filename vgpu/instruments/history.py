@@ -79,27 +79,25 @@ def record(
     start: float | None = None,
     stop: float | None = None,
     gpus: Sequence[int] | None = None,
-    launched_inside: bool = False,
+    kernels: Sequence[Sequence[Kernel]] | None = None,
 ) -> History:
     """The history of `gpu`'s machine from `start` to `stop`, in seconds since attach.
 
     `gpus` chooses GPUs by index (default: those that did something). Without `start` the creation of the CUDA context
-    and of library handles is left out when it comes first, since it would dwarf the rest. `launched_inside` leaves out
-    kernels that were launched before the window. Raises ValueError for an empty window or a GPU that is not there.
+    and of library handles is left out when it comes first, since it would dwarf the rest. `kernels` are those of each
+    GPU (default: all that ran). Raises ValueError for an empty window or a GPU that is not there.
     """
     known = gpus_of(gpu)
     if gpus is not None and not set(gpus) <= set(range(len(known))):
         raise ValueError(f"no such GPU: there are {len(known)}, and {list(gpus)} was asked for")
     spans = gpu.clock.spans
-    timelines = [list(each.timeline) for each in known]
+    timelines = [list(each.timeline) for each in known] if kernels is None else kernels
     everything = [kernel for timeline in timelines for kernel in timeline]
     begin, left_out = (start, "") if start is not None else _after_start_up(spans, everything)
     ends = [span.end for span in spans] + [kernel.end for kernel in everything] + [gpu.clock.now]
     end = stop if stop is not None else max(ends)
     if not begin < end:
         raise ValueError(f"nothing happened between {begin:.9g} s and {end:.9g} s of virtual time")
-    if launched_inside:
-        timelines = [[kernel for kernel in timeline if kernel.launched_at >= begin] for timeline in timelines]
     shown = [index for index in range(len(known)) if timelines[index]] or [0]
     devices = [
         _device(known[index], index, timelines[index], begin, end) for index in (shown if gpus is None else gpus)

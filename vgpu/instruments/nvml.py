@@ -76,26 +76,15 @@ class Nvml:
         gpu = self.gpu(handle)
         end = gpu.clock.now
         begin = max(0.0, end - SAMPLE_SECONDS)
-        moved = 0.0
-        for kernel in reversed(gpu.timeline):
-            if kernel.end < begin - SAMPLE_SECONDS:
-                break
-            inside = min(kernel.end, end) - max(kernel.start, begin)
-            if inside > 0:
-                moved += kernel.bytes * inside / kernel.seconds
+        moved = gpu.queue.moved_between(begin, end, since=begin - SAMPLE_SECONDS)
         return min(moved / (gpu.spec.bandwidth_bytes_per_second * (end - begin)), 1.0) if end > begin else 0.0
 
     def pcie(self, handle: Any, counter: int) -> int:
         """KB/s over PCIe in the last 20 ms: sent (counter 0) or received (1) by the GPU."""
         gpu = self.gpu(handle)
         end = gpu.clock.advance(_PCIE_SECONDS)  # the call itself lasts that long (nvml.h)
-        name, moved = "Memcpy DtoH" if counter == 0 else "Memcpy HtoD", 0.0
-        for kernel in reversed(gpu.timeline):
-            if kernel.end < end - 1.0:
-                break
-            inside = min(kernel.end, end) - max(kernel.start, end - _PCIE_SECONDS)
-            if inside > 0 and kernel.name.startswith(name):
-                moved += kernel.bytes * inside / kernel.seconds
+        name = "Memcpy DtoH" if counter == 0 else "Memcpy HtoD"
+        moved = gpu.queue.moved_between(end - _PCIE_SECONDS, end, since=end - 1.0, name=name)
         return round(moved / _PCIE_SECONDS / 1000)
 
     def power(self, handle: Any) -> int:

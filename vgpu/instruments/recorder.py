@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,15 +134,24 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         return tuple(lines)
 
+    def _run(self, gpus: Sequence[int] | None = None) -> history.History:
+        """The time in which it recorded, with the kernels that were launched in it."""
+        kernels: list[list[Kernel]] = [[] for _ in self._gpus]
+        for event in self.events:
+            if event.kernel is not None:
+                kernels[event.device].append(event.kernel)
+        stop = max(self.end, self.begin + 1e-9)
+        return history.record(self.gpu, start=self.begin, stop=stop, gpus=gpus, kernels=kernels)
+
     def document(self) -> dict[str, Any]:
         """The trace of the time in which it recorded."""
         # Kernels that were launched before the profile began may still run in it; Kineto does not see those either.
-        run = history.record(self.gpu, start=self.begin, stop=max(self.end, self.begin + 1e-9), launched_inside=True)
+        run = self._run()
         return trace.document(self.gpu, run, self.shapes, self.metadata)
 
     def export_memory(self, path: str | os.PathLike[str], index: int) -> None:
         """PyTorch's memory timeline of GPU `index`: .json, .json.gz or .html."""
-        run = history.record(self.gpu, start=self.begin, stop=max(self.end, self.begin + 1e-9), gpus=[index])
+        run = self._run([index])
         if str(path).endswith(".html"):
             Path(path).write_text(_page(run), encoding="utf-8")
             return

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vgpu import witness
-from vgpu.device.queue import DeviceQueue
+from vgpu.device.queue import Queue
 from vgpu.memory import frames
 from vgpu.memory.allocator import CachingAllocator, OutOfMemory
 from vgpu.memory.allocator_settings import AllocatorSettings, from_environment
@@ -60,11 +60,11 @@ def format_bytes(size: int) -> str:
 class DeviceMemory:
     """Allocations on one GPU, from any thread."""
 
-    def __init__(self, spec: Spec, clock: HostClock, index: int = 0, queue: DeviceQueue | None = None) -> None:
+    def __init__(self, spec: Spec, clock: HostClock, index: int = 0, queue: Queue | None = None) -> None:
         self._spec = spec
         self._index = index
         self._clock = clock
-        self._queue = queue
+        self.queue = queue
         self._lock = threading.RLock()
         self.allocator = self._new_allocator(from_environment())
         self.history = witness.Keeper(witness.history())
@@ -136,9 +136,9 @@ class DeviceMemory:
     def release(self, block: Block) -> None:
         """The storage of `block` is gone. Safe at any moment, in any thread."""
         until = 0.0
-        if block.uses and self._queue is not None:
+        if block.uses and self.queue is not None:
             # `insert_events`: an event on every stream that was recorded for it.
-            until = max(self._queue.ready_at(stream) for stream in block.uses)
+            until = max(self.queue.ready_at(stream) for stream in block.uses)
         self._released.append((self._clock.now, until, block))
 
     def record_stream(self, block: Block, stream: int) -> None:

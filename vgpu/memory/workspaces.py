@@ -76,7 +76,7 @@ class Device(Protocol):
     def stream(self) -> int:
         """The calling thread's current stream."""
 
-    def launch(self, work: Work) -> float:
+    def launch(self, work: Work) -> None:
         """Queue work there."""
 
     def synchronize(self, stream: int | None = None) -> None:

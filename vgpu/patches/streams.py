@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vgpu.device.moments import no_earlier
+from vgpu.device.moments import Later
 from vgpu.devices import cuda_error, place
 from vgpu.gpu import QUERY_SECONDS, VirtualGPU
 from vgpu.machine import Machine
@@ -55,7 +55,7 @@ class Event:
     ) -> None:
         self.enable_timing = enable_timing
         self._gpu: VirtualGPU | None = None
-        self._moment: float | None = None
+        self._point: float | Later | None = None
 
     @property
     def event_id(self) -> int:
@@ -69,6 +69,14 @@ class Event:
         """The device of the stream that recorded it first; None before."""
         return None if self._gpu is None else self._gpu.device
 
+    @property
+    def _moment(self) -> float | None:
+        """When it is over; None before it is recorded."""
+        point = self._point
+        if isinstance(point, Later):
+            point = self._point = point.seconds
+        return point
+
     def record(self, stream: Stream | None = None) -> None:
         """Mark the work queued so far on `stream` (default: the current stream)."""
         gpu = _gpu(None if stream is None else stream.device_index)
@@ -79,7 +87,7 @@ class Event:
         gpu.settle()
         number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
-        self._moment = no_earlier(gpu.queue.ready_at(number), now)
+        self._point = gpu.queue.event(number, now)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work on `stream` starts after this event."""
@@ -112,7 +120,7 @@ class Event:
         return (end_event._moment - self._moment) * 1e3
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Event {'uninitialized' if self._moment is None else hex(id(self))} (simulated)>"
+        return f"<torch.cuda.Event {'uninitialized' if self._point is None else hex(id(self))} (simulated)>"
 
 
 class GenericEvent(Event):
@@ -159,8 +167,8 @@ class Stream:
         """Later work on this stream starts after the event."""
         gpu = self._gpu
         gpu.clock.advance(_RECORD_SECONDS)
-        if event._moment is not None:
-            gpu.queue.hold_until(self.stream_id, event._moment)
+        if event._point is not None:
+            gpu.queue.hold_until(self.stream_id, event._point)
 
     def wait_stream(self, stream: Stream) -> None:
         """Later work on this stream starts after what is queued on the other."""

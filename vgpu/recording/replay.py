@@ -105,7 +105,8 @@ class Replay:
     def _launch(self, thread: int, gpu: int, stream: int, work: int, event: int, hosted: bool) -> None:
         now, host = self._time(thread), self.host_seconds[work] if hosted else 0.0
         queue = self.queues[gpu]
-        free, end = queue.submit(self.works[work], stream, now, host, str(thread))
+        free = queue.submit(self.works[work], stream, now, host, str(thread))
+        end = queue.ready_at(stream)
         self._ends[event] = end
         self._starts[event] = end - queue.pricing.seconds(self.works[work])
         self._go_on(thread, now + host, "launch")

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from vgpu.device.moments import Moment
-from vgpu.device.queue import DeviceQueue
+from vgpu.device.queue import Queue
 from vgpu.device.work import Work
 from vgpu.recording import entries
 from vgpu.recording.entries import Entry
@@ -20,7 +20,7 @@ from vgpu.timing.turns import ThreadClock
 class Tape:
     """What a machine's host and devices do, from `start` on. It observes; nothing takes longer by it."""
 
-    def __init__(self, clock: HostClock, queues: Sequence[DeviceQueue]) -> None:
+    def __init__(self, clock: HostClock, queues: Sequence[Queue]) -> None:
         self._clock = clock
         self._queues = queues
         self.entries: list[Entry] = []

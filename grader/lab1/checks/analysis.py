@@ -215,7 +215,9 @@ class TestAnalysis:
                 steps=steps,
                 warmup=warmup,
                 indexed=indexed,
-                paces=paces if submission.device.simulated else [],
+                conditions=[{"name": name, "factor": factor} for name, factor in paces]
+                if submission.device.simulated
+                else [],
             )
             require_profiled(
                 seen,

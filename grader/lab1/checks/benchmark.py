@@ -30,6 +30,7 @@ from grader.lab1.truth.timing import (
     crossed,
     expected,
     expected_on_host,
+    host_conditions,
     host_paces,
     least_read,
     long_size,
@@ -228,7 +229,11 @@ class TestBenchmark:
             calls.append({})
         paces = host_paces(fresh, sizes) if simulated else []
         seen = submission.probe(
-            "lab1.gpu_basics.compare", values=not simulated, calls=calls, refused=_REFUSED, host_paces=paces
+            "lab1.gpu_basics.compare",
+            values=not simulated,
+            calls=calls,
+            refused=_REFUSED,
+            conditions=host_conditions(paces),
         )
         for arguments, rows in zip(calls, seen.rows, strict=True):
             wanted = arguments.get("sizes", DEFAULT_SIZES)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from grader.shared.probes.endings import ending
-from grader.shared.probes.support import fields, plain, sequence, watch_products
+from grader.shared.probes.record import next_stage, reading, watch_products
+from grader.shared.probes.support import fields, plain, sequence
 from labkit.results import Comparison, Environment, MatmulResult
 
 BENCHMARK = "lab1_gpu_basics.benchmark"
-_ALL_KERNELS = 10**9
 
 
 def environment(student: Any, *, devices: Sequence[str | None], refused: Sequence[str] = ()) -> dict[str, Any]:
@@ -99,8 +99,6 @@ def matmul(
     calls: Sequence[dict[str, Any]],
     warm: bool = False,
     busy_products: int = 0,
-    hiccups: Sequence[Sequence[dict[str, Any]]] = (),
-    pace: float | None = None,
     truth: bool = False,
 ) -> dict[str, Any]:
     """Call `benchmark_matmul` once per entry of `calls` (its arguments) and report results and products.
@@ -110,16 +108,10 @@ def matmul(
             queued before it, whatever `busy_products` says.
         warm: use the device before the first call, so that only the student's own mistakes cost time.
         busy_products: before each call, queue this many products of the call's size without waiting for them.
-        hiccups: of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
-            from the first product after the warm-up (virtual GPU only).
-        pace: every kernel takes this many times as long (virtual GPU only).
         truth: also measure each product independently, around the student's call (real GPU only).
+
+    Each call is a stage of its own, with what is queued before it.
     """
-    if pace is not None:
-        student.gpu.inject_slowdown(pace, count=_ALL_KERNELS)
-    del pace  # a frame shows its variables to whoever walks to it
-    to_come = list(reversed(hiccups))
-    del hiccups
     module = student.module(BENCHMARK)
     observed: list[dict[str, Any]] = []
     for call in calls:
@@ -134,21 +126,22 @@ def matmul(
             _synchronize()
         # Measured before a first, cold call it would do the student's warm-up for them.
         truths = [_event_seconds(size, dtype)] if truth and (warm or observed) else []
-        if to_come:
-            _disturb(student.gpu, to_come.pop(), size, busy + arguments.get("warmup", 10))
+        next_stage(student.gpu)
         if busy:
             _queue_products(arguments["device"], size, dtype, busy)
         with watch_products(student.gpu) as products:
             result = module.benchmark_matmul(**arguments)
-            seen = products()
+            ran = products.counts()
         if truth:
             truths.append(_event_seconds(size, dtype))
         observed.append(
             {
                 "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
-                "products": _counted(seen),
+                "products": ran,
                 "truth": truths,
-                "idle_at_start": _idle_at_start(student.gpu, size, arguments.get("iterations", 100)),
+                "idle_at_start": None
+                if student.gpu is None
+                else reading(student.gpu, "idle_at_start", 0, size=size, timed=arguments.get("iterations", 100)),
             }
         )
     return {"calls": observed}
@@ -164,37 +157,6 @@ def matmul_refusals(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[st
     """How `benchmark_matmul` ends with each case's arguments, on the GPU unless they name a device."""
     run = student.module(BENCHMARK).benchmark_matmul
     return {"endings": [ending(lambda: run(**{"device": student.device, **case})) for case in cases]}  # noqa: B023
-
-
-def _disturb(gpu: Any, runs: Sequence[dict[str, Any]], size: int, before: int) -> None:
-    for run in runs:
-        skipped = before + run["first"]
-        gpu.inject_slowdown(run["factor"], after_kernels=skipped, min_flops=2 * size**3, count=run["count"])
-
-
-def _slow_down_host(gpu: Any, paces: Sequence[Sequence[float]]) -> None:
-    for flops, factor in paces:
-        gpu.inject_host_slowdown(factor, min_flops=flops)
-
-
-def _counted(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    counts: dict[tuple[Any, ...], int] = {}
-    for product in products:
-        key = (product["device"], product["dtype"], product["flops"])
-        counts[key] = counts.get(key, 0) + 1
-    return [{"device": d, "dtype": t, "flops": f, "count": count} for (d, t, f), count in counts.items()]
-
-
-def _idle_at_start(gpu: Any, size: int, timed: int) -> bool | None:
-    """Whether the device was idle when the first of the last `timed` products was launched; None where nobody saw."""
-    if gpu is None:
-        return None
-    kernels = gpu.timeline
-    places = [index for index, kernel in enumerate(kernels) if int(kernel.flops) == 2 * size**3][-timed:]
-    if len(places) < timed:
-        return None
-    before = max((kernel.end for kernel in kernels[: places[0]]), default=0.0)
-    return bool(kernels[places[0]].launched_at >= before)
 
 
 def _queue_products(device: str | torch.device, size: int, dtype: torch.dtype, count: int) -> None:
@@ -232,17 +194,12 @@ def compare(
     *,
     calls: Sequence[dict[str, Any]],
     refused: Sequence[dict[str, Any]] = (),
-    host_paces: Sequence[Sequence[float]] = (),
 ) -> dict[str, Any]:
     """`compare_cpu_gpu` once per entry of `calls` (its arguments), and the products that ran meanwhile.
 
     Args:
         refused: arguments that make no sense.
-        host_paces: pairs (FLOPs, factor): a CPU's product with as many FLOPs or more takes `factor` times as long
-            (virtual GPU only).
     """
-    _slow_down_host(student.gpu, host_paces)
-    del host_paces
     run, compared = student.module(BENCHMARK).compare_cpu_gpu, []
     with watch_products(student.gpu) as products:
         for call in calls:
@@ -250,9 +207,9 @@ def compare(
             _typed(arguments)
             rows = sequence(run(**{"device": student.device, **arguments}), "compare_cpu_gpu()")
             compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
-        seen = products()
+        ran = products.counts()
     endings = [ending(lambda: run(**{"device": student.device, **case})) for case in refused]  # noqa: B023
-    return {"rows": compared, "products": _counted(seen), "endings": endings}
+    return {"rows": compared, "products": ran, "endings": endings}
 
 
 def _comparison(size: int, cpu_seconds: float, gpu_seconds: float) -> Comparison:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from grader.shared.probes.endings import ending
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, sequence
 from labkit.results import OperationTime
 
@@ -28,7 +29,6 @@ def operations(
     steps: int,
     warmup: int,
     indexed: bool,
-    paces: Sequence[Sequence[Any]] = (),
 ) -> dict[str, Any]:
     """`profile_operations` on a step whose operations are known: each name of `repeats` runs that often.
 
@@ -38,12 +38,8 @@ def operations(
     Args:
         beside: operations that run after them, and how often.
         indexed: the GPU is named with its index.
-        paces: pairs (name, factor): kernels of that operation take `factor` times as long (virtual GPU only).
     """
     repeats = {**repeats, **beside}
-    for name, factor in paces:
-        student.gpu.inject_slowdown(factor, name=name, count=_ALL_KERNELS)
-    del paces
     left, small, tiny = (torch.rand(side, side, device=student.device) for side in (size, size // 2, _TINY_SIZE))
     run: dict[str, Callable[[int], object]] = {
         "mm": lambda _: torch.matmul(left, left),  # which calls mm
@@ -67,25 +63,15 @@ def operations(
     elsewhere = torch.rand(_BUSY_SIZE, _BUSY_SIZE, device=student.device)
     for _ in range(20):
         torch.cos(elsewhere)
-    before = len(student.gpu.timeline) if student.gpu is not None else 0
+    before = mark(student.gpu) if student.gpu is not None else 0
     device = f"{student.device}:0" if indexed else student.device
     told = sequence(profile(step, device=device, steps=steps, warmup=warmup), "profile_operations()")
     rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
-    return {"operations": rows, "steps_run": calls, **_recorded(student.gpu, before, repeats, steps)}
-
-
-def _recorded(gpu: Any, before: int, repeats: Mapping[str, int], steps: int) -> dict[str, Any]:
-    """Seconds on host and device by operation in the last `steps` steps, and whether the device was idle at first."""
-    names = {f"aten::{name}" for name in repeats}
-    kernels = list(gpu.timeline) if gpu is not None else []
-    places = [index for index, kernel in enumerate(kernels) if index >= before and kernel.name in names]
-    places = places[-steps * sum(repeats.values()) :]
-    truth: dict[str, list[float]] = {}
-    for kernel in (kernels[place] for place in places):
-        host, device = truth.get(kernel.name, [0.0, 0.0])
-        truth[kernel.name] = [host + kernel.host_seconds, device + kernel.seconds]
-    ended = max((kernel.end for kernel in kernels[: places[0]]), default=0.0) if places else 0.0
-    return {"seconds": truth, "idle_at_start": not places or bool(kernels[places[0]].launched_at >= ended)}
+    truth = None
+    if student.gpu is not None:
+        names = [f"aten::{name}" for name in repeats]
+        truth = reading(student.gpu, "operations", before, names=names, last=steps * sum(repeats.values()))
+    return {"operations": rows, "steps_run": calls, "truth": truth}
 
 
 def on_cpu(student: Any, *, size: int, steps: int, warmup: int, refused: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -108,8 +108,8 @@ def require_profiled(
     if not timed:
         return
     for name in wanted:
-        require(name in seen.seconds, f"{what}: {name} did not run", "call step() in the profiled steps")
-        for field, real in zip(("cpu_seconds", "device_seconds"), seen.seconds[name], strict=True):
+        require(name in seen.truth["seconds"], f"{what}: {name} did not run", "call step() in the profiled steps")
+        for field, real in zip(("cpu_seconds", "device_seconds"), seen.truth["seconds"][name], strict=True):
             told = number(rows[name][field], field)
             hint = "the profiler's times are in microseconds"
             if field == "device_seconds" and 0.9 <= told * steps / max(real, 1e-12) <= 1.1:
@@ -117,7 +117,7 @@ def require_profiled(
             require_close(
                 told, real, relative=_SAME, what=f"{field} of {name} in {steps} steps", show=seconds, hint=hint
             )
-    everything = sum(device for _, device in seen.seconds.values())
+    everything = sum(device for _, device in seen.truth["seconds"].values())
     require_between(
         sum(took),
         0,
@@ -127,7 +127,7 @@ def require_profiled(
         hint=_SELF,
     )
     require(
-        bool(seen.idle_at_start),
+        bool(seen.truth["idle_at_start"]),
         f"{what}: work from before was not finished when the recording started",
         "wait for the device after the warm-up: what is recorded shares the GPU with what was queued before",
     )

@@ -264,23 +264,58 @@ def mistake_of(device: str, call: Call, observed: dict[str, Any]) -> Cause | Non
     return MORE
 
 
-def measure(submission: Submission, fresh: Fresh, device: str, calls: Sequence[Call], **how: Any) -> list[Any]:
+def measure(
+    submission: Submission,
+    fresh: Fresh,
+    device: str,
+    calls: Sequence[Call],
+    *,
+    hiccups: Sequence[Sequence[dict[str, Any]]] = (),
+    **how: Any,
+) -> list[Any]:
     """Run `benchmark_matmul` on `device` once per entry of `calls`; returns the probe's observation of each.
+
+    `hiccups` are, of each call, runs of products that take `factor` times as long: `count` from the `first` on, counted
+    from the first product after the warm-up (virtual GPU only).
 
     Shapes only: times do not depend on values, and a large product costs nothing then. A virtual GPU runs at a pace of
     its own, drawn anew for each request: what a data sheet says is not what can be measured.
     """
     pace = None if device == "cuda" else round(fresh.uniform(*_PACES), 3)
+    conditions = [] if pace is None else [{"factor": pace}, *_hiccups(calls, hiccups, how.get("busy_products", 0))]
     seen: Seen = submission.probe(
         "lab1.gpu_basics.matmul",
         device=device,
         values=device == "cuda",
+        conditions=conditions,
         calls=list(calls),
-        pace=pace,
         truth=pace is None,
         **how,
     )
     return [{**observed, "pace": pace} for observed in seen.calls]
+
+
+def _hiccups(calls: Sequence[Call], hiccups: Sequence[Sequence[dict[str, Any]]], busy: int) -> list[dict[str, Any]]:
+    """The conditions that they are for the device, each from the stage of its call on."""
+    found = []
+    for index, (call, runs) in enumerate(zip(calls, hiccups, strict=False)):
+        before = call.get("busy", busy) + call.get("warmup", 10)
+        found += [
+            {
+                "stage": index + 1,
+                "factor": run["factor"],
+                "skip": before + run["first"],
+                "count": run["count"],
+                "min_flops": 2.0 * call["size"] ** 3,
+            }
+            for run in runs
+        ]
+    return found
+
+
+def host_conditions(paces: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    """What `host_paces` are for the device."""
+    return [{"factor": factor, "min_flops": float(flops), "on_host": True} for flops, factor in paces]
 
 
 def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:

@@ -197,10 +197,10 @@ class TestComparison:
         drawn = plans(submission.device, fresh)
         plan = drawn[SLOW]
         before = products * (plan["warmup"] + plan["steps"] // 2)
-        slow = {"factor": 200.0, "after_kernels": before, "min_flops": 0.99 * flops}
+        slow = [{"factor": 200.0, "skip": before, "count": 1, "min_flops": 0.99 * flops}]
         other = drawn.get(device, plan)
         calm = {row["dtype"]: row["step_seconds"] for row in measured(submission, device, case, **other)}
-        for row in measured(submission, device, case, **plan, slow=slow):
+        for row in measured(submission, device, case, **plan, conditions=slow):
             took = number(row["step_seconds"], "step_seconds")
             require_close(
                 took,

@@ -15,6 +15,7 @@ from torch.nn.utils import skip_init
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grader.lab2.probes.training import classifier, one_thread
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
@@ -66,9 +67,8 @@ def compare(
     accuracies: Sequence[tuple[str, float]],
     steps: int,
     warmup: int,
-    slow: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """`compare_precisions` of a fully connected network; `slow` makes one kernel slow (virtual GPU only).
+    """`compare_precisions` of a fully connected network.
 
     `accuracies` are pairs of a precision and its accuracy, in the order in which they are handed in.
 
@@ -80,13 +80,13 @@ def compare(
     made: list[dict[str, Any]] = []
     begins: list[int] = []
 
-    def kernels() -> int:
-        return len(student.gpu.timeline) if student.gpu is not None else 0
+    def place() -> int:
+        return mark(student.gpu) if student.gpu is not None else 0
 
     def create_model() -> nn.Module:
         note: dict[str, Any] = {"forwards": 0, "steps": 0, "updates": 0, "optimizers": [], "modes": []}
         made.append(note)
-        begins.append(kernels())
+        begins.append(place())
 
         def ran(model: nn.Module, _: Tensor) -> None:
             note["forwards"] += 1
@@ -111,8 +111,6 @@ def compare(
             made[-1]["updates"] += 1
         update(scaler, *arguments, **options)
 
-    if slow is not None:
-        student.gpu.inject_slowdown(**slow)
     handle = register_optimizer_step_post_hook(after_step)
     torch.amp.GradScaler.update = counted  # type: ignore[assignment,method-assign]
     try:
@@ -125,9 +123,8 @@ def compare(
     finally:
         torch.amp.GradScaler.update = update  # type: ignore[method-assign]
         handle.remove()
-    for note, begin, end in zip(made, begins, [*begins[1:], kernels()], strict=True):
-        ran = student.gpu.timeline[begin:end] if end else ()
-        note["losses"] = sorted({kernel.dtype for kernel in ran if kernel.name == _LOSS})
+    for note, begin, end in zip(made, begins, [*begins[1:], place()][: len(made)], strict=True):
+        note["losses"] = reading(student.gpu, "dtypes", begin, end, name=_LOSS) if student.gpu is not None else []
     rows = [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]
     return {"rows": rows, "models": made}
 

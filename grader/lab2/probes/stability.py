@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab2.probes.training import flat, modes
+from grader.shared.probes.record import watch_names
 from grader.shared.probes.support import fields, plain, sequence
-from grader.shared.probes.threads import in_every_thread
 from labkit.results import NumberFormat
 
 NUMERICS = "lab2_mixed_precision.numerics"
@@ -48,32 +46,8 @@ def softmax(student: Any, *, cases: Sequence[dict[str, Any]], **inputs: Tensor) 
             values = told.detach().cpu().double()
             same = bool(torch.equal(x, before))
             results.append({"dtype": plain(told.dtype, ""), "values": values, "unchanged": same})
-        ran = sorted({name for name in names() if "softmax" in name})
+        ran = names.containing("softmax")
     return {"results": results, "softmaxes": ran}
-
-
-class _NameSpy(TorchDispatchMode):
-    """Notes the names of the operations that reach PyTorch's dispatcher."""
-
-    def __init__(self, names: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def watch_names(gpu: Any) -> Iterator[Callable[[], list[str]]]:
-    """Yield a function that lists the names of the operations since the block began."""
-    if gpu is not None:
-        start = len(gpu.timeline)
-        yield lambda: [str(kernel.name) for kernel in gpu.timeline[start:]]
-        return
-    names: list[str] = []
-    with in_every_thread(lambda: _NameSpy(names)):
-        yield lambda: names
 
 
 class Block(nn.Module):

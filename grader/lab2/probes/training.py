@@ -16,7 +16,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from grader.shared.probes.endings import refused
-from grader.shared.probes.support import fields, plain, watch_products
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields, plain
 from labkit import data, models
 from labkit.results import AmpTraining
 
@@ -176,13 +177,13 @@ def precision(
                 scaler=torch.amp.GradScaler(student.device, init_scale=_SMALL_SCALE),
                 accumulation_steps=len(sizes),
             )
-            ran = products()
+            ran, number_of_products = products.dtypes(), products.number()
         states = [value for state in optimizer.state.values() for value in state.values()]
         runs[name] = {
             "result": fields(result, AmpTraining, f"train_with_amp(..., dtype=torch.{name})"),
             "elapsed_seconds": _now() - start,
-            "products": sorted({product["dtype"] for product in ran}),
-            "product_count": len(ran),
+            "products": ran,
+            "product_count": number_of_products,
             "losses": losses,
             "forwards": model.forwards,
             "backwards": model.backwards,
@@ -300,7 +301,7 @@ def evaluate(student: Any, *, logits: Tensor, calls: Sequence[dict[str, Any]], *
         parts = batches(logits, targets[call["targets"]], call["sizes"])
         with watch_products(student.gpu) as products:
             told = module.evaluate(model, _loader(parts) if call.get("loader") else parts, **options)
-            ran = products()
+            ran = products.dtypes()
         seen.append(
             {
                 "accuracy": plain(told, "evaluate()"),
@@ -308,7 +309,7 @@ def evaluate(student: Any, *, logits: Tensor, calls: Sequence[dict[str, Any]], *
                 "after": modes(model),
                 "during": [any(note["training"]) for note in model.forwards],
                 "gradients": [note["gradients"] for note in model.forwards],
-                "products": sorted({product["dtype"] for product in ran}),
+                "products": ran,
                 "unchanged": flat(model) == weights,
             }
         )

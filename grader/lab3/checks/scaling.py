@@ -125,8 +125,9 @@ def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven
         "warmup": warmup,
         "load_seconds": loads,
         "first_seconds": first,
-        "slowdowns": [factor if uneven and rank == slow else 1.0 for rank in range(ranks)],
     }
+    if uneven:
+        case["conditions"] = [{"factor": factor, "name": "aten::mm", "rank": slow}]
     device = submission.device.name if submission.device.simulated else "vgpu:T4"
     return (
         submission.rank_probe("lab3.scaling.measured", ranks, device=device, values=False, **case),

@@ -136,12 +136,6 @@ def bottlenecks(
     return {"names": names}
 
 
-def slow_down(student: Any, factors: Sequence[float]) -> None:
-    """Make this rank's GPU slower than the others by its factor."""
-    if factors[student.rank] != 1:
-        student.gpu.inject_slowdown(factors[student.rank], name="aten::mm", count=1_000_000)
-
-
 def measured(
     student: Any,
     *,
@@ -153,12 +147,10 @@ def measured(
     warmup: int,
     load_seconds: Sequence[float],
     first_seconds: Sequence[Sequence[float]],
-    slowdowns: Sequence[float],
 ) -> dict[str, Any]:
     """`measure_rank` of this rank, whose loader and GPU have figures of their own; then what it must not accept, and
     a loader that fails."""
     own = batch_size // student.ranks if kind == "strong" else batch_size
-    slow_down(student, slowdowns)
     measure = functools.partial(
         student.module(SCALING).measure_rank, student.rank, student.ranks, device="cuda", steps=steps, warmup=warmup
     )

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grader.lab3.probes.scaling import slow_down
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.ranks import group
 
@@ -30,11 +29,9 @@ def truth(
     warmup: int,
     load_seconds: Sequence[float],
     first_seconds: Sequence[Sequence[float]],
-    slowdowns: Sequence[float],
 ) -> dict[str, Any]:
     """The same steps, made and timed by ourselves: whole ones, and their parts without exchange."""
     own = batch_size // student.ranks if kind == "strong" else batch_size
-    slow_down(student, slowdowns)
     torch.cuda.set_device(student.rank)
     with group(student, "truth", backend="nccl"):
         model = square_layers(width, layers).cuda()

@@ -273,8 +273,8 @@ class TestAttention:
         # Somebody may run one more, to wake the libraries up.
         total = iterations + warmup
         require(
-            total - 0.1 < seen.iterations < total + 1.1,
-            f"benchmark_attention(iterations={iterations}, warmup={warmup}) ran {seen.iterations:.3g} iterations of "
+            total - 0.1 < (ran := seen.flops / seen.flops_of_one_each) < total + 1.1,
+            f"benchmark_attention(iterations={iterations}, warmup={warmup}) ran {ran:.3g} iterations of "
             f"each method, expected {total}",
             "as many timed iterations, after as many untimed ones, as the arguments say",
         )

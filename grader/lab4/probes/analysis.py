@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from grader.shared.probes.support import fields, watch_products
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields
 from labkit.models import TransformerBlock
 from labkit.results import MemoryPrediction, TrainingSetup
 
@@ -20,7 +21,7 @@ def predictions(student: Any, *, setups: Sequence[dict[str, Any]]) -> dict[str, 
     predict = student.module("lab4_memory.memory_analysis").predict_memory
     with watch_products(student.gpu) as products:
         told = [fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in setups]
-        flops = sum(product["flops"] for product in products())
+        flops = products.flops()
     return {"predictions": told, "flops": flops}
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grader.shared.probes.support import fields, instance, plain, sequence, watch_products
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields, instance, plain, sequence
 from labkit.results import AttentionResult
 
 MODULE = "lab4_memory.flash_attention"
@@ -262,14 +263,14 @@ def benchmark(
             module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
             "benchmark_attention()",
         )
-        flops = sum(product["flops"] for product in products())
+        flops = products.flops()
     with watch_products(student.gpu) as products:
         for length in counted["lengths"]:
             for method in counted["methods"]:
                 shape = (counted["batch"], counted["heads"], length, counted["head_dim"])
                 inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
                 getattr(module, f"{method}_attention")(*inputs, causal=counted["causal"]).sum().backward()
-        one_each = sum(product["flops"] for product in products())
+        one_each = products.flops()
     cpu = sequence(
         module.benchmark_attention(**{**on_cpu, "dtype": getattr(torch, on_cpu["dtype"])}, device="cpu"),
         "benchmark_attention()",
@@ -277,7 +278,8 @@ def benchmark(
     whole: dict[str, Any] = {**on_cpu, "dtype": torch.int64}  # of which no gradient can be had
     return {
         "of_integers": _error(lambda: module.benchmark_attention(**whole, device=student.device)),
-        "iterations": flops / one_each,
+        "flops": flops,
+        "flops_of_one_each": one_each,
         "gradients": gradients,
         "busy_seconds": busy_seconds,
         "device": student.device,

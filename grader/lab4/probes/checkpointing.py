@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 
 from gradebox.sandbox.student import WrongReturn
-from grader.shared.probes.support import fields, sequence, watch_products
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields, sequence
 from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
 
@@ -108,11 +109,11 @@ def evaluation(student: Any, *, case: dict[str, Any], intervals: Sequence[int | 
         with watch_products(student.gpu) as products:
             output = model(inputs)
             output.sum().backward()
-            with_gradients = sum(product["flops"] for product in products())
+            with_gradients = products.flops()
         with watch_products(student.gpu) as products:
             with torch.no_grad():
                 again = model(inputs)
-            without = sum(product["flops"] for product in products())
+            without = products.flops()
         runs.append(
             {"output": output.detach(), "again": again, "flops": with_gradients, "flops_without_gradients": without}
         )
@@ -158,18 +159,13 @@ def measured(
 ) -> dict[str, Any]:
     """`measure_checkpointing`, beside an independent measurement of the student's own model, and once on the CPU."""
     module = student.module(MODULE)
-    if student.gpu is not None:
-        # One product of a timed step takes far too long: twelve products and more per block and step.
-        student.gpu.inject_slowdown(
-            factor=200, after_kernels=12 * sizes["num_layers"] * (warmup + 2) + 5, min_flops=2 * sizes["width"] ** 2
-        )
     kind = module.CheckpointedTransformer
     with watch_products(student.gpu) as products, _blocks() as counts, _forwards(kind) as forwards:
         rows = sequence(
             module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=warmup, **sizes),
             "measure_checkpointing()",
         )
-        flops = sum(product["flops"] for product in products())
+        flops = products.flops()
     truths = []
     for interval in intervals:
         gc.collect()
@@ -181,7 +177,7 @@ def measured(
         seconds, peak = _measure(model, inputs)
         with watch_products(student.gpu) as products:
             model(inputs).square().mean().backward()
-            step_flops = sum(product["flops"] for product in products())
+            step_flops = products.flops()
         truths.append({"seconds": seconds, "peak_bytes": peak, "flops": step_flops})
         del model, inputs
     tiny = {"num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}

@@ -1,4 +1,4 @@
-"""What probes share: reading a student's return values, running lab programs, and watching which products ran.
+"""What probes share: reading a student's return values, and running lab programs.
 
 Runs in the sandboxed child beside the student's code. Values are copied into plain JSON types at once, so a class that
 claims to be a number is read as the number it converts to.
@@ -10,18 +10,16 @@ import collections
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.figures import watch_png
-from grader.shared.probes.threads import in_every_thread
 
 
 def fields(value: object, kind: type, what: str) -> dict[str, Any]:
@@ -132,60 +130,6 @@ def _describe(value: object) -> str:
         return "None"
     text = repr(value)
     return f"{type(value).__name__} ({text if len(text) <= 60 else text[:57] + '...'})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """A matrix product that really ran: where, in which dtype, and how much work it was."""
-
-    device: str
-    dtype: str
-    flops: int
-
-
-_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
-
-
-class _ProductSpy(TorchDispatchMode):
-    """Notes every matrix product that reaches PyTorch's dispatcher; used where there is no virtual GPU to ask."""
-
-    def __init__(self, products: list[Product]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.products = products
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._can_decompose():  # in inference mode no autograd layer has taken it apart
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in _PRODUCTS:
-            left, right = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]
-            flops = 2 * left.numel() * right.shape[-1]
-            self.products.append(Product(left.device.type, str(left.dtype).removeprefix("torch."), flops))
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def watch_products(gpu: Any) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Yield a function that lists the matrix products run since the block began.
-
-    Args:
-        gpu: the virtual GPU, or None: then PyTorch's dispatcher is watched.
-    """
-    if gpu is not None:
-        start = len(gpu.timeline)
-
-        def on_virtual_gpu() -> list[dict[str, Any]]:
-            return [
-                dataclasses.asdict(Product("cuda", kernel.dtype, int(kernel.flops)))
-                for kernel in gpu.timeline[start:]
-                if kernel.name.removeprefix("aten::").partition(".")[0] in _PRODUCTS
-            ]
-
-        yield on_virtual_gpu
-        return
-    products: list[Product] = []
-    with in_every_thread(lambda: _ProductSpy(products)):
-        yield lambda: [dataclasses.asdict(product) for product in products]
 
 
 def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) -> dict[str, Any]:

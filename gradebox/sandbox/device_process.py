@@ -1,0 +1,150 @@
+"""The process of a simulated device: beside a template, out of reach of what that forks, for one run after the other.
+
+A submission's processes hold nothing of it but one end of a connection each. What it was told to be (`conditions`) and
+what is read of it (`readings`) pass between it and the judge's side alone. Not for what a device is: that is the
+course's (`DeviceModule.serve`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from gradebox import devices
+from gradebox.sandbox import codec, linux, processes, wire
+from gradebox.sandbox.types import SandboxError
+
+MAX_ORDER_BYTES = 2**24
+_REPORT_SECONDS = 60.0
+"""How long a device may take to do the last of what it was told, and to report."""
+_NEW = b"n"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A run's ends of its connections to the device, as descriptors."""
+
+    ranks: tuple[int, ...] = ()
+    """One for each worker; empty where there is no such device."""
+    control: int = -1
+    """The supervisor's."""
+
+    @property
+    def all(self) -> frozenset[int]:
+        return frozenset(self.ranks) | ({self.control} if self.ranks else set())
+
+    def close(self) -> None:
+        for descriptor in self.all:
+            os.close(descriptor)
+
+
+class DeviceProcess:
+    """One of them, seen from the template that starts it."""
+
+    def __init__(self, module: str, prepared: Any) -> None:
+        """`module` is the course's of devices, `prepared` what its `prepare` returned."""
+        self._module = module
+        self._prepared = prepared
+        self._pid = 0
+        self._channel: socket.socket | None = None
+
+    def begin(self, device: str, ranks: int, *, present: bool, conditions: bytes) -> Ends:
+        """A fresh device for a run of so many ranks. It is started where there is none, or where it has ended.
+
+        `present` says whether there is a submission, `conditions` are JSON for `DeviceModule.serve`.
+
+        Raises:
+            OSError: there is no process to be had.
+        """
+        pairs = [socket.socketpair() for _ in range(ranks + 1)]
+        order = codec.join(codec.dump_json({"device": device, "present": present}), conditions)
+        far = [there.fileno() for _, there in pairs]
+        try:
+            for attempt in range(2):
+                channel = self._channel or self._start()
+                try:
+                    socket.send_fds(channel, [_NEW], far)
+                    wire.send(channel.fileno(), order)
+                    break
+                except (OSError, wire.Closed):  # the last run of an ordinary user may have ended it with all else
+                    self.kill()
+                    if attempt:
+                        raise OSError("the device's process ends") from None
+        finally:
+            for _, there in pairs:
+                there.close()
+        ends = [here.detach() for here, _ in pairs]
+        return Ends(tuple(ends[:-1]), ends[-1])
+
+    def _start(self) -> socket.socket:
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            _live(there, self._module, self._prepared)
+        there.close()
+        self._pid, self._channel = pid, here
+        return here
+
+    def kill(self) -> None:
+        """End it."""
+        if self._channel is None:
+            return
+        self._channel.close()
+        self._channel = None
+        processes.send([self._pid], signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def report(ends: Ends) -> bytes:
+    """What a run's device has read, as JSON, when every process of the run has ended; nothing where there is none.
+
+    Raises:
+        SandboxError: it does not answer.
+    """
+    if not ends.ranks:
+        return b""
+    control = Connection(ends.control)
+    try:
+        control.send_bytes(b"end")
+        if control.poll(_REPORT_SECONDS):
+            return control.recv_bytes()
+    except (OSError, EOFError):
+        pass
+    finally:
+        control.close()
+    raise SandboxError("the simulated device's process does not answer")
+
+
+def _live(channel: socket.socket, module: str, prepared: Any) -> NoReturn:
+    try:
+        if linux.AVAILABLE:
+            linux.die_with_parent(signal.SIGKILL)
+            linux.set_dumpable(False)
+        linux.close_all_but({0, 1, 2, channel.fileno()})
+        found = devices.load(module)
+        while True:
+            word, descriptors, _, _ = socket.recv_fds(channel, 1, 66)
+            if word != _NEW:
+                os._exit(0)
+            order, conditions = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
+            about, told = codec.load_json(order), codec.load_json(conditions) if conditions else []
+            *lines, control = [Connection(descriptor) for descriptor in descriptors]
+            said = found.serve(
+                about["device"], lines, control, present=about["present"], conditions=told, prepared=prepared
+            )
+            with contextlib.suppress(OSError):  # nobody wants to know any more
+                control.send_bytes(codec.dump_json(said))
+            for connection in (*lines, control):
+                connection.close()
+    except (ConnectionError, wire.Closed):  # the template has ended
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()  # to the server's log
+        os._exit(1)

@@ -1,0 +1,164 @@
+"""What ran on the GPU while a submission's code did: a virtual one reads it, and tells the judge alone.
+
+On a real GPU there is nobody to ask; there PyTorch's dispatcher is watched, in this process. Not for what is read
+(`grader.shared.readings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradebox.devices import Reading
+from grader.shared.probes.threads import in_every_thread
+from grader.shared.readings import PRODUCTS, counted
+
+
+def mark(gpu: Any) -> int:
+    """A place in the virtual GPU's record, for `reading`."""
+    return int(gpu.queue.line.mark())
+
+
+def next_stage(gpu: Any) -> None:
+    """The probe's next stage begins, with which a check may have let a condition of the virtual GPU begin."""
+    if gpu is not None:
+        gpu.queue.line.next_stage()
+
+
+def reading(gpu: Any, what: str, begin: int, end: int | None = None, **arguments: Any) -> Reading:
+    """Have the virtual GPU read its record between two marks (or from one until now); the judge gets what it says."""
+    line = gpu.queue.line
+    return Reading(line.read(gpu.index, what, begin, line.mark() if end is None else end, arguments))
+
+
+class Products(Protocol):
+    """The matrix products that ran since a moment, told in one of these ways, each of them until it is asked."""
+
+    def counts(self) -> Any:
+        """How often each ran: `device`, `dtype`, `flops` and `count`."""
+
+    def flops(self) -> Any:
+        """The FLOPs of all of them."""
+
+    def dtypes(self) -> Any:
+        """In which dtypes they ran, sorted."""
+
+    def number(self) -> Any:
+        """How many there were."""
+
+
+class _OnVirtualGpu:
+    def __init__(self, gpu: Any) -> None:
+        self._gpu, self._begin = gpu, mark(gpu)
+
+    def counts(self) -> Reading:
+        return reading(self._gpu, "products", self._begin)
+
+    def flops(self) -> Reading:
+        return reading(self._gpu, "product_flops", self._begin)
+
+    def dtypes(self) -> Reading:
+        return reading(self._gpu, "product_dtypes", self._begin)
+
+    def number(self) -> Reading:
+        return reading(self._gpu, "product_number", self._begin)
+
+
+class _Dispatched:
+    def __init__(self) -> None:
+        self.products: list[tuple[str, str, int]] = []
+
+    def counts(self) -> list[dict[str, Any]]:
+        return counted(self.products)
+
+    def flops(self) -> int:
+        return sum(flops for _, _, flops in self.products)
+
+    def dtypes(self) -> list[str]:
+        return sorted({dtype for _, dtype, _ in self.products})
+
+    def number(self) -> int:
+        return len(self.products)
+
+
+class _ProductSpy(TorchDispatchMode):
+    """Notes every matrix product that reaches PyTorch's dispatcher."""
+
+    def __init__(self, products: list[tuple[str, str, int]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.products = products
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():  # in inference mode no autograd layer has taken it apart
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in PRODUCTS:
+            left, right = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]
+            flops = 2 * left.numel() * right.shape[-1]
+            self.products.append((left.device.type, str(left.dtype).removeprefix("torch."), flops))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watch_products(gpu: Any) -> Iterator[Products]:
+    """The matrix products that run in the block.
+
+    Args:
+        gpu: the virtual GPU, or None: then PyTorch's dispatcher is watched.
+    """
+    if gpu is not None:
+        yield _OnVirtualGpu(gpu)
+        return
+    seen = _Dispatched()
+    with in_every_thread(lambda: _ProductSpy(seen.products)):
+        yield seen
+
+
+class _NameSpy(TorchDispatchMode):
+    """Notes the names of the operations that reach PyTorch's dispatcher."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Names(Protocol):
+    """The operations that ran since a moment."""
+
+    def containing(self, word: str) -> Any:
+        """The names that contain a word, sorted."""
+
+
+class _NamesOnVirtualGpu:
+    def __init__(self, gpu: Any) -> None:
+        self._gpu, self._begin = gpu, mark(gpu)
+
+    def containing(self, word: str) -> Reading:
+        return reading(self._gpu, "names", self._begin, containing=word)
+
+
+class _DispatchedNames:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def containing(self, word: str) -> list[str]:
+        return sorted({name for name in self.names if word in name})
+
+
+@contextmanager
+def watch_names(gpu: Any) -> Iterator[Names]:
+    """The operations that run in the block; `gpu` as for `watch_products`."""
+    if gpu is not None:
+        yield _NamesOnVirtualGpu(gpu)
+        return
+    seen = _DispatchedNames()
+    with in_every_thread(lambda: _NameSpy(seen.names)):
+        yield seen

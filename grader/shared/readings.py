@@ -1,0 +1,109 @@
+"""What the virtual GPU's process reads of its own record for a check: no submission is there, and none sees the answer.
+
+A probe names a reading, and the stretch of the record that it is of (`grader.shared.probes.record`). Kept small: the
+answers travel to the judge as JSON. Not for judging them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vgpu.device.queue import Kernel
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+"""Operations of PyTorch that are matrix products, each of which is one kernel."""
+
+
+def read(what: str, kernels: Sequence[Kernel], begin: int, end: int, arguments: Mapping[str, Any]) -> Any:
+    """The reading `what` of the kernels from the `begin`th to before the `end`th, of all that ran so far.
+
+    Raises:
+        ValueError: there is no such reading.
+    """
+    if what not in _READINGS:
+        raise ValueError(f"there is no reading {what!r}")
+    return _READINGS[what](kernels, begin, end, **arguments)
+
+
+def counted(products: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """How often each of some products, which are told by device, dtype and FLOPs, ran."""
+    counts: dict[tuple[str, str, int], int] = {}
+    for product in products:
+        counts[product] = counts.get(product, 0) + 1
+    return [
+        {"device": device, "dtype": dtype, "flops": flops, "count": count}
+        for (device, dtype, flops), count in counts.items()
+    ]
+
+
+def _products(kernels: Sequence[Kernel], begin: int, end: int) -> list[tuple[str, str, int]]:
+    return [
+        ("cuda", kernel.dtype, int(kernel.flops))
+        for kernel in kernels[begin:end]
+        if kernel.name.removeprefix("aten::").partition(".")[0] in PRODUCTS
+    ]
+
+
+def _product_counts(kernels: Sequence[Kernel], begin: int, end: int) -> list[dict[str, Any]]:
+    return counted(_products(kernels, begin, end))
+
+
+def _product_flops(kernels: Sequence[Kernel], begin: int, end: int) -> int:
+    return sum(flops for _, _, flops in _products(kernels, begin, end))
+
+
+def _product_dtypes(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
+    return sorted({dtype for _, dtype, _ in _products(kernels, begin, end)})
+
+
+def _product_number(kernels: Sequence[Kernel], begin: int, end: int) -> int:
+    return len(_products(kernels, begin, end))
+
+
+def _names(kernels: Sequence[Kernel], begin: int, end: int, *, containing: str) -> list[str]:
+    """The names of kernels that contain a word."""
+    return sorted({kernel.name for kernel in kernels[begin:end] if containing in kernel.name})
+
+
+def _dtypes(kernels: Sequence[Kernel], begin: int, end: int, *, name: str) -> list[str]:
+    """The dtypes in which kernels of this name ran."""
+    return sorted({kernel.dtype for kernel in kernels[begin:end] if kernel.name == name})
+
+
+def _idle_at_start(kernels: Sequence[Kernel], begin: int, end: int, *, size: int, timed: int) -> bool | None:
+    """Whether the device was idle when the first of the last `timed` products of `size` was launched.
+
+    None where fewer ran.
+    """
+    places = [index for index, kernel in enumerate(kernels[:end]) if int(kernel.flops) == 2 * size**3][-timed:]
+    if len(places) < timed:
+        return None
+    return _is_idle(kernels, places[0])
+
+
+def _is_idle(kernels: Sequence[Kernel], place: int) -> bool:
+    before = max((kernel.end for kernel in kernels[:place]), default=0.0)
+    return bool(kernels[place].launched_at >= before)
+
+
+def _operations(kernels: Sequence[Kernel], begin: int, end: int, *, names: Sequence[str], last: int) -> dict[str, Any]:
+    """Of the `last` kernels with these names: seconds on host and device by name, and whether it was idle at first."""
+    places = [index for index in range(begin, end) if kernels[index].name in names][-last:]
+    seconds: dict[str, list[float]] = {}
+    for kernel in (kernels[place] for place in places):
+        host, device = seconds.get(kernel.name, [0.0, 0.0])
+        seconds[kernel.name] = [host + kernel.host_seconds, device + kernel.seconds]
+    return {"seconds": seconds, "idle_at_start": not places or _is_idle(kernels, places[0])}
+
+
+_READINGS: dict[str, Callable[..., Any]] = {
+    "products": _product_counts,
+    "product_flops": _product_flops,
+    "product_dtypes": _product_dtypes,
+    "product_number": _product_number,
+    "names": _names,
+    "dtypes": _dtypes,
+    "idle_at_start": _idle_at_start,
+    "operations": _operations,
+}

@@ -1,0 +1,103 @@
+"""What a program's process says to its device's, where that is another one: bytes, which the device checks.
+
+Small records of fixed size for what happens often, and texts (JSON) for the rest: work, once for each kind of launch,
+and questions. Not here: who sends them (`vgpu.device.remote`) and what follows (`vgpu.device.service`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+from vgpu.device.work import ENGINES, KINDS, Product, Work
+
+LAUNCH = struct.Struct("<cBHIIddd")
+"""GPU, thread, stream, work, when its launch began, how long that took the host, seconds (NaN: the device's to say)."""
+HOLD = struct.Struct("<cBId")
+"""GPU, stream, moment: what comes next on the stream waits for it."""
+HOLD_EVENT = struct.Struct("<cBII")
+"""GPU, stream, number of an event."""
+EVENT = struct.Struct("<cBId")
+"""GPU, stream, the host's time: a point in the stream, which gets the next number."""
+STREAM = struct.Struct("<cBd")
+"""GPU, the host's time: one more stream."""
+LEVEL = struct.Struct("<cB")
+"""GPU: its work has waited for other ranks."""
+MARK = struct.Struct("<c")
+"""A place in the record of all GPUs, which gets the next number."""
+TEXT = struct.Struct("<cI")
+"""How many bytes of JSON follow: a list, whose first item says what it is."""
+SIZES = {
+    b"L": LAUNCH.size, b"H": HOLD.size, b"h": HOLD_EVENT.size, b"E": EVENT.size, b"S": STREAM.size, b"V": LEVEL.size,
+    b"M": MARK.size, b"T": TEXT.size,
+}  # fmt: skip
+
+_PLAIN = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Malformed(Exception):
+    """Bytes that no program's side of ours has sent."""
+
+
+def text(*items: Any) -> bytes:
+    """A text of these items."""
+    data = _PLAIN(items).encode()
+    return TEXT.pack(b"T", len(data)) + data
+
+
+def number(value: object) -> float:
+    """A finite number. Raises Malformed for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise Malformed(f"{value!r} is no number")
+    return float(value)
+
+
+def whole(value: object, most: int) -> int:
+    """A number from 0 to `most`. Raises Malformed for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise Malformed(f"{value!r} is none of {most + 1} numbers")
+    return value
+
+
+def word(value: object) -> str:
+    """A text. Raises Malformed for anything else."""
+    if not isinstance(value, str):
+        raise Malformed(f"{value!r} is no text")
+    return value
+
+
+def work_of(fields: Any) -> Work:
+    """The work that `list(work)` became as JSON. Raises Malformed where it is none."""
+    if not isinstance(fields, list) or len(fields) != len(Work._fields):
+        raise Malformed("that is no work")
+    made = dict(zip(Work._fields, fields, strict=True))
+    shapes = made.pop("shapes")
+    product = made.pop("product")
+    for name, value in made.items():
+        usual = Work._field_defaults.get(name, "")
+        if isinstance(usual, (bool, str)):
+            if type(value) is not type(usual):
+                raise Malformed(f"work's {name} is {value!r}")
+        elif number(value) < 0:
+            raise Malformed(f"work's {name} is negative")
+    if made["kind"] not in KINDS or made["engine"] not in ("", *ENGINES):
+        raise Malformed(f"work of kind {made['kind']!r} for {made['engine']!r}")
+    if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
+        raise Malformed("work without shapes")
+    return Work(
+        **made,
+        shapes=tuple(tuple(whole(size, 2**62) for size in shape) for shape in shapes),
+        product=None if product is None else _product_of(product),
+    )
+
+
+def _product_of(fields: Any) -> Product:
+    if not isinstance(fields, list) or len(fields) != len(Product._fields):
+        raise Malformed("that is no product")
+    batch, m, n, k, times, kernel, backward, causal, steps = fields
+    if not isinstance(backward, bool) or not isinstance(causal, bool):
+        raise Malformed("that is no product")
+    batch, m, n, k, steps = (whole(size, 2**62) for size in (batch, m, n, k, steps))
+    return Product(batch, m, n, k, number(times), word(kernel), backward, causal, steps)

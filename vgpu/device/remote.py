@@ -1,0 +1,235 @@
+"""The program's side of a device that lives in a process of its own: it sends work, and may ask what CUDA would tell.
+
+Launches are written down and sent by the thousand; only who waits for the device has to ask it. What ran, and how slow
+the device is made, stays there. Not here: the device's side (`vgpu.device.service`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import sys
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from vgpu.device import messages
+from vgpu.device.moments import Later
+from vgpu.device.pricing import Pricing
+from vgpu.device.queue import LAUNCH_QUEUE_DEPTH, Kernel, Queue, Slowdown
+from vgpu.device.work import Work
+
+LAUNCH_EVENT = "vgpu.launch"
+"""Audit event (`sys.addaudithook`) of a launch that is sent."""
+_SENT_BYTES = 48 * 1024
+"""So much is written down at most before it is sent."""
+
+# Bound here: a program may replace `sys.audit`.
+_audit = sys.audit
+_NAN = float("nan")
+
+
+class DeviceLost(RuntimeError):
+    """The device's process ends the connection: it has ended, or was told what makes no sense."""
+
+
+class Line:
+    """A process's connection to its device's, shared by the queues of all GPUs that it sees."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # A real lock, whose holder waits in real time.
+        self._lock = _thread.RLock()
+        self._unsent = bytearray()
+        self._works: dict[Work, int] = {}
+        self._threads: dict[str, int] = {}
+        self._counts = dict.fromkeys(("event", "mark", "reading", "question"), 0)
+        self._answers: dict[int, Any] = {}
+        self.slows_the_host: bool = self.ask("greeting")["slows the host"]
+
+    def put(self, message: bytes) -> None:
+        """Send it, now or later."""
+        with self._lock:
+            self._unsent += message
+            if len(self._unsent) > _SENT_BYTES:
+                self._send()
+
+    def launch(
+        self, gpu: int, stream: int, work: Work, launched_at: float, host_seconds: float, thread: str, seconds: float
+    ) -> None:
+        """An entry for a stream; `seconds` are NaN where the device has to say."""
+        with self._lock:
+            number = self._works.get(work)
+            if number is None:
+                number = self._works[work] = len(self._works)
+                self._unsent += messages.text("work", work)
+            by = self._threads.get(thread)
+            if by is None:
+                by = self._threads[thread] = len(self._threads)
+                self._unsent += messages.text("thread", thread)
+            self.put(messages.LAUNCH.pack(b"L", gpu, by, stream, number, launched_at, host_seconds, seconds))
+
+    def numbered(self, kind: str, message: bytes) -> int:
+        """Send an "event" or a "mark"; its number."""
+        with self._lock:
+            self.put(message)
+            self._counts[kind] += 1
+            return self._counts[kind] - 1
+
+    def ask(self, *question: Any) -> Any:
+        """The device's answer. Raises DeviceLost."""
+        with self._lock:
+            number = self._counts["question"]
+            self._counts["question"] += 1
+            self._unsent += messages.text("ask", *question)
+            self._send()
+            # A signal's handler that asks while we wait reads our answer, too.
+            while number not in self._answers:
+                try:
+                    told, answer = json.loads(self._connection.recv_bytes())
+                except (OSError, EOFError):
+                    raise DeviceLost("the virtual GPU's process has ended") from None
+                self._answers[told] = answer
+            return self._answers.pop(number)
+
+    def mark(self) -> int:
+        """A place in the record of all GPUs; its number."""
+        return self.numbered("mark", messages.MARK.pack(b"M"))
+
+    def next_stage(self) -> None:
+        """The program goes on to its next stage, with which conditions of the device may begin."""
+        self.put(messages.text("stage"))
+
+    def read(self, gpu: int, what: str, begin: int, end: int, arguments: dict[str, Any]) -> int:
+        """Have what ran between two marks read, for whoever started the device; the reading's number."""
+        with self._lock:
+            self.put(messages.text("read", gpu, what, begin, end, arguments))
+            self._send()
+            self._counts["reading"] += 1
+            return self._counts["reading"] - 1
+
+    def _send(self) -> None:
+        while self._unsent:
+            message, self._unsent = bytes(self._unsent), bytearray()
+            try:
+                self._connection.send_bytes(message)
+            except OSError:
+                raise DeviceLost("the virtual GPU's process has ended") from None
+
+
+class RemoteQueue(Queue):
+    """The streams of one GPU, as its program knows them."""
+
+    def __init__(self, line: Line, pricing: Pricing, index: int = 0) -> None:
+        super().__init__(pricing, index)
+        self.line = line
+        # For each stream the moments at which it has room for the launches to come, as far as they are known.
+        self._room: list[deque[float]] = []
+        self._add_stream()
+
+    def _add_stream(self) -> int:
+        self._room.append(deque([0.0] * LAUNCH_QUEUE_DEPTH))
+        return len(self._room) - 1
+
+    def new_stream(self, now: float) -> int:
+        """See `Queue`."""
+        self.line.put(messages.STREAM.pack(b"S", self._index, now))
+        return self._add_stream()
+
+    @property
+    def has_several_streams(self) -> bool:
+        """See `Queue`."""
+        return len(self._room) > 1
+
+    def submit(
+        self,
+        work: Work,
+        stream: int,
+        launched_at: float,
+        host_seconds: float,
+        thread: str,
+        seconds: float | None = None,
+    ) -> float:
+        """See `Queue`. Raises LAUNCH_EVENT."""
+        _audit(LAUNCH_EVENT)
+        room = self._room[stream]
+        if not room:
+            # The stream has taken as many as it holds: each launch to come waits until one more of these is done.
+            room.extend(self.line.ask("pending", self._index, stream))
+        free = room.popleft()
+        self.line.launch(
+            self._index, stream, work, launched_at, host_seconds, thread, _NAN if seconds is None else seconds
+        )
+        return max(launched_at + host_seconds, free)
+
+    def slowed(self, name: str, seconds: float, flops: float = 0.0) -> float:
+        """See `Queue`."""
+        return float(self.line.ask("slowed", self._index, name, seconds, flops))
+
+    def slow_down(self, slowdown: Slowdown) -> None:
+        """See `Queue`."""
+        one = slowdown
+        self.line.put(
+            messages.text("slow", self._index, one.factor, one.skip, one.count, one.min_flops, one.name, one.on_host)
+        )
+        self.line.slows_the_host |= slowdown.on_host
+
+    def ready_at(self, stream: int | None = None) -> float:
+        """See `Queue`."""
+        return float(self.line.ask("ready", self._index, stream))
+
+    def event(self, stream: int, now: float) -> Later:
+        """See `Queue`."""
+        number = self.line.numbered("event", messages.EVENT.pack(b"E", self._index, stream, now))
+        return Later(number, self._moment)
+
+    def _moment(self, number: int) -> float:
+        return float(self.line.ask("event", number))
+
+    def hold_until(self, stream: int, moment: float | Later) -> None:
+        """See `Queue`."""
+        if isinstance(moment, Later):
+            self.line.put(messages.HOLD_EVENT.pack(b"h", self._index, stream, moment.number))
+        else:
+            self.line.put(messages.HOLD.pack(b"H", self._index, stream, moment))
+
+    def slowest_is_late_by(self, ranks: int) -> float:
+        """See `Queue`."""
+        return float(self.line.ask("late", self._index, ranks))
+
+    def level(self) -> None:
+        """See `Queue`."""
+        self.line.put(messages.LEVEL.pack(b"V", self._index))
+
+    @property
+    def busy_seconds(self) -> float:  # type: ignore[override]
+        """See `Queue`."""
+        return float(self.line.ask("busy", self._index))
+
+    @property
+    def timeline(self) -> list[Kernel]:
+        """See `Queue`."""
+        kernels = self.line.ask("kernels", self._index)
+        if kernels is None:
+            raise RuntimeError("the virtual GPU keeps its record to itself while a submission is graded")
+        return [_kernel(fields) for fields in kernels]
+
+    def last(self) -> Kernel:
+        """See `Queue`."""
+        return _kernel(self.line.ask("last", self._index))
+
+    def busy_between(self, begin: float, end: float) -> float:
+        """See `Queue`."""
+        return float(self.line.ask("between", self._index, begin, end))
+
+    def moved_between(self, begin: float, end: float, *, since: float, name: str = "") -> float:
+        """See `Queue`."""
+        return float(self.line.ask("moved", self._index, begin, end, since, name))
+
+
+def _kernel(fields: Sequence[Any]) -> Kernel:
+    name, launched_at, start, seconds, stream, flops, moved, dtype, shapes, thread, host_seconds = fields
+    return Kernel(
+        name, launched_at, start, seconds, stream, flops, moved, dtype, tuple(map(tuple, shapes)), thread, host_seconds
+    )

@@ -1,0 +1,284 @@
+"""A device in a process of its own: takes work from the ranks of one program, and answers what CUDA would tell them.
+
+Whoever starts it (a grader) alone knows how slow the device is made, and reads what ran: `Service.readings`. Programs
+are not trusted: each message is checked, and a rank that sends nonsense is cut off, with a reason. Not here:
+the program's side (`vgpu.device.remote`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from vgpu.device import messages
+from vgpu.device.messages import Malformed, number, whole, word
+from vgpu.device.pricing import Pricing
+from vgpu.device.queue import DeviceQueue, Kernel, Slowdown
+from vgpu.device.work import Work
+from vgpu.spec import Interconnect, Spec
+
+MAX_ENTRIES = 4_000_000
+"""Launches, events, marks and works that one rank may send: some hundred bytes each."""
+MAX_STREAMS = 4096
+MAX_READINGS = 10_000
+MAX_READING_BYTES = 2**20
+"""Of all readings of a rank."""
+_COUNT = 2**62
+
+Reader = Callable[[str, Sequence[Kernel], int, int, Mapping[str, Any]], Any]
+"""Makes a JSON value of what ran: (what is asked, all kernels so far, first and last of those meant, arguments)."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A slow device: a `Slowdown` that begins with a stage of a rank's program (0: at once)."""
+
+    slowdown: Slowdown
+    stage: int = 0
+    rank: int | None = None
+    """None: every rank's."""
+
+
+def condition_of(fields: Mapping[str, Any]) -> Condition:
+    """A condition from JSON: `factor`, and perhaps `skip`, `count`, `min_flops`, `name`, `on_host`, `stage`, `rank`."""
+    rest = {**fields}
+    stage, rank = rest.pop("stage", 0), rest.pop("rank", None)
+    usual = {"skip": 0, "count": _COUNT, "min_flops": 0.0, "name": None}
+    return Condition(Slowdown(**{**usual, **rest}), stage, rank)
+
+
+class _Rank:
+    """What one process has sent."""
+
+    def __init__(self, queues: Sequence[DeviceQueue], conditions: Sequence[Condition], reader: Reader) -> None:
+        self.queues = queues
+        self.conditions = conditions
+        self.readings: list[Any] = []
+        self.fault = ""
+        self._reader = reader
+        self._read_bytes = 0
+        self._works: list[Work] = []
+        self._threads: list[str] = []
+        self._events: list[float] = []
+        self._marks: list[tuple[int, ...]] = []
+        self._entries = 0
+        self._asked = 0
+        self._stage = 0
+        self._apply()
+
+    def take(self, data: bytes, *, open_record: bool) -> list[bytes]:
+        """Do what a message says; the answers to what it asks. Raises Malformed."""
+        answers, place = [], 0
+        while place < len(data):
+            kind = data[place : place + 1]
+            size = messages.SIZES.get(kind)
+            if size is None or place + size > len(data):
+                raise Malformed("a message of no known kind")
+            self._entries += 1
+            if self._entries > MAX_ENTRIES:
+                raise Malformed(f"more than {MAX_ENTRIES} launches")
+            if kind == b"L":
+                self._launch(*messages.LAUNCH.unpack_from(data, place)[1:])
+            elif kind == b"T":
+                end = place + size + messages.TEXT.unpack_from(data, place)[1]
+                if end > len(data):
+                    raise Malformed("a text without its end")
+                answer = self._text(data[place + size : end], open_record)
+                if answer is not None:
+                    answers.append(answer)
+                place = end
+                continue
+            else:
+                self._other(kind, data, place)
+            place += size
+        return answers
+
+    def _queue(self, gpu: object) -> DeviceQueue:
+        return self.queues[whole(gpu, len(self.queues) - 1)]
+
+    def _stream(self, queue: DeviceQueue, stream: object) -> int:
+        return whole(stream, queue.streams - 1)
+
+    def _launch(
+        self, gpu: int, thread: int, stream: int, work: int, launched_at: float, host_seconds: float, seconds: float
+    ) -> None:
+        queue = self._queue(gpu)
+        if number(launched_at) < 0 or number(host_seconds) < 0 or seconds < 0 or math.isinf(seconds):
+            raise Malformed("a launch at no time")
+        queue.submit(
+            self._works[whole(work, len(self._works) - 1)],
+            self._stream(queue, stream),
+            launched_at,
+            host_seconds,
+            self._threads[whole(thread, len(self._threads) - 1)],
+            None if math.isnan(seconds) else seconds,
+        )
+
+    def _other(self, kind: bytes, data: bytes, place: int) -> None:
+        if kind == b"M":
+            self._marks.append(tuple(len(queue) for queue in self.queues))
+            return
+        queue = self._queue(data[place + 1])
+        if kind == b"H":
+            _, _, stream, moment = messages.HOLD.unpack_from(data, place)
+            queue.hold_until(self._stream(queue, stream), number(moment))
+        elif kind == b"h":
+            _, _, stream, event = messages.HOLD_EVENT.unpack_from(data, place)
+            queue.hold_until(self._stream(queue, stream), self._events[whole(event, len(self._events) - 1)])
+        elif kind == b"E":
+            _, _, stream, now = messages.EVENT.unpack_from(data, place)
+            self._events.append(queue.event(self._stream(queue, stream), number(now)))
+        elif kind == b"S":
+            if queue.streams >= MAX_STREAMS:
+                raise Malformed(f"more than {MAX_STREAMS} streams")
+            queue.new_stream(number(messages.STREAM.unpack_from(data, place)[2]))
+        else:
+            queue.level()
+
+    def _text(self, data: bytes, open_record: bool) -> bytes | None:
+        try:
+            kind, *items = json.loads(data)
+            if kind == "ask":
+                self._asked += 1
+                return json.dumps([self._asked - 1, self._answer(open_record, *items)]).encode()
+            if kind == "work":
+                self._works.append(messages.work_of(*items))
+            elif kind == "thread":
+                self._threads.append(word(*items))
+            elif kind == "slow" and open_record:
+                self._slow(*items)
+            elif kind == "read":
+                self._read(*items)
+            elif kind == "stage":
+                self._stage += 1
+                self._apply()
+            else:
+                raise Malformed(f"a text of kind {kind!r}")
+        except (TypeError, ValueError, RecursionError):
+            raise Malformed("a text that says nothing") from None
+        return None
+
+    def _answer(self, open_record: bool, what: str, gpu: Any = 0, *rest: Any) -> Any:
+        if what == "greeting":
+            return {"slows the host": any(one.slowdown.on_host for one in self.conditions)}
+        if what == "event":
+            return self._events[whole(gpu, len(self._events) - 1)]
+        queue = self._queue(gpu)
+        if what == "ready":
+            (stream,) = rest
+            return queue.ready_at(None if stream is None else self._stream(queue, stream))
+        if what == "pending":
+            return queue.pending(self._stream(queue, *rest))
+        if what == "slowed":
+            name, seconds, flops = rest
+            return queue.slowed(word(name), number(seconds), number(flops))
+        if what == "late":
+            (ranks,) = rest
+            return queue.slowest_is_late_by(whole(ranks, 2**20))
+        if what == "busy":
+            return queue.busy_seconds
+        if what == "between":
+            begin, end = rest
+            return queue.busy_between(number(begin), number(end))
+        if what == "moved":
+            begin, end, since, name = rest
+            return queue.moved_between(number(begin), number(end), since=number(since), name=word(name))
+        if what == "last":
+            return astuple(queue.last()) if len(queue) else None
+        if what == "kernels":
+            return [astuple(kernel) for kernel in queue.timeline] if open_record else None
+        raise Malformed(f"a question about {what!r}")
+
+    def _slow(self, gpu: Any, factor: Any, skip: Any, count: Any, min_flops: Any, name: Any, on_host: Any) -> None:
+        if number(factor) <= 0:
+            raise Malformed("a device that needs no time")
+        named = None if name is None else word(name)
+        slowdown = Slowdown(
+            factor, whole(skip, _COUNT), whole(count, 2 * _COUNT), number(min_flops), named, on_host is True
+        )
+        self._queue(gpu).slow_down(slowdown)
+
+    def _read(self, gpu: Any, what: Any, begin: Any, end: Any, arguments: Any) -> None:
+        if len(self.readings) >= MAX_READINGS or not isinstance(arguments, dict):
+            raise Malformed(f"more than {MAX_READINGS} readings")
+        queue, last = self._queue(gpu), len(self._marks) - 1
+        first, stop = (self._marks[whole(mark, last)][gpu] for mark in (begin, end))
+        value = self._reader(word(what), queue.timeline, first, stop, arguments)
+        self._read_bytes += len(json.dumps(value))
+        if self._read_bytes > MAX_READING_BYTES:
+            raise Malformed(f"readings of more than {MAX_READING_BYTES} bytes")
+        self.readings.append(value)
+
+    def _apply(self) -> None:
+        """Conditions that begin now: a queue counts its own hits."""
+        for one in self.conditions:
+            if one.stage == self._stage:
+                for queue in self.queues:
+                    queue.slow_down(Slowdown(*astuple(one.slowdown)))
+
+
+class Service:
+    """The devices of all ranks of one program. Each rank sees `gpus` of them, equal ones, joined by `link`."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        link: Interconnect,
+        *,
+        ranks: int,
+        gpus: int,
+        conditions: Sequence[Condition] = (),
+        reader: Reader,
+        open_record: bool = False,
+    ) -> None:
+        """`open_record`: programs may read it themselves, and slow the device down."""
+        pricing = Pricing(spec, link)
+        self._open_record = open_record
+        self._ranks = [
+            _Rank(
+                [DeviceQueue(pricing, index) for index in range(gpus)],
+                [one for one in conditions if one.rank in (None, rank)],
+                reader,
+            )
+            for rank in range(ranks)
+        ]
+
+    def serve(self, lines: Sequence[Connection], control: Connection) -> None:
+        """Be there for the ranks at the other ends of `lines` until somebody at `control` says a word."""
+        open_lines = dict(zip(lines, self._ranks, strict=True))
+        while True:
+            ready = wait([control, *open_lines])
+            for line in [one for one in ready if one in open_lines]:
+                self._hear(line, open_lines)
+            if control in ready:
+                break
+        for line in list(open_lines):
+            while line in open_lines and line.poll():
+                self._hear(line, open_lines)
+
+    def _hear(self, line: Connection, open_lines: dict[Connection, _Rank]) -> None:
+        rank = open_lines[line]
+        try:
+            for answer in rank.take(line.recv_bytes(2**27), open_record=self._open_record):
+                line.send_bytes(answer)
+            return
+        except Malformed as error:
+            rank.fault = str(error)
+        except (OSError, EOFError):
+            pass  # it has ended
+        del open_lines[line]
+        line.close()
+
+    @property
+    def readings(self) -> list[list[Any]]:
+        """What each rank has had read, in the order in which it did."""
+        return [rank.readings for rank in self._ranks]
+
+    @property
+    def faults(self) -> list[str]:
+        """Why a rank was cut off; empty where it was not."""
+        return [rank.fault for rank in self._ranks]
