@@ -74,7 +74,7 @@ class Simulator:
     record_event: str
     """Raised when somebody reads what it has recorded. The first argument says what, in words."""
     launch_event: str
-    """Raised when work is given to the device."""
+    """Raised when work is given to the device, or, with an argument, when the device is asked."""
     asked: frozenset[str]
     """Attributes of the attached device that probes read or call."""
     instruments: Mapping[str, tuple[str, ...]]

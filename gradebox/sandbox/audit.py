@@ -78,7 +78,7 @@ def install(
         # Who reads what a simulator has recorded has not measured by himself.
         kinds |= {about.record_event: "truth", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
-    traced, by_hand, within_engine = _is_traced, _is_by_hand, _is_within_engine
+    traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     busy: set[int] = set()
     seen: set[tuple[str, str, str]] = set()
@@ -109,8 +109,9 @@ def install(
             busy.add(me)
             try:
                 frame = frame_above(1)
-                if by_hand(frame, ours):
-                    make_void("kernels that never ran, launched by hand", frame)
+                if by_hand(frame, ours, asked=bool(arguments)):
+                    what = f"{title}, asked by hand" if arguments else "kernels that never ran, launched by hand"
+                    make_void(what, frame)
             finally:
                 if not within:
                     busy.discard(me)
@@ -150,8 +151,6 @@ def install(
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None:
                 return
-            if kind == "frames" and within_engine(frame, ours):
-                make_void(f"{title} at work, by its frames", frame)
             if (kind, detail, where) in seen:
                 return
             if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
@@ -204,10 +203,10 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
     return frame is not None
 
 
-def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
+def _is_by_hand(frame: FrameType | None, ours: Ours, *, asked: bool) -> bool:
     """Whether work was given to the device by somebody who is not the library, nor a part of the simulator's that may.
 
-    Runs at every launch, of which there are many.
+    Or whether it was `asked`, which probes may do as well. Runs at every launch, of which there are many.
     """
     last = 0
     while frame is not None:
@@ -216,6 +215,8 @@ def _is_by_hand(frame: FrameType | None, ours: Ours) -> bool:
         if number in ours.entries:
             return False
         if number not in ours.simulator:
+            if asked and number in ours.probes:
+                return False
             # A function of ours that nobody has listed is not the submission's.
             return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
         last = number
@@ -280,20 +281,6 @@ def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: Ours) -> bool:
         return any(value is generator for generator in ours.hidden)
     objects = arguments[0] if arguments and type(arguments[0]) is tuple else ()
     return event == "gc.get_referents" and any(one is generator for one in objects for generator in ours.hidden)
-
-
-def _is_within_engine(frame: FrameType | None, ours: Ours) -> bool:
-    """Whether the submission's function that asks was called in the midst of a launch, as a profiler's timer is.
-
-    The engine calls nothing of a submission's: its frame is directly below that of a timer, or of a signal's handler or
-    a finalizer, which have no reason to ask. A handler that logs does not; `_culprit` knows that.
-    """
-    while frame is not None and not _is_foreign(frame, ours):
-        if id(frame.f_code) in ours.engine or id(frame.f_code) == ours.top:
-            return False
-        frame = frame.f_back
-    below = frame.f_back if frame is not None else None
-    return below is not None and id(below.f_code) in ours.engine
 
 
 def _is_traced(

@@ -14,12 +14,14 @@ import socket
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gradebox import devices
 from gradebox.sandbox import codec, linux, processes, wire
 from gradebox.sandbox.types import SandboxError
 
+NAME = "gpulabs-device"
 MAX_ORDER_BYTES = 2**24
 _REPORT_SECONDS = 60.0
 """How long a device may take to do the last of what it was told, and to report."""
@@ -126,6 +128,8 @@ def _live(channel: socket.socket, module: str, prepared: Any) -> NoReturn:
     try:
         if linux.AVAILABLE:
             linux.die_with_parent(signal.SIGKILL)
+            with contextlib.suppress(OSError):  # what `ps` shows
+                Path("/proc/self/comm").write_text(NAME)
             linux.set_dumpable(False)
         linux.close_all_but({0, 1, 2, channel.fileno()})
         found = devices.load(module)
@@ -136,9 +140,15 @@ def _live(channel: socket.socket, module: str, prepared: Any) -> NoReturn:
             order, conditions = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
             about, told = codec.load_json(order), codec.load_json(conditions) if conditions else []
             *lines, control = [Connection(descriptor) for descriptor in descriptors]
-            said = found.serve(
-                about["device"], lines, control, present=about["present"], conditions=told, prepared=prepared
-            )
+            try:
+                said = found.serve(
+                    about["device"], lines, control, present=about["present"], conditions=told, prepared=prepared
+                )
+            except Exception:  # there is no such device, which the workers find out, too
+                traceback.print_exc()
+                said = {"readings": [[] for _ in lines], "faults": ["" for _ in lines]}
+                with contextlib.suppress(OSError, EOFError):
+                    control.recv_bytes()  # when all is over
             with contextlib.suppress(OSError):  # nobody wants to know any more
                 control.send_bytes(codec.dump_json(said))
             for connection in (*lines, control):

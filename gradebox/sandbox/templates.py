@@ -108,6 +108,7 @@ class Templates:
         if len(self._living) >= KEPT:
             least = min(self._living, key=lambda one: self._living[one].uses)
             self._living.pop(least).kill()
+            processes.reap()  # what the ones before have left: their devices' processes end after them
         here, there = socket.socketpair()
         pid = os.fork()
         if pid == 0:

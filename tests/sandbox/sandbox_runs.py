@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grader
-from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, Sandbox, SandboxError
+from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, Sandbox, SandboxError, device_process
 from tests.sandbox.as_user import become_nobody
 
 HERE = Path(__file__).parent
@@ -103,13 +103,29 @@ def children_of(pid: int) -> set[int]:
 def templates_of(sandbox: Sandbox) -> set[int]:
     """The templates of a sandbox between two requests, when nothing is below them."""
     assert sandbox._server is not None
-    return {pid for pid in children_of(sandbox._server.pid) if not children_of(pid)}
+    below = children_of(sandbox._server.pid)
+    devices = devices_of(sandbox)
+    return {pid for pid in below - devices if children_of(pid) <= devices}
+
+
+def devices_of(sandbox: Sandbox) -> set[int]:
+    """The processes of simulated devices, one below each template that has had to do with one."""
+    assert sandbox._server is not None
+    return {pid for pid in children_of(sandbox._server.pid) if _name_of(pid) == device_process.NAME}
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def server_of(sandbox: Sandbox) -> int:
     """The server of a sandbox that has answered: the innermost process that has templates."""
     assert sandbox._server is not None
-    below = {pid: len(children_of(pid)) for pid in children_of(sandbox._server.pid)}
+    devices = devices_of(sandbox)
+    below = {pid: len(children_of(pid) - devices) for pid in children_of(sandbox._server.pid) - devices}
     return min((pid for pid, number in below.items() if number), key=lambda pid: below[pid])
 
 

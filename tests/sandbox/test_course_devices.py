@@ -49,7 +49,7 @@ from gradebox.devices import Device, Simulator
 
 SIMULATOR = Simulator(
     package="abacus", title="the abacus", unsupported="TooLarge", record_event="abacus.record",
-    launch_event="abacus.launch", traced="", asked=frozenset({"counted"}), instruments={}, entries={}, engine=(),
+    launch_event="abacus.launch", asked=frozenset({"counted"}), instruments={}, entries={}, engine=(),
     recorder="abacus", generators=(),
 )
 CLASSES = {}
@@ -64,6 +64,10 @@ def prepares(device):
     return device == "abacus"
 
 
+def serves(device):
+    return False
+
+
 def prepare(device, *, values, ranks):
     import abacus
 
@@ -71,7 +75,7 @@ def prepare(device, *, values, ranks):
 
 
 @contextlib.contextmanager
-def attach(device, *, values, ranks, prepared):
+def attach(device, *, values, ranks, prepared, line):
     import abacus
 
     abacus.attached = prepared

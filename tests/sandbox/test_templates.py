@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradebox.sandbox import Request, Sandbox, SandboxError, templates
-from tests.sandbox.sandbox_runs import Runner, call, children_of, is_alive, server_of, templates_of
+from tests.sandbox.sandbox_runs import Runner, call, children_of, devices_of, is_alive, server_of, templates_of
 
 
 @pytest.fixture(params=["namespaces", "ordinary_user", "process_limits"])
@@ -96,6 +96,25 @@ def test_one_that_was_killed_is_made_anew(sandbox: Sandbox) -> None:
     assert reply.notes == ()
     assert server_of(sandbox) == server
     assert templates_of(sandbox).isdisjoint(killed)
+
+
+def test_a_device_that_was_killed_is_made_anew(namespaces: Sandbox) -> None:
+    before, kept = machine(namespaces), templates_of(namespaces)
+    killed = devices_of(namespaces)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(is_alive(pid) for pid in killed))
+    assert machine(namespaces) | {"wall": 0} == before | {"wall": 0}
+    assert templates_of(namespaces) == kept
+    assert devices_of(namespaces) - killed
+
+
+def test_one_device_serves_one_request_after_the_other(namespaces: Sandbox) -> None:
+    machine(namespaces)
+    devices = devices_of(namespaces)
+    machine(namespaces)
+    assert devices_of(namespaces) == devices != set()
 
 
 def test_one_that_is_killed_takes_its_run_along_and_the_next_request_works(sandbox: Sandbox) -> None:

@@ -133,14 +133,12 @@ def on_the_virtual_gpu(sandbox: Sandbox, function: str) -> Reply:
 @pytest.mark.parametrize(
     ("function", "what"),
     [
-        ("asks_in_c", "record of timeline"),
-        ("looks_down_from_a_timer", "the virtual GPU at work, by its frames"),
-        ("slows_in_c", "record of pace"),
-        ("from_a_file_in_tmp", "record of timeline"),
-        ("in_a_fork", "record of timeline"),
+        ("asks_for_the_pace", "asked by hand"),
+        ("from_a_file_in_tmp", "asked by hand"),
+        ("launches_before_the_beginning", "sent what PyTorch would not: a launch at no time"),
+        ("fills_the_line", "sent what PyTorch would not: a message of no known kind"),
         ("moves_the_clock", "virtual GPU 0's clock"),
         ("moves_the_clock_back", "record of a clock set back"),
-        ("ends_the_record", "virtual GPU 0's record"),
         ("changes_the_data_sheet", "virtual GPU 0's data sheet"),
         ("exchanges_the_queue", "virtual GPU 0's parts"),
     ],
@@ -151,6 +149,16 @@ def test_reading_or_moving_what_the_virtual_gpu_measures_with_is_void(
     reply = on_the_virtual_gpu(namespaces, function)
     assert reply.kind == "tampered", reply.first
     assert what in reply.message
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [("asks_in_c", "keeps its record to itself"), ("slows_in_c", "not a submission's to say")]
+)
+def test_the_device_is_in_another_process_that_does_not_tell(namespaces: Sandbox, function: str, why: str) -> None:
+    reply = on_the_virtual_gpu(namespaces, function)
+    # Called by the probe itself, without a frame of the submission: a person has to look.
+    assert (reply.kind, reply.error) == ("probe_error", "RuntimeError"), reply.first
+    assert why in reply.message
 
 
 def test_a_handler_that_logs_in_the_midst_of_launches_voids_nothing(namespaces: Sandbox) -> None:

@@ -262,8 +262,9 @@ BAD = {
     "a deep text": messages.TEXT.pack(b"T", 100_000) + b"[" * 100_000,
     "a text of an unknown kind": messages.text("exec", "1"),
     "a question about nothing": messages.text("ask", "pace", 0),
+    "a question about the record": messages.text("ask", "kernels", 0),
     "a question without its words": messages.text("ask", "slowed", 0),
-    "a device that is faster than time": messages.text("slow", 0, -1.0, 0, 1, 0.0, None, False),
+    "a device of another speed": messages.text("slow", 0, 2.0, 0, 1, 0.0, None, False),
     "a reading without marks": messages.text("read", 0, "names", 0, 0, {}),
 }  # fmt: skip
 

@@ -21,7 +21,8 @@ from vgpu.device.queue import LAUNCH_QUEUE_DEPTH, Kernel, Queue, Slowdown
 from vgpu.device.work import Work
 
 LAUNCH_EVENT = "vgpu.launch"
-"""Audit event (`sys.addaudithook`) of a launch that is sent."""
+"""Audit event (`sys.addaudithook`) of a launch that is sent, and, with ASKED, of a question."""
+ASKED = "asked"
 _SENT_BYTES = 48 * 1024
 """So much is written down at most before it is sent."""
 
@@ -46,7 +47,10 @@ class Line:
         self._threads: dict[str, int] = {}
         self._counts = dict.fromkeys(("event", "mark", "reading", "question"), 0)
         self._answers: dict[int, Any] = {}
-        self.slows_the_host: bool = self.ask("greeting")["slows the host"]
+        greeting = self.ask("greeting")
+        self.slows_the_host: bool = greeting["slows the host"]
+        self.is_open: bool = greeting["open"]
+        """Whether the record may be read here, and the device slowed down."""
 
     def put(self, message: bytes) -> None:
         """Send it, now or later."""
@@ -78,7 +82,8 @@ class Line:
             return self._counts[kind] - 1
 
     def ask(self, *question: Any) -> Any:
-        """The device's answer. Raises DeviceLost."""
+        """The device's answer. Raises DeviceLost, and LAUNCH_EVENT."""
+        _audit(LAUNCH_EVENT, ASKED)
         with self._lock:
             number = self._counts["question"]
             self._counts["question"] += 1
@@ -169,6 +174,9 @@ class RemoteQueue(Queue):
 
     def slow_down(self, slowdown: Slowdown) -> None:
         """See `Queue`."""
+        _audit(LAUNCH_EVENT, ASKED)
+        if not self.line.is_open:
+            raise RuntimeError("how fast the virtual GPU is, is not a submission's to say while it is graded")
         one = slowdown
         self.line.put(
             messages.text("slow", self._index, one.factor, one.skip, one.count, one.min_flops, one.name, one.on_host)
@@ -210,10 +218,10 @@ class RemoteQueue(Queue):
     @property
     def timeline(self) -> list[Kernel]:
         """See `Queue`."""
-        kernels = self.line.ask("kernels", self._index)
-        if kernels is None:
+        _audit(LAUNCH_EVENT, ASKED)
+        if not self.line.is_open:
             raise RuntimeError("the virtual GPU keeps its record to itself while a submission is graded")
-        return [_kernel(fields) for fields in kernels]
+        return [_kernel(fields) for fields in self.line.ask("kernels", self._index)]
 
     def last(self) -> Kernel:
         """See `Queue`."""

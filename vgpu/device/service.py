@@ -164,7 +164,7 @@ class _Rank:
 
     def _answer(self, open_record: bool, what: str, gpu: Any = 0, *rest: Any) -> Any:
         if what == "greeting":
-            return {"slows the host": any(one.slowdown.on_host for one in self.conditions)}
+            return {"slows the host": any(one.slowdown.on_host for one in self.conditions), "open": open_record}
         if what == "event":
             return self._events[whole(gpu, len(self._events) - 1)]
         queue = self._queue(gpu)
@@ -189,8 +189,8 @@ class _Rank:
             return queue.moved_between(number(begin), number(end), since=number(since), name=word(name))
         if what == "last":
             return astuple(queue.last()) if len(queue) else None
-        if what == "kernels":
-            return [astuple(kernel) for kernel in queue.timeline] if open_record else None
+        if what == "kernels" and open_record:
+            return [astuple(kernel) for kernel in queue.timeline]
         raise Malformed(f"a question about {what!r}")
 
     def _slow(self, gpu: Any, factor: Any, skip: Any, count: Any, min_flops: Any, name: Any, on_host: Any) -> None:

@@ -146,14 +146,14 @@ def machine(student: Any) -> dict[str, Any]:
         "values": (torch.ones(2, device="cuda") + 1).tolist(),
         "seeds": [torch.initial_seed(), torch.cuda.initial_seed()],
         "drawn": drawn() if student.gpu.values else [],
-        "kernels": len(student.gpu.timeline),
+        "busy seconds": student.gpu.queue.busy_seconds,
         "memory": {key: int(value) for key, value in torch.cuda.memory_stats().items()},
         "changes of memory": len(student.gpu.memory_timeline),
         "end": student.gpu.now(),
         "wall": time.time(),
     }
     torch.manual_seed(123)
-    student.gpu.inject_slowdown(50.0, count=1000)
+    student.gpu.inject_host_delay(0.5)
     student.gpu.machine.kept = torch.ones(1 << 20, device="cuda")
     torch.set_default_dtype(torch.float64)
     time.sleep(1000.0)

@@ -2,7 +2,6 @@
 
 import functools
 import operator
-import os
 import sys
 
 import vgpu
@@ -23,15 +22,6 @@ def from_a_file_in_tmp():
     return gpulabs_truth.read(_gpu)
 
 
-def in_a_fork():
-    child = os.fork()
-    if child == 0:
-        len(_gpu.timeline)
-        os._exit(0)
-    os.waitpid(child, 0)
-    return 1
-
-
 def moves_the_clock():
     _gpu.clock.mine().now += 1.0
     return 1
@@ -42,8 +32,21 @@ def moves_the_clock_back():
     return 1
 
 
-def ends_the_record():
-    _gpu.queue.record.tell.__self__.close()
+def asks_for_the_pace():
+    return _gpu.queue.line.ask("pace", 0)
+
+
+def launches_before_the_beginning():
+    import torch
+
+    work = vgpu.device.work.Work("aten::mm")
+    _gpu.queue.line.launch(0, 0, work, -1.0, 0.0, "MainThread", 0.0)
+    torch.cuda.synchronize()
+    return 1
+
+
+def fills_the_line():
+    _gpu.queue.line._connection.send_bytes(bytes(1000))
     return 1
 
 
@@ -78,25 +81,6 @@ def measures_honestly():
     with torch.profiler.profile() as profile:
         left @ left
     return [time.perf_counter() > begin, first.elapsed_time(last) > 0, len(profile.key_averages()) > 0]
-
-
-def looks_down_from_a_timer():
-    import cProfile
-
-    import torch
-
-    product = torch.ones(64, 64, device="cuda")
-    names = set()
-
-    def timer():
-        names.add(sys._getframe(1).f_code.co_name)
-        return 0.0
-
-    profiler = cProfile.Profile(timer)
-    profiler.enable()
-    product @ product
-    profiler.disable()
-    return len(names)
 
 
 def logs_in_a_signal_handler():
