@@ -93,11 +93,17 @@ def _do(actions: list[Callable[[], None]]) -> None:
 # PyTorch has two thousand modules, which rarely bind anything new once they are imported, so what was found in one is
 # remembered: (ids that were looked for, number of names then) -> names that held one of them.
 _found_in_torch: dict[int, tuple[frozenset[int], int, list[str]]] = {}
+_wanted: dict[frozenset[int], frozenset[int]] = {}
+_KEPT = 8
 
 
 def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
     """Put each replacement where its object is bound by name; returns (module's names, name, old object)."""
     wanted = frozenset(replacements)
+    # Hundreds of ids, the same at each attach: compared once here, and by identity for each module.
+    wanted = _wanted.setdefault(wanted, wanted)
+    if len(_wanted) > _KEPT:
+        _wanted.pop(next(iter(_wanted)))
     changed = []
     for module in modules:
         space = vars(module)
@@ -111,12 +117,16 @@ def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[t
 
 def _names_of(module: ModuleType, space: dict[str, Any], wanted: frozenset[int]) -> list[str]:
     known = _found_in_torch.get(id(module))
-    if known is not None and known[0] == wanted and known[1] == len(space):
+    if known is not None and known[0] is wanted and known[1] == len(space):
         return known[2]
     names = [name for name, value in list(space.items()) if id(value) in wanted]
     if _is_torch(module):
         _found_in_torch[id(module)] = (wanted, len(space), names)
     return names
+
+
+_TORCH = "torch"
+"""PyTorch's package. Of thousands of modules most are its own, or a library's."""
 
 
 def _is_torch(module: ModuleType) -> bool:
@@ -129,13 +139,12 @@ def _torch_and_program_modules() -> list[ModuleType]:
     foreign = tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]})
     found = []
     for name, module in list(sys.modules.items()):
-        package = name.partition(".")[0]
-        if not isinstance(module, ModuleType) or package == "vgpu":
+        if not isinstance(module, ModuleType):
             continue
-        if package == "torch":
+        if name.startswith(_TORCH) and (name == "torch" or name[5] == "."):
             found.append(module)
             continue
         file = module.__dict__.get("__file__")
-        if isinstance(file, str) and not file.startswith(foreign):
+        if isinstance(file, str) and not file.startswith(foreign) and name.partition(".")[0] != "vgpu":
             found.append(module)
     return found

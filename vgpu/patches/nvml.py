@@ -72,9 +72,10 @@ def _patch(patches: PatchSet, machine: Machine, module: ModuleType) -> None:
             patches.rebind(getattr(module, name), function)
         patches.set(module, name, function)
 
+    refusal = _once_initialised(library, not_supported)
     for name in [name for name in vars(module) if name.startswith(_PREFIXES)]:
         if callable(getattr(module, name)) and name not in replacements:
-            put(name, _once_initialised(library, not_supported))
+            put(name, refusal)
     for name, function in replacements.items():
         put(name, _once_initialised(library, function))
     put("nvmlInit", lambda: _count(library, 1))
