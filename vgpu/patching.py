@@ -139,12 +139,12 @@ def _torch_and_program_modules() -> list[ModuleType]:
     foreign = tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]})
     found = []
     for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType):
+        if not isinstance(module, ModuleType) or name.startswith("vgpu."):
             continue
         if name.startswith(_TORCH) and (name == "torch" or name[5] == "."):
             found.append(module)
             continue
         file = module.__dict__.get("__file__")
-        if isinstance(file, str) and not file.startswith(foreign) and name.partition(".")[0] != "vgpu":
+        if isinstance(file, str) and not file.startswith(foreign) and name != "vgpu":
             found.append(module)
     return found
