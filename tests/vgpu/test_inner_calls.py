@@ -65,6 +65,48 @@ def test_the_same_mode_without_a_gpu_is_as_it_was(watch: _Watch) -> None:
     assert set(watch.made[-4:]) == {"cpu"}
 
 
+class _Parts(TorchDispatchMode):
+    """Takes apart whatever can be, and notes the rest and where it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[str] = []
+        self.devices: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        self.ran.append(func.overloadpacket.__name__)
+        self.devices |= {str(value.device) for value in args if isinstance(value, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_a_mode_takes_operations_apart(values: bool) -> None:
+    def program(device: str) -> _Parts:
+        parts = _Parts()
+        with parts, torch.inference_mode():
+            x = torch.ones(2, 3, 3, device=device)
+            assert torch.promote_types(x.dtype, torch.float16) == torch.float32
+            y = torch.nn.functional.linear(x @ x, x[0])
+            assert y.shape == (2, 3, 3)
+        return parts
+
+    expected = program("cpu").ran
+    with vgpu.attach("T4", values=values):
+        found = program("cuda")
+    assert {"bmm", "mm"} <= set(expected)
+    assert (found.ran, found.devices) == (expected, {"cuda:0"})
+
+
+def test_flops_are_counted_in_inference_mode(gpu: vgpu.VirtualGPU) -> None:
+    layer = torch.nn.Linear(16, 4).to("cuda")
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        layer(torch.ones(8, 16, device="cuda"))
+    assert counter.get_total_flops() == 2 * 8 * 16 * 4
+
+
 def test_flops_are_counted_on_the_gpu(gpu: vgpu.VirtualGPU) -> None:
     counter = FlopCounterMode(display=False)
     with counter:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgpu.handling.mode import seen_by
 from vgpu.patches.imports import when_imported
@@ -45,6 +45,7 @@ def install(patches: PatchSet, mode: TorchFunctionMode, own: type[TorchDispatchM
 
     _saved_tensors(patches, inside)
     _modes(patches, inside, own)
+    _decomposing(patches, mode)
     when_imported(
         patches, {"torch.distributed.tensor._api": lambda module: _distributed_tensors(patches, module, inside)}
     )
@@ -63,21 +64,50 @@ def _saved_tensors(patches: PatchSet, inside: Callable[[Function], Function]) ->
 def _modes(patches: PatchSet, inside: Callable[[Function], Function], own: type[TorchDispatchMode]) -> None:
     """A dispatch mode of the program's; those that PyTorch asks after all others (fake tensors, tracing) stay alone."""
     enter, leave = TorchDispatchMode.__enter__, TorchDispatchMode.__exit__
+    # How often each is entered: a mode that PyTorch asks is off its stack meanwhile, and may enter itself again.
+    entered: dict[int, int] = {}
 
     def enter_seen(self: Any) -> Any:
-        if not isinstance(self, own) and getattr(self, "_mode_key", None) is None and _NAME not in vars(self):
-            # PyTorch asks the object, not its class, which stays as the program made it.
-            vars(self)[_NAME] = MethodType(inside(type(self).__torch_dispatch__), self)
+        if not isinstance(self, own) and getattr(self, "_mode_key", None) is None:
+            if _NAME not in vars(self):
+                # PyTorch asks the object, not its class, which stays as the program made it.
+                vars(self)[_NAME] = MethodType(inside(type(self).__torch_dispatch__), self)
+                entered[id(self)] = 0
+            if id(self) in entered:
+                entered[id(self)] += 1
         return enter(self)
 
     def leave_seen(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
-        if _NAME in vars(self) and not any(other is self for other in _get_current_dispatch_mode_stack()):
-            del vars(self)[_NAME]
+        if id(self) in entered:
+            entered[id(self)] -= 1
+            if not entered[id(self)]:
+                del entered[id(self)], vars(self)[_NAME]
         return result
 
     patches.set(TorchDispatchMode, "__enter__", enter_seen)
     patches.set(TorchDispatchMode, "__exit__", leave_seen)
+
+
+def _decomposing(patches: PatchSet, mode: TorchFunctionMode) -> None:
+    """A mode that takes an operation apart (FLOP counters in inference mode) means its parts.
+
+    PyTorch asks a function mode about the operation itself, not about its parts, so that calling it would bring it back
+    to the dispatch mode, without end. Where PyTorch runs alone, no function mode is on there.
+    """
+    decompose = torch._ops.OpOverload.decompose
+
+    def decompose_alone(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stack = torch.overrides._get_current_function_mode_stack()
+        if not stack or stack[-1] is not mode:
+            return decompose(self, *args, **kwargs)
+        torch.overrides._pop_mode()
+        try:
+            return decompose(self, *args, **kwargs)
+        finally:
+            torch.overrides._push_mode(mode)
+
+    patches.set(torch._ops.OpOverload, "decompose", decompose_alone)
 
 
 def _distributed_tensors(patches: PatchSet, module: ModuleType, inside: Callable[[Function], Function]) -> None:
