@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +106,20 @@ def test_a_thread_that_polls_does_not_hold_up_the_program(cuda: Gpu) -> None:
     over.set()
     thread.join()
     assert max(peaks) <= len(kept) * kept[0].nbytes + 2**21
+
+
+@program("aten/src/ATen/native/cuda/Sorting.cpp, TensorInfo.cuh: MAX_TENSORINFO_DIMS")
+def test_medians_along_a_dimension_take_24(cuda: Gpu) -> None:
+    def of(dimensions: int) -> torch.Tensor:
+        return torch.full([1] * (dimensions - 1) + [3], 2.0, device="cuda")
+
+    def third(tensor: torch.Tensor, dim: int) -> Any:
+        return torch.kthvalue(tensor, 3, dim)
+
+    for function in (torch.median, torch.nanmedian, third):
+        assert function(of(24), -1).values.item() == 2
+        with pytest.raises(RuntimeError, match="CUDA Tensors cannot have more than 25 dimensions"):
+            function(of(25), -1)
+        with pytest.raises(RuntimeError, match="cannot operate on more than 25 dimensions"):
+            function(of(26), -1)
+    assert torch.median(of(40)).item() == 2

@@ -23,7 +23,7 @@ from vgpu.gpu import VirtualGPU
 from vgpu.handling.mode import HandlingMode
 from vgpu.kernels import cuda_kernels
 from vgpu.machine import Machine
-from vgpu.operations import determinism, precision, shapes_only
+from vgpu.operations import determinism, dimensions, precision, shapes_only
 from vgpu.operations.accumulation import is_accumulated
 from vgpu.operations.facts import facts
 from vgpu.operations.operation import Operation, needs_values
@@ -133,6 +133,8 @@ class DispatchMode(TorchDispatchMode):
                 return extensions.run_python_kernel(operation, args, kwargs)
         if operation.nondeterministic and torch.are_deterministic_algorithms_enabled():
             determinism.require(operation, args, kwargs)
+        if operation.few_dimensions:
+            dimensions.require(operation, args, kwargs)
         if operation.reads:
             return self._read(gpu, operation, args, kwargs, inputs)
         capture = THREAD.capture

@@ -73,6 +73,9 @@ class Known:
     share: str = ""
     """Which share of the memory's rate its kernel reaches: a key of `vgpu.operations.traffic.SHARES`."""
 
+    few_dimensions: bool = False
+    """Along a dimension, its kernels take fewer dimensions than tensors may have (`vgpu.operations.dimensions`)."""
+
     nondeterministic: str = ""
     """The kernel's name where no deterministic one exists (`globalContext().alertNotDeterministic`)."""
 

@@ -159,6 +159,11 @@ _row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
 _row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
 _row("_ctc_loss_backward", mixed_devices=True, nondeterministic="ctc_loss_backward_gpu")
 
+# ---- what takes fewer dimensions than tensors may have: native/cuda/Sorting.cpp --------------------------------------
+
+_row("median", few_dimensions=True, nondeterministic="median CUDA with indices output")
+_row("nanmedian kthvalue", few_dimensions=True)
+
 # ---- no deterministic kernel: documentation of `torch.use_deterministic_algorithms` ----------------------------------
 
 for _name, _kernel in {
@@ -179,6 +184,5 @@ for _name, _kernel in {
     "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
     "histc": "_histc_cuda",
     "bincount": "_bincount_cuda",
-    "median": "median CUDA with indices output",
 }.items():
     _row(_name, nondeterministic=_kernel)
