@@ -79,6 +79,12 @@ def text(file: Path, words: int = 4000) -> None:
     file.write_text("\n".join(lines) + "\n")
 
 
+def play(file: Path) -> None:
+    """`text`, with the exclamation from which minGPT's character model goes on: it knows no other characters."""
+    text(file)
+    file.write_text(file.read_text() + "O God, O God!\n")
+
+
 def wikitext(folder: Path) -> None:
     """Three files of a language model's data set."""
     for name, words in (("train", 3000), ("valid", 600), ("test", 600)):
@@ -132,6 +138,7 @@ def tokenizer(file: Path) -> None:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    "mnist": mnist, "cora": cora, "text": text, "wikitext": wikitext, "shakespeare_char": shakespeare_char,
-    "gpt2_tokens": gpt2_tokens, "tinystories": tinystories, "tokenizer": tokenizer,
+    "mnist": mnist, "cora": cora, "text": text, "play": play, "wikitext": wikitext,
+    "shakespeare_char": shakespeare_char, "gpt2_tokens": gpt2_tokens, "tinystories": tinystories,
+    "tokenizer": tokenizer,
 }  # fmt: skip
