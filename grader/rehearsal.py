@@ -3,9 +3,9 @@
     python -m grader.rehearsal [SUBMISSION] [--lab LABS] [--criterion NAMES]
 
 The judge is told of an NVIDIA GPU, one request at a time. In the sandbox a virtual GPU is attached first of all, and
-hidden: probes are handed none, so nothing but what CUDA tells can be asked, `labkit` takes it for real, and there is no
-mode of shapes only. So checks and probes take their branches for real GPUs. Not here: what only hardware can show,
-see docs/on-a-gpu.md.
+hidden: probes are handed none, so nothing but what CUDA tells can be asked, and `labkit` takes it for real. So checks
+and probes take their branches for real GPUs. It computes values, unless a check says that it looks at none: work of an
+A100's size, which no CPU has the time and memory for. Not here: what only hardware can show, see docs/on-a-gpu.md.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ __all__ = [
 
 MODEL = "A100-80GB"
 NAME = __name__ if __name__ != "__main__" else "grader.rehearsal"
-_SKIP_FLOPS = 3e8
-"""From here on a product takes a CPU long; its result is zeros. No check of times looks at the values."""
 
 
 def parse(option: str) -> Device:
@@ -59,7 +57,7 @@ def prepares(device: str) -> bool:
 
 def prepare(device: str, *, values: bool, ranks: int) -> Any:
     """As for a virtual GPU."""
-    return real.prepare(f"vgpu:{MODEL}" if device == "cuda" else device, values=values or device == "cuda", ranks=ranks)
+    return real.prepare(f"vgpu:{MODEL}" if device == "cuda" else device, values=values, ranks=ranks)
 
 
 def serves(device: str) -> bool:
@@ -79,7 +77,7 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connec
         with real.attach(device, values=values, ranks=ranks, prepared=prepared, line=line) as gpu:
             yield gpu
         return
-    with real.attach(f"vgpu:{MODEL}", values=True, ranks=ranks, prepared=prepared, line=line):
+    with real.attach(f"vgpu:{MODEL}", values=values, ranks=ranks, prepared=prepared, line=line):
         _passing.append(True)  # the child ends with its request
         yield None
 
@@ -91,18 +89,8 @@ def require_forkable() -> None:
     """In the server, before anything is compared: put in place what lets a virtual GPU pass for a real one."""
     real.require_forkable()
     import labkit.device
-    from vgpu.dispatch.dispatch_mode import DispatchMode
-    from vgpu.operations import shapes_only
 
-    attached, compute = labkit.device._attached, DispatchMode._compute
-
-    def without_huge_products(self: Any, operation: Any, args: Any, kwargs: Any, inputs: Any, gpu: Any) -> Any:
-        product = operation.product if _passing and operation.library == "blas" else None
-        if product is not None and product(args, None).flops > _SKIP_FLOPS:
-            return shapes_only.skip(operation, args, kwargs)
-        return compute(self, operation, args, kwargs, inputs, gpu)
-
-    DispatchMode._compute = without_huge_products  # type: ignore[method-assign]
+    attached = labkit.device._attached
     labkit.device._attached = lambda: None if _passing else attached()
 
 

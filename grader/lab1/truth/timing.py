@@ -286,7 +286,7 @@ def measure(
     seen: Seen = submission.probe(
         "lab1.gpu_basics.matmul",
         device=device,
-        values=device == "cuda",
+        values=False,
         conditions=conditions,
         calls=list(calls),
         truth=pace is None,

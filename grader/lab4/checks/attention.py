@@ -219,7 +219,7 @@ class TestAttention:
         simulated = submission.device.simulated
         seen = submission.probe(
             "lab4.attention.benchmark",
-            values=not simulated,
+            values=False,  # the longest have tens of gigabytes, and seconds and peaks do not depend on them
             arguments=arguments,
             counted={**others, **counted},
             on_cpu={**others, **on_cpu, "causal": fresh.integer(0, 1) == 1},

@@ -192,7 +192,7 @@ class TestCheckpointing:
         late = {"factor": 200.0, "skip": before, "count": 1, "min_flops": 2.0 * sizes["width"] ** 2}
         seen = submission.probe(
             "lab4.checkpointing.measured",
-            values=not submission.device.simulated,
+            values=False,  # neither seconds nor peaks depend on them
             conditions=[late] if submission.device.simulated else [],
             intervals=intervals,
             sizes=sizes,
