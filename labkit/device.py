@@ -34,6 +34,8 @@ class Peaks:
 
     tflops: dict[str, float]
     """By dtype, for example {"float32": 8.1}: 1e12 operations per second, without sparsity."""
+    held_ratio: dict[str, float]
+    """By dtype: the share of it that the best published products reach."""
     bandwidth_bytes_per_second: float
     """Of the device's own memory."""
     launch_seconds: float
@@ -141,6 +143,10 @@ def _peaks(spec: "Spec") -> Peaks:
 
     return Peaks(
         tflops={dtype: flops / 1e12 for dtype, flops in spec.peak_flops.items()},
+        held_ratio={
+            dtype: spec.product_efficiency_ratio * spec.sustained_clock_ratio.get(dtype, 1.0)
+            for dtype in spec.peak_flops
+        },
         bandwidth_bytes_per_second=spec.bandwidth_bytes_per_second,
         launch_seconds=cost.launch_seconds(spec, "product"),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.acceptance.options import Options
 from cluster.acceptance.verdict import Check, Part, Threshold, compared
 from labkit.results import ResultsError
 
@@ -15,6 +16,7 @@ NOT_SLOWER = Threshold(
     relation="at least",
     source="ours: runs on an idle machine differ by a few percent",
 )
+MOST_SHOWN = 3
 ALIKE = ("device_name", "simulated", "world_size")
 """What two reports must have in common to be compared."""
 
@@ -27,11 +29,11 @@ class Baseline:
     document: dict[str, Any]
 
 
-def read(path: Path) -> Baseline:
+def read(path: Path, options: Options) -> Baseline:
     """Read an earlier report.
 
     Raises:
-        ResultsError: it is no report of this test.
+        ResultsError: it is no report of this test, or of no run that this one could be held against.
         OSError: it cannot be read.
     """
     try:
@@ -39,7 +41,30 @@ def read(path: Path) -> Baseline:
         document["performance"]["collectives"], [document[name] for name in ALIKE]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"--baseline {path}: not a report of cluster.acceptance ({error!r})") from error
+    try:
+        problem = _incomplete(document, training=not options.validation_only)
+    except (KeyError, TypeError, AttributeError) as error:
+        problem = f"it is damaged ({error!r})"
+    if problem:
+        raise ResultsError(f"--baseline {path}: {problem}; give the report of a run that went through and was well")
     return Baseline(path, document)
+
+
+def _incomplete(document: Mapping[str, Any], *, training: bool) -> str:
+    """Why nothing could be held against this report; empty where all could."""
+    if document["acceptance"]["status"] not in ("PASS", "INCOMPLETE"):
+        return f"its verdict is {document['acceptance']['status']}"
+    if document["injected_faults"]:
+        return f"faults were injected: {', '.join(document['injected_faults'])}"
+    performance, ranks = document["performance"], document["world_size"]
+    if len({one["rank"] for one in performance["products"]}) < ranks or not ranks:
+        return "it has no products of some ranks"
+    if ranks > 1 and not performance["collectives"]:
+        return "it has no collectives"
+    if training and len((performance["training"] or {}).get("images_per_second") or {}) < ranks:
+        return "it has no training of some ranks (or leave it out here as well: --validation-only)"
+    wrong = [key for key, value in _figures(document).items() if not isinstance(value, int | float) or not value > 0]
+    return f"{wrong[0][1]} is no rate" if wrong else ""
 
 
 def judge(document: Mapping[str, Any], earlier: Baseline) -> list[Check]:
@@ -58,7 +83,7 @@ def judge(document: Mapping[str, Any], earlier: Baseline) -> list[Check]:
     checks = []
     now, then = _figures(document), _figures(other)
     for (part, name, subject, rank), value in now.items():
-        before = then.get((part, name, subject, rank))
+        before = then.pop((part, name, subject, rank), None)
         if before:
             ratio = value / before
             checks.append(
@@ -74,6 +99,12 @@ def judge(document: Mapping[str, Any], earlier: Baseline) -> list[Check]:
                     threshold=NOT_SLOWER,
                 )
             )
+    trained = document["performance"]["training"] is not None
+    left = [(name, subject) for part, name, subject, _ in then if part != "training" or trained]
+    if checks and left:
+        shown = ", ".join(f"{name} ({subject})" for name, subject in left[:MOST_SHOWN])
+        evidence = f"{len(left)} figures of {earlier.path} are missing now: {shown}"
+        checks.append(_check("measured again", "run", evidence))
     return checks or [_check("comparable", "run", f"{earlier.path} has no figure that this run has")]
 
 

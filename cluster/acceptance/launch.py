@@ -13,34 +13,40 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from cluster.acceptance import baseline, report
+from cluster.acceptance import baseline, expectations, report
 from cluster.acceptance.options import Options, parse
 from cluster.acceptance.records import Record
-from cluster.acceptance.store import Store, connect, serve, within
+from cluster.acceptance.report import Standards
+from cluster.acceptance.store import SurvivingStore, connect, node_name, serve, within
 from cluster.acceptance.verdict import EXIT_CODES
 from cluster.acceptance.watchdog import GRACE_SECONDS, Watchdog
+from labkit import LabError
 from labkit.device import DeviceError, is_simulated
-from labkit.results import ResultsError
 
 RANKS_WITHOUT_GPU = 2
 STORE_SECONDS = 60.0
 AFTER_SIGNAL_SECONDS = 6.0
 """torchrun kills what is not gone 30 s after its SIGTERM."""
+MOVED_SECONDS = 5.0
+"""After the store's node is lost: for the others to notice it, too, and to come to the next store."""
 COULD_NOT_RUN = EXIT_CODES["COULD NOT RUN"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the test; returns 0 pass, 1 fail, 2 could not run, 3 incomplete."""
+    """Run the test; returns one of the exit codes that docs/cluster.md lists."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = parse(words)
     try:
         _check(options)
-        earlier = None if options.baseline is None else baseline.read(options.baseline)
-    except (DeviceError, ResultsError, OSError) as error:
+        standards = Standards(
+            earlier=None if options.baseline is None else baseline.read(options.baseline, options),
+            expected=None if options.expect is None else expectations.read(options.expect),
+        )
+    except (LabError, OSError) as error:
         return _refuse(options, str(error))
     if dist.is_torchelastic_launched():
-        return _one_of_many(options, words, earlier)
-    return _alone(options, words, earlier)
+        return _one_of_many(options, words, standards)
+    return _alone(options, words, standards)
 
 
 def _check(options: Options) -> None:
@@ -59,62 +65,82 @@ def _check(options: Options) -> None:
         except vgpu.SpecError as error:
             raise DeviceError(f"--device {options.device}: {error}") from error
     options.report.mkdir(parents=True, exist_ok=True)
-    if int(os.environ.get("RANK", 0)) == 0:
-        report.remove(options.report)  # an old report must never be taken for this run's
 
 
 def _refuse(options: Options, reason: str) -> int:
     if int(os.environ.get("RANK", 0)) == 0:
-        report.write_refusal(options, reason)
+        return report.refuse(options, reason)
     print(f"could not run: {reason}", file=sys.stderr)
     return COULD_NOT_RUN
 
 
-def _alone(options: Options, words: Sequence[str], earlier: baseline.Baseline | None) -> int:
+def _alone(options: Options, words: Sequence[str], standards: Standards) -> int:
     gpus = torch.cuda.device_count() if options.kind in ("auto", "cuda") else 0
     ranks = options.ranks or gpus or RANKS_WITHOUT_GPU
     server = serve()
-    watchdog = Watchdog(within(server), stage_seconds=options.stage_seconds, show=True)
+    watchdog = Watchdog(SurvivingStore(within(server)), stage_seconds=options.stage_seconds, show=True)
     _on_signals(watchdog)
     for rank in range(ranks):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
         watchdog.start({name: str(value) for name, value in (place | meeting).items()}, words)
     records = watchdog.run()
-    return report.conclude(options, records, simulated=watchdog.simulated, earlier=earlier)
+    return report.conclude(options, records, simulated=watchdog.simulated, standards=standards)
 
 
-def _one_of_many(options: Options, words: Sequence[str], earlier: baseline.Baseline | None) -> int:
+def _one_of_many(options: Options, words: Sequence[str], standards: Standards) -> int:
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
         print("a second try is no test: the report of the first one holds (use --max-restarts=0)", file=sys.stderr)
         return EXIT_CODES["FAIL"]
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, local_rank, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     # Where torchrun's agent keeps no store for the ranks, rank 0 does, as with init_process_group.
     server = None
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
         server = serve(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    store = connect(STORE_SECONDS)
+    try:
+        store = SurvivingStore(connect(STORE_SECONDS))
+    except dist.DistError as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = f"{node_name()}: nobody answers at {where}, where the ranks should meet; is that node up? ({error})"
+        return report.refuse(options, reason) if local_rank == 0 else COULD_NOT_RUN
     watchdog = Watchdog(store, stage_seconds=options.stage_seconds, show=rank == 0)
     _on_signals(watchdog)
     watchdog.start(_place(), words)
+    store.meet(rank=rank, world_size=world_size, keeps_reserve=local_rank == 0, seconds=STORE_SECONDS)
     watchdog.run()
-    if rank == 0:
+    code = EXIT_CODES["FAIL"]
+    if rank == 0 or (not _reported(store, options, watchdog) and store.first("reporter", str(rank))):
         records = _collect(store, world_size, watchdog)
-        code = report.conclude(options, records, simulated=watchdog.simulated, earlier=earlier)
+        code = report.conclude(options, records, simulated=watchdog.simulated, standards=standards)
         store.set("verdict", str(code))
-        if server is not None:
-            _wait(store, [f"left/{other}" for other in range(1, world_size)], AFTER_SIGNAL_SECONDS)
-        return code
-    patience = AFTER_SIGNAL_SECONDS if watchdog.signalled else options.stage_seconds + 3 * GRACE_SECONDS
-    if not _wait(store, ["verdict"], patience, watchdog):
-        # Rank 0 is gone: one of the others reports, the first to say so.
-        if store.compare_set("reporter", "", str(rank)) != str(rank).encode():
-            return EXIT_CODES["FAIL"]
-        records = _collect(store, world_size, watchdog)
-        return report.conclude(options, records, simulated=watchdog.simulated, earlier=earlier)
-    code = int(store.get("verdict"))
+    elif _wait(store, ["verdict"], AFTER_SIGNAL_SECONDS):
+        code = int(store.get("verdict"))
     store.set(f"left/{rank}", "")
+    if server is not None or store.serves:
+        # Others may still have a question.
+        there = [f"left/{other}" for other in range(world_size) if store.check([f"record/{other}"])]
+        _wait(store, there, AFTER_SIGNAL_SECONDS)
     return code
+
+
+def _reported(store: SurvivingStore, options: Options, watchdog: Watchdog) -> bool:
+    """Whether rank 0 has reported; waits for it as long as it may still do so."""
+    patience = AFTER_SIGNAL_SECONDS if watchdog.signalled else options.stage_seconds + 3 * GRACE_SECONDS
+    ends = time.monotonic() + patience
+    moved_at = None
+    while not store.check(["verdict"]):
+        now = time.monotonic()
+        if watchdog.signalled:
+            ends = min(ends, now + AFTER_SIGNAL_SECONDS)
+        if store.moved:
+            moved_at = moved_at or now
+            # If rank 0 lives, it has come to the new store as well and said again where it is.
+            if now - moved_at > MOVED_SECONDS and not store.check(["place/0"]):
+                return False
+        if now > ends:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _place() -> dict[str, str]:
@@ -122,33 +148,36 @@ def _place() -> dict[str, str]:
 
 
 def _on_signals(watchdog: Watchdog) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, watchdog.signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, watchdog.signal)
 
 
-def _wait(store: Store, keys: list[str], seconds: float, watchdog: Watchdog | None = None) -> bool:
-    """Whether all keys are there within so many seconds, or within few after a signal."""
+def _wait(store: SurvivingStore, keys: list[str], seconds: float) -> bool:
+    """Whether all keys are there within so many seconds."""
     ends = time.monotonic() + seconds
-    hurried = watchdog is None or watchdog.signalled
     while not store.check(keys):
-        if watchdog is not None and watchdog.signalled and not hurried:
-            hurried, ends = True, min(ends, time.monotonic() + AFTER_SIGNAL_SECONDS)
         if time.monotonic() > ends:
             return False
         time.sleep(0.1)
     return True
 
 
-def _collect(store: Store, world_size: int, watchdog: Watchdog) -> list[Record]:
+def _collect(store: SurvivingStore, world_size: int, watchdog: Watchdog) -> list[Record]:
     """The records of all ranks; a rank of which there is no word is lost."""
-    ends = time.monotonic() + (AFTER_SIGNAL_SECONDS / 2 if watchdog.signalled else 3 * GRACE_SECONDS)
+    seconds = 3 * GRACE_SECONDS
+    if watchdog.signalled or store.moved:
+        seconds = AFTER_SIGNAL_SECONDS / 2
+    ends = time.monotonic() + seconds
     records = []
     for rank in range(world_size):
-        if _wait(store, [f"record/{rank}"], max(0.0, ends - time.monotonic()), watchdog):
+        if _wait(store, [f"record/{rank}"], max(0.0, ends - time.monotonic())):
             records.append(Record.loads(store.get(f"record/{rank}")))
         else:
             known = store.check([f"place/{rank}"])
             record = Record.loads(store.get(f"place/{rank}")) if known else Record(rank=rank)
+            if not known and rank in store.hosts:
+                record.node = store.hosts[rank].node
             record.ending, record.detail = "lost", "its processes are gone, or its node is"
             records.append(record)
     return records

@@ -25,8 +25,11 @@ class Options:
     data_dir: Path | None
     baseline: Path | None
     report: Path
+    expect: Path | None
+    write_expectations: Path | None
+    expect_nodes: int | None
     expect_gpus: int | None
-    max_latency_ms: float
+    max_latency_ms: float | None
     stage_seconds: float
     inject: tuple[Fault, ...]
 
@@ -94,6 +97,13 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         metavar="N",
         help="processes that the plain command starts (default: one per GPU, else 2)",
     )
+    parser.add_argument(
+        "--expect", type=Path, metavar="FILE", help="TOML: what this cluster should be; see --write-expectations"
+    )
+    parser.add_argument(
+        "--write-expectations", type=Path, metavar="FILE", help="write what this cluster is, unless the run fails"
+    )
+    parser.add_argument("--expect-nodes", type=number, metavar="N", help="fail unless N nodes take part")
     parser.add_argument("--expect-gpus", type=number, metavar="N", help="fail unless each node has N GPUs")
     parser.add_argument("--validation-only", action="store_true", help="leave the training out")
     parser.add_argument("--epochs", type=number, default=1, help="of the training (default: 1)")
@@ -115,9 +125,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--max-latency-ms",
         type=float,
-        default=5.0,
         metavar="MS",
-        help="of small collectives, 95th percentile (default: 5)",
+        help="of small collectives, 95th percentile (default: by what joins the ranks)",
     )
     parser.add_argument(
         "--stage-seconds", type=float, default=600, metavar="S", help="a stage that takes longer hangs (default: 600)"

@@ -1,21 +1,21 @@
 """The banner, the JSON report, the page: the same facts for a terminal, a program and a browser."""
 
-import json
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from cluster.acceptance import baseline
-from cluster.acceptance.checks import communication, compute, deltas, presence, run, soundness, training
+from cluster.acceptance import baseline, expectations, writing
+from cluster.acceptance.checks import communication, compute, deltas, expected, presence, run, soundness, training
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
-from cluster.acceptance.records import Record, readable
+from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import (
+    NOT_WRITTEN,
     PARTS,
     Check,
     Outcome,
@@ -26,11 +26,9 @@ from cluster.acceptance.verdict import (
     decide,
     part_status,
 )
-from labkit.files import atomic_write
 from labkit.monitoring import plain
 
 SCHEMA_VERSION = "1.0"
-JSON_NAME, PAGE_NAME = "cluster_test_report.json", "cluster_test_report.html"
 STATUS: dict[Outcome, str] = {
     "PASS": "success",
     "FAIL": "failure",
@@ -39,35 +37,67 @@ STATUS: dict[Outcome, str] = {
 }
 
 
-def conclude(options: Options, records: Sequence[Record], *, simulated: bool, earlier: baseline.Baseline | None) -> int:
-    """Judge, write both reports, print the banner; returns the exit code."""
-    document = build(options, records, simulated=simulated, earlier=earlier)
-    _write(options.report, document)
+@dataclass(frozen=True, kw_only=True)
+class Standards:
+    """What a run is held against besides thresholds of our own."""
+
+    earlier: baseline.Baseline | None = None
+    expected: Expectations | None = None
+
+
+def conclude(options: Options, records: Sequence[Record], *, simulated: bool, standards: Standards) -> int:
+    """Judge, print the banner, write both reports; returns the exit code. The banner needs no disk."""
+    document = build(options, records, simulated=simulated, standards=standards)
     verdict = Verdict(outcome=document["acceptance"]["status"], summary=tuple(document["acceptance"]["summary"]))
-    print(banner(verdict))
+    print(banner(verdict), flush=True)
     _print_troubles(document)
-    for name in (JSON_NAME, PAGE_NAME):
-        print(f"wrote {options.report / name}")
-    return verdict.exit_code
+    where_asked = writing.write(options.report, document)
+    if options.write_expectations is not None:
+        where_asked = _write_expectations(options.write_expectations, document) and where_asked
+    return verdict.exit_code if where_asked else NOT_WRITTEN
 
 
-def judge(options: Options, records: Sequence[Record]) -> list[Check]:
+def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
+    """Whether the file is there, or rightly is not: what failed is nothing to expect."""
+    status = document["acceptance"]["status"]
+    if status not in ("PASS", "INCOMPLETE") or document["injected_faults"] or document["device"] != "cuda":
+        reason = "faults were injected" if document["injected_faults"] else f"the verdict is {status}"
+        reason = "there was no GPU" if document["device"] != "cuda" else reason
+        print(f"no {path}: {reason}, and a cluster should not be expected to be so", file=sys.stderr)
+        return True
+    try:
+        expectations.write(path, document)
+    except OSError as error:
+        print(f"could not write {path}: {error}", file=sys.stderr)
+        return False
+    print(f"wrote {path}")
+    return True
+
+
+def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:
     """All checks of a run."""
-    return [
+    file, has_baseline = standards.expected, standards.earlier is not None
+    gpus, gpus_by = options.expect_gpus, "--expect-gpus"
+    if gpus is None and file is not None:
+        gpus, gpus_by = file.count("cluster", "gpus_per_node"), f"[cluster] gpus_per_node of {file.path}"
+    checks = [
         *run.judge(records),
-        *presence.judge(records, expected=options.expect_gpus),
-        *compute.judge(records),
-        *communication.judge(records, max_latency_ms=options.max_latency_ms),
+        *expected.judge(records, file, nodes=options.expect_nodes),
+        *presence.judge(records, expected=gpus, source=gpus_by),
+        *compute.judge(records, expected=file, has_baseline=has_baseline),
+        *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *training.judge(records),
         *soundness.judge(records),
         *deltas.judge(records),
     ]
+    return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)
 
 
 def build(
-    options: Options, records: Sequence[Record], *, simulated: bool, earlier: baseline.Baseline | None
+    options: Options, records: Sequence[Record], *, simulated: bool, standards: Standards | None = None
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
+    standards = standards or Standards()
     found = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)
@@ -83,8 +113,10 @@ def build(
         "ranks": [_rank(record) for record in records],
         "gpu_health": [_health(record) for record in records if "reading" in record.result("before")],
     }
-    checks = judge(options, records)
-    if earlier is not None:
+    checks = judge(options, records, standards)
+    if standards.expected is not None:
+        document["expectations"] = {"file": str(standards.expected.path), "tables": standards.expected.tables}
+    if (earlier := standards.earlier) is not None:
         checks += baseline.judge(document, earlier)
         document["baseline"] = {"file": str(earlier.path), "test_timestamp": earlier.document["test_timestamp"]}
     checks = as_simulated(checks) if simulated else checks
@@ -103,19 +135,12 @@ def build(
     return dict(plain(document))
 
 
-def write_refusal(options: Options, reason: str) -> None:
-    """A report that says why nothing could be tested, where one can be written."""
-    document = _head(options, device=None, simulated=False) | _verdict(could_not_run(reason))
-    try:
-        _write(options.report, document)
-    except OSError as error:
-        print(f"no report: {error}", file=sys.stderr)
-
-
-def remove(folder: Path) -> None:
-    """Remove the reports of an earlier run."""
-    for name in (JSON_NAME, PAGE_NAME):
-        (folder / name).unlink(missing_ok=True)
+def refuse(options: Options, reason: str) -> int:
+    """A report that says why nothing could be tested, where one can be written; returns the exit code."""
+    verdict = could_not_run(reason)
+    print(f"could not run: {reason}", file=sys.stderr)
+    writing.write(options.report, _head(options, device=None, simulated=False) | _verdict(verdict))
+    return verdict.exit_code
 
 
 def _head(options: Options, *, device: str | None, simulated: bool) -> dict[str, Any]:
@@ -188,34 +213,3 @@ def _print_troubles(document: dict[str, Any]) -> None:
     for check in checks:
         if check["status"] == "fail":
             print(f"FAIL {check['name']}, {check['subject']}: {check['evidence']}\n     {check['remedy']}")
-
-
-def _write(folder: Path, document: dict[str, Any]) -> None:
-    with atomic_write(folder / JSON_NAME) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    with atomic_write(folder / PAGE_NAME) as temporary:
-        temporary.write_text(page(document), encoding="utf-8")
-
-
-def page(document: dict[str, Any]) -> str:
-    """The page's text: self-contained, no script; everything that was measured or said is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["bytes"] = readable
-    environment.filters["curve"] = curve
-    environment.filters["figure"] = figure
-    return environment.get_template("report.html.jinja").render(report=document, parts=PARTS)
-
-
-def figure(value: float | str, form: str) -> str:
-    """A number in a `%` format; what is no number ("NaN") as it is."""
-    return value if isinstance(value, str) else form % value
-
-
-def curve(values: Sequence[float | str], width: int = 640, height: int = 120) -> str:
-    """Points of an SVG polyline through `values`, from 0 at the bottom to the largest at the top."""
-    numbers = [value for value in values if not isinstance(value, str)]
-    top = max(numbers, default=0.0) or 1.0
-    step = width / max(1, len(numbers) - 1)
-    return " ".join(f"{index * step:.1f},{height - height * value / top:.1f}" for index, value in enumerate(numbers))

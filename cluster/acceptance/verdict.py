@@ -21,10 +21,13 @@ PARTS: dict[Part, str] = {
 }
 """In the order of the report, with their titles."""
 
+Relation = Literal["at most", "at least"]
 Outcome = Literal["PASS", "FAIL", "INCOMPLETE", "COULD NOT RUN"]
 MOST_ERRORS = 8
 """Lines of the banner."""
 EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "COULD NOT RUN": 2, "INCOMPLETE": 3}
+NOT_WRITTEN = 4
+"""Exit code, whatever the verdict: what was asked for could not be written where it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class Threshold:
 
     value: float
     unit: str
-    relation: Literal["at most", "at least"]
+    relation: Relation
     source: str
     """Where the value comes from: a document, an option, or "ours" and why."""
 

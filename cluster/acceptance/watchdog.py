@@ -7,7 +7,6 @@ write a report. A virtual GPU's clock is not real either.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from cluster.acceptance.records import STAGES, TOGETHER, Record
-from cluster.acceptance.store import Store
+from cluster.acceptance.store import SurvivingStore, node_name
 
 GRACE_SECONDS = 10.0
 """How long the others may go on when one rank is at its end: to find out by themselves, and to read their GPU."""
@@ -27,7 +26,10 @@ SETTLE_SECONDS = 1.0
 START_SECONDS = 120.0
 """At least so long for importing PyTorch, from a slow network drive as well."""
 POLL_SECONDS = 0.1
+KILL_SECONDS = 5.0
 TOLD = "told to end by a signal"
+ORPHANED = "the node where the ranks meet is gone"
+UNKILLABLE = "even SIGKILL does not end it: it stands in the kernel (state D of ps), reboot the node"
 LOG_CHARACTERS = 4000
 STACK_SECONDS = 0.5
 """For a process that hangs to say where."""
@@ -57,7 +59,7 @@ class Watchdog:
         signalled: whether somebody asked this process to end.
     """
 
-    def __init__(self, store: Store, *, stage_seconds: float, show: bool) -> None:
+    def __init__(self, store: SurvivingStore, *, stage_seconds: float, show: bool) -> None:
         self.store = store
         self.stage_seconds = stage_seconds
         self.show = show
@@ -72,9 +74,9 @@ class Watchdog:
     def start(self, environment: Mapping[str, str], argv: Sequence[str]) -> None:
         """Start the worker of the rank that `environment` describes (RANK and its like)."""
         reader, writer = os.pipe()
-        log = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the worker is over
+        log = _log()
         process = subprocess.Popen(
-            [sys.executable, "-m", "cluster.acceptance.worker", "--pipe", str(writer), *argv],
+            [sys.executable, "-m", "cluster.acceptance.rank", str(os.getpid()), "--pipe", str(writer), *argv],
             env={**os.environ, **environment},
             pass_fds=(writer,),
             stdout=log,
@@ -82,9 +84,7 @@ class Watchdog:
         )
         os.close(writer)
         os.set_blocking(reader, False)
-        record = Record(
-            rank=int(environment["RANK"]), local_rank=int(environment["LOCAL_RANK"]), node=socket.gethostname()
-        )
+        record = Record(rank=int(environment["RANK"]), local_rank=int(environment["LOCAL_RANK"]), node=node_name())
         self.store.set(f"place/{record.rank}", record.dumps())
         self.watched.append(Watched(record=record, process=process, pipe=reader, log=log))
 
@@ -95,7 +95,7 @@ class Watchdog:
             for one in self.watched:
                 if not one.over:
                     self._look(one)
-            if self._stop_at is None and (self.signalled or self.store.check(["stop"])):
+            if self._stop_at is None and (self.signalled or self._called_off()):
                 self._note_positions()
         for one in self.watched:
             self.store.set(f"record/{one.record.rank}", one.record.dumps())
@@ -106,6 +106,10 @@ class Watchdog:
         """Whether any worker said that its GPU is virtual."""
         return any(one.simulated for one in self.watched)
 
+    def _called_off(self) -> bool:
+        """Whether some rank is at its end, or the store's node is gone and with it some ranks."""
+        return self.store.check(["stop"]) or self.store.moved
+
     def _look(self, one: Watched) -> None:
         self._read(one)
         code = one.process.poll()
@@ -113,11 +117,13 @@ class Watchdog:
             self._read(one)
             if one.done and code == 0:
                 self._end(one, "finished", "")
-            elif -code in (signal.SIGTERM, signal.SIGINT):  # torchrun and Ctrl-C reach the worker as well
+            elif -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # torchrun and Ctrl-C reach the worker, too
                 self._end(one, "stopped", TOLD)
             else:
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                self._end(one, "died", how)
+                # NCCL and Gloo end a process whose store is gone: not this rank's doing.
+                orphaned = self._called_off() and self.store.moved
+                self._end(one, "stopped" if orphaned else "died", f"{ORPHANED}: {how}" if orphaned else how)
         elif one.hung_since is not None:
             if time.monotonic() - one.hung_since > SETTLE_SECONDS:
                 self._end(one, "hung", f"no end of {one.stage!r} within {self._limit_seconds(one):g} s")
@@ -125,7 +131,8 @@ class Watchdog:
             one.hung_since = time.monotonic()
             self._call_off(f"rank {one.record.rank} hangs")
         elif self._stop_at is not None and time.monotonic() > self._stop_at:
-            self._end(one, "stopped", TOLD if self.signalled else "because another rank had ended")
+            why = ORPHANED if self.store.moved else "because another rank had ended"
+            self._end(one, "stopped", TOLD if self.signalled else why)
 
     def _note_positions(self) -> None:
         """The run is called off: who is behind whom is known only now, before anybody is ended."""
@@ -170,7 +177,10 @@ class Watchdog:
             one.process.send_signal(signal.SIGUSR1)
             time.sleep(STACK_SECONDS)
             one.process.kill()
-            one.process.wait()
+            try:
+                one.process.wait(KILL_SECONDS)
+            except subprocess.TimeoutExpired:  # it waits in the kernel, for a driver or a file server that is stuck
+                detail = f"{detail}; {UNKILLABLE} (process {one.process.pid})"
         self._read(one)
         one.record.ending, one.record.detail, one.over = ending, detail, True
         one.record.log = _end_of(one.log)
@@ -179,6 +189,13 @@ class Watchdog:
 
     def _call_off(self, reason: str) -> None:
         self.store.set("stop", reason)
+
+
+def _log() -> IO[bytes]:
+    """Where a worker prints: in memory where there is such a file, since a full disk may be what is wrong."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("log"), "w+b")
+    return tempfile.TemporaryFile()  # closed when the worker is over
 
 
 def _end_of(log: IO[bytes]) -> str:

@@ -5,7 +5,6 @@ cannot take part, nobody begins and nobody waits.
 """
 
 import argparse
-import ctypes
 import faulthandler
 import json
 import os
@@ -23,10 +22,9 @@ from cluster.acceptance.context import Context
 from cluster.acceptance.options import Options, parse, sizes
 from cluster.acceptance.records import STAGES, TOGETHER
 from cluster.acceptance.store import connect, within
-from labkit import LabError, program
+from labkit import LabError
 from labkit.device import open_device
 
-PR_SET_PDEATHSIG = 1
 Measure = Callable[[Context], dict[str, Any]]
 MEASURES: dict[str, Measure] = {
     "before": health.measure_before,
@@ -37,6 +35,7 @@ MEASURES: dict[str, Measure] = {
     "training": training.measure,
     "after": health.measure_after,
 }
+STORE_GONE = 5
 DECISIVE = ("presence", "compute", "collectives", "data")
 """Stages without which a rank cannot take part in the next one of TOGETHER."""
 
@@ -157,14 +156,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     inner.add_argument("--pipe", type=int, required=True)
     given, rest = inner.parse_known_args(words)
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    if sys.platform == "linux":
-        # A watchdog that is killed takes its worker along: nobody else would.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     pipe = os.fdopen(given.pipe, "w", buffering=1, encoding="utf-8")
-    Rank(parse(rest), lambda message: print(json.dumps(message), file=pipe, flush=True)).run()
+    try:
+        Rank(parse(rest), lambda message: print(json.dumps(message), file=pipe, flush=True)).run()
+    except dist.DistNetworkError as error:
+        # The store's node is gone. The watchdog has another store, and calls the run off.
+        print(f"the store is gone: {error}", file=sys.stderr)
+        return STORE_GONE
     print(json.dumps({"done": True}), file=pipe, flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    program.end_process(main())

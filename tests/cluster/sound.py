@@ -10,7 +10,7 @@ from typing import Any
 from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.options import Options, parse
 from cluster.acceptance.records import Record
-from cluster.acceptance.report import build
+from cluster.acceptance.report import Standards, build
 
 MIB = 2**20
 
@@ -97,6 +97,7 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "cuda": "13.0",
                 "nccl": [2, 27, 5],
                 "peak_tflops": {"float32": 67.0, "bfloat16": 989.0},
+                "held_ratio": {"float32": 0.8, "bfloat16": 0.82},
                 "seen_by_cuda": ranks,
                 "seen_by_nvml": ranks,
                 "restricted": False,
@@ -135,9 +136,11 @@ def records(ranks: int = 2) -> list[Record]:
     return [record(rank, ranks) for rank in range(ranks)]
 
 
-def report(of: list[Record], *words: str, simulated: bool = False) -> dict[str, Any]:
+def report(
+    of: list[Record], *words: str, simulated: bool = False, standards: Standards | None = None
+) -> dict[str, Any]:
     """The whole report of these records."""
-    return build(options(*words), of, simulated=simulated, earlier=None)
+    return build(options(*words), of, simulated=simulated, standards=standards)
 
 
 def failures(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import cluster.acceptance
-from cluster.acceptance import baseline, report
+from cluster.acceptance import baseline, page, report
 from cluster.acceptance.options import parse
 from cluster.acceptance.records import Record
 from labkit.results import ResultsError
@@ -22,11 +22,11 @@ SCHEMA = json.loads((Path(cluster.acceptance.__file__).parent / "report.schema.j
 def test_the_report_of_a_sound_machine_fits_the_schema_and_the_page_shows_it() -> None:
     found = sound.report(sound.records())
     jsonschema.validate(found, SCHEMA)
-    page = report.page(found)
-    assert ">PASS<" in page
-    assert "Simulated" not in page
+    text = page.page(found)
+    assert ">PASS<" in text
+    assert "Simulated" not in text
     for word in ("NVIDIA H100 80GB HBM3", "690.00 TFLOPS", "256.0 MiB", "18200 images/s", "temperature_celsius"):
-        assert word in page, word
+        assert word in text, word
 
 
 def test_values_that_are_no_numbers_fit_the_schema() -> None:
@@ -35,7 +35,7 @@ def test_values_that_are_no_numbers_fit_the_schema() -> None:
     found = sound.report(ranks)
     jsonschema.validate(found, SCHEMA)
     json.dumps(found, allow_nan=False)
-    assert ">FAIL<" in report.page(found)
+    assert ">FAIL<" in page.page(found)
 
 
 def test_a_rank_that_never_started_fits_the_schema() -> None:
@@ -47,9 +47,9 @@ def test_a_rank_that_never_started_fits_the_schema() -> None:
 def test_what_a_rank_printed_is_escaped_in_the_page() -> None:
     ranks = sound.records()
     ranks[0].ending, ranks[0].log = "died", "<script>alert(1)</script>"
-    page = report.page(sound.report(ranks))
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
+    text = page.page(sound.report(ranks))
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
 
 
 def test_records_travel_as_json() -> None:
@@ -67,7 +67,8 @@ def test_a_wrong_command_line_ends_as_could_not_run(words: list[str]) -> None:
 def compared(tmp_path: Path, now: list[Record], then: dict[str, Any]) -> dict[str, Any]:
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(then))
-    found = report.build(sound.options(), now, simulated=False, earlier=baseline.read(path))
+    earlier = baseline.read(path, sound.options())
+    found = report.build(sound.options(), now, simulated=False, standards=report.Standards(earlier=earlier))
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -99,4 +100,46 @@ def test_a_file_that_is_no_report_is_no_baseline(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text('{"performance": []}')
     with pytest.raises(ResultsError, match=r"not a report of cluster\.acceptance"):
-        baseline.read(path)
+        baseline.read(path, sound.options())
+
+
+def spoiled(**values: Any) -> dict[str, Any]:
+    return {**sound.report(sound.records()), **values}
+
+
+def without(part: str, value: Any) -> dict[str, Any]:
+    found = sound.report(sound.records())
+    return {**found, "performance": {**found["performance"], part: value}}
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (spoiled(acceptance={"status": "FAIL", "exit_code": 1, "summary": []}), "its verdict is FAIL"),
+        (spoiled(injected_faults=["slow at rank 1"]), "faults were injected"),
+        (spoiled(world_size=3), "no products of some ranks"),
+        (without("products", []), "no products of some ranks"),
+        (without("collectives", []), "no collectives"),
+        (without("training", None), "--validation-only"),
+        (without("collectives", [{"operation": "all_reduce"}]), "damaged"),
+    ],
+)
+def test_an_incomplete_baseline_is_refused(tmp_path: Path, then: dict[str, Any], words: str) -> None:
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(then))
+    with pytest.raises(ResultsError, match=words):
+        baseline.read(path, sound.options())
+
+
+def test_a_baseline_without_training_is_enough_for_a_run_without(tmp_path: Path) -> None:
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(without("training", None)))
+    assert baseline.read(path, sound.options("--validation-only")).path == path
+
+
+def test_a_figure_that_only_the_baseline_has_is_no_pass(tmp_path: Path) -> None:
+    now = sound.records()
+    del now[1].results["compute"]["products"]["bfloat16"]
+    found = compared(tmp_path, now, sound.report(sound.records()))
+    assert found["acceptance"]["status"] == "INCOMPLETE"
+    assert ("baseline: measured again", "all ranks") in sound.outcomes(found, "unverified")

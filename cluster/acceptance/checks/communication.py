@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from cluster.acceptance.checks import REMEDY_NO_GPU, broken
+from cluster.acceptance.checks import REMEDY_NO_GPU, bars, broken
 from cluster.acceptance.checks.collectives import BUS_FACTORS, bus_bandwidth, together
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers, percentile, readable
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
 
-PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of one lane in one direction, by generation (PCI-SIG, after encoding)."""
-PCIE_SHARE = 0.3
 LINKS = Threshold(
     value=1.5,
     unit="times the median of the other links",
@@ -45,8 +43,14 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
     return rows
 
 
-def judge(records: Sequence[Record], *, max_latency_ms: float) -> list[Check]:
-    """Checks of all operations."""
+def judge(
+    records: Sequence[Record],
+    *,
+    max_latency_ms: float | None = None,
+    expected: Expectations | None = None,
+    has_baseline: bool = False,
+) -> list[Check]:
+    """Checks of all operations; with a baseline, figures that have no bar of their own are that one's to judge."""
     checks = broken(records, "collectives", "communication")
     there = [record for record in records if record.measured("collectives")]
     for record in there:
@@ -55,8 +59,10 @@ def judge(records: Sequence[Record], *, max_latency_ms: float) -> list[Check]:
     on_gpu = all(record.gpu is not None for record in records)
     for operation in BUS_FACTORS if rows else ():
         same = [row for row in rows if row["operation"] == operation]
-        checks.append(_latency(same[0], max_latency_ms, on_gpu))
-        checks.append(_bandwidth(same[-1], records, on_gpu))
+        limit = bars.latency(records, operation, expected=expected, option_ms=max_latency_ms)
+        checks.append(_latency(same[0], limit, on_gpu))
+        bar = bars.bandwidth(records, operation, expected=expected) if on_gpu else None
+        checks.append(_bandwidth(same[-1], bar, on_gpu=on_gpu, has_baseline=has_baseline))
     if rows:
         checks += _links(there, on_gpu)
     return checks
@@ -81,13 +87,7 @@ def _result(record: Record, operation: str) -> Check:
     )
 
 
-def _latency(row: dict[str, Any], max_latency_ms: float, on_gpu: bool) -> Check:
-    threshold = Threshold(
-        value=max_latency_ms,
-        unit="ms (95th percentile)",
-        relation="at most",
-        source="--max-latency-ms; NCCL needs tens of microseconds in a node, a few hundred between nodes",
-    )
+def _latency(row: dict[str, Any], threshold: Threshold, on_gpu: bool) -> Check:
     measured = row["p95_seconds"] * 1e3
     shown = ", ".join(f"p{percent} {row[f'p{percent}_seconds'] * 1e6:.0f} us" for percent in (50, 95, 99))
     return Check(
@@ -102,11 +102,10 @@ def _latency(row: dict[str, Any], max_latency_ms: float, on_gpu: bool) -> Check:
     )
 
 
-def _bandwidth(row: dict[str, Any], records: Sequence[Record], on_gpu: bool) -> Check:
+def _bandwidth(row: dict[str, Any], threshold: Threshold | None, *, on_gpu: bool, has_baseline: bool) -> Check:
     rate = row["bus_bytes_per_second"] / 1e9
-    threshold = expected_bandwidth(records) if on_gpu else None
-    status: Status = "skipped"
-    note = "; no threshold: between nodes, or NVML does not tell the links (compare with --baseline)"
+    status: Status = "skipped" if has_baseline else "unverified"
+    note = "; no threshold: neither NVML, the network's ports nor --expect tell what it should be"
     if not on_gpu:
         status, note = "unverified", NOT_JUDGED
     elif row["bytes"] < JUDGED_BYTES:
@@ -122,28 +121,6 @@ def _bandwidth(row: dict[str, Any], records: Sequence[Record], on_gpu: bool) -> 
         remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
         measured=rate,
         threshold=threshold,
-    )
-
-
-def expected_bandwidth(records: Sequence[Record]) -> Threshold | None:
-    """What the slowest GPU's links should carry; None between nodes and where NVML does not tell."""
-    if len({record.node for record in records}) > 1:
-        return None
-    rates, joined = [], True
-    for record in records:
-        link = record.result("after").get("reading", {})
-        lane = PCIE_LANE_BYTES_PER_SECOND.get(link.get("pcie_generation_max") or 0)
-        if lane is None or not link.get("pcie_width"):
-            return None
-        rates.append(lane * link["pcie_width"])
-        joined = joined and bool(link.get("nvlinks_up"))
-    share = 1.0 if joined else PCIE_SHARE
-    how = "what PCIe could carry, as NVLink is up" if joined else f"{PCIE_SHARE:.0%} of PCIe's rate (ours)"
-    return Threshold(
-        value=share * min(rates) / 1e9,
-        unit="GB/s",
-        relation="at least",
-        source=f"{how}; generation and width by NVML",
     )
 
 

@@ -44,9 +44,11 @@ def measure(context: Context) -> dict[str, Any]:
         "uuid": str(getattr(properties, "uuid", "")) or None,
         "nccl": None if context.device.simulated else list(torch.cuda.nccl.version()),
         "peak_tflops": context.device.peaks.tflops if context.device.peaks else None,
+        "held_ratio": context.device.peaks.held_ratio if context.device.peaks else None,
         "seen_by_cuda": seen,
         "seen_by_nvml": _count_of_nvml(),
         "restricted": "CUDA_VISIBLE_DEVICES" in os.environ,
+        "given_by_slurm": int(os.environ["SLURM_GPUS_ON_NODE"]) if "SLURM_GPUS_ON_NODE" in os.environ else None,
     }
 
 
@@ -61,8 +63,9 @@ def _count_of_nvml() -> int | None:
         return None
 
 
-def judge(records: Sequence[Record], *, expected: int | None) -> list[Check]:
-    """Checks of presence; `expected` is the number of GPUs that each node should have, None if any will do."""
+def judge(records: Sequence[Record], *, expected: int | None, source: str = "--expect-gpus") -> list[Check]:
+    """Checks of presence; `expected` is the number of GPUs that each node should have, None if any will do; `source`
+    says who expects it."""
     checks = broken(records, "presence", "gpu")
     there = [record for record in records if record.measured("presence")]
     with_gpu = [record for record in there if record.gpu is not None]
@@ -100,7 +103,8 @@ def judge(records: Sequence[Record], *, expected: int | None) -> list[Check]:
                 remedy="nvidia-smi on that node; is the driver loaded, and did the job ask for all GPUs?",
             )
         )
-    checks += _counts(with_gpu, expected)
+    checks += _counts(with_gpu, expected, source)
+    checks += _all_used(with_gpu)
     models = Counter(record.result("presence")["device_name"] for record in with_gpu)
     checks.append(
         Check(
@@ -115,18 +119,54 @@ def judge(records: Sequence[Record], *, expected: int | None) -> list[Check]:
     return checks
 
 
-def _counts(records: Sequence[Record], expected: int | None) -> list[Check]:
+def _by_node(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        found.setdefault(record.node, []).append(record.result("presence"))
+    return found
+
+
+def _seen(of_node: Sequence[dict[str, Any]]) -> int:
+    """GPUs that CUDA shows the ranks of a node; where each rank is shown its own alone, as many as they have."""
+    return max(int(of_node[0]["seen_by_cuda"]), _used(of_node))
+
+
+def _used(of_node: Sequence[dict[str, Any]]) -> int:
+    """Different GPUs that the ranks of a node work on."""
+    return len({one.get("uuid") or one["index"] for one in of_node})
+
+
+def _all_used(records: Sequence[Record]) -> list[Check]:
+    """A GPU that no rank works on is not tested, and so the node is not."""
+    return [
+        Check(
+            name="presence: every GPU is tested",
+            part="gpu",
+            subject=f"node {node}",
+            status="pass" if _used(of_node) >= _seen(of_node) else "unverified",
+            evidence=f"{_used(of_node)} of {_seen(of_node)} visible GPUs have a rank",
+            remedy="start one rank per GPU, or show the test only what it is for (CUDA_VISIBLE_DEVICES)",
+            measured=float(_used(of_node)),
+            threshold=Threshold(
+                value=float(_seen(of_node)), unit="GPUs", relation="at least", source="what CUDA shows on the node"
+            ),
+        )
+        for node, of_node in _by_node(records).items()
+    ]
+
+
+def _counts(records: Sequence[Record], expected: int | None, expected_by: str) -> list[Check]:
     checks = []
-    for node in dict.fromkeys(record.node for record in records):
-        of_node = [record.result("presence") for record in records if record.node == node]
+    for node, of_node in _by_node(records).items():
         found = of_node[0]
-        # Where each rank is shown its own GPU alone, together they see as many as they have.
-        cuda = max(found["seen_by_cuda"], len({one["uuid"] for one in of_node if one.get("uuid")}))
-        nvml = found["seen_by_nvml"]
-        wanted = expected if expected is not None else nvml if not found["restricted"] else None
+        cuda, nvml, given = _seen(of_node), found["seen_by_nvml"], found.get("given_by_slurm")
+        # Where somebody chose among the GPUs, NVML may see more than this job was given: Slurm says how many.
+        wanted = expected if expected is not None else given if found["restricted"] else nvml
         if wanted is None:
             continue
-        source = "--expect-gpus" if expected is not None else "NVML's count on the same node"
+        source = expected_by if expected is not None else "NVML's count on the same node"
+        if expected is None and found["restricted"]:
+            source = "SLURM_GPUS_ON_NODE"
         checks.append(
             Check(
                 name="presence: number of GPUs",

@@ -20,7 +20,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     hanging = not gone and any(record.ending == "hung" for record in records)
     positions = [record.progress_at_stop for record in records if record.progress_at_stop is not None]
     behind = [record.rank for record in records if hanging and record.progress_at_stop == min(positions, default=None)]
-    checks = []
+    checks = _nodes(records)
     for record in records:
         status, evidence = _outcome(record, behind, together=len(behind) == len(records) > 1)
         checks.append(
@@ -35,6 +35,27 @@ def judge(records: Sequence[Record]) -> list[Check]:
             )
         )
     return checks
+
+
+def _nodes(records: Sequence[Record]) -> list[Check]:
+    """A check for every node of which no rank was heard any more."""
+    by_node: dict[str, list[Record]] = {}
+    for record in records:
+        by_node.setdefault(record.node, []).append(record)
+    gone = {node: there for node, there in by_node.items() if all(one.ending == "lost" for one in there)}
+    if len(by_node) < 2:
+        return []
+    return [
+        Check(
+            name="run: node",
+            part="run",
+            subject=f"node {node}",
+            status="fail",
+            evidence=f"no word from any of its ranks ({', '.join(str(one.rank) for one in there)})",
+            remedy=REMEDIES["lost"],
+        )
+        for node, there in gone.items()
+    ]
 
 
 def _outcome(record: Record, behind: Sequence[int], *, together: bool) -> tuple[Status, str]:

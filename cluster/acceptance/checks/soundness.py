@@ -58,6 +58,13 @@ def _before(record: Record) -> dict[str, Any]:
     return record.result("before").get("reading") or {}
 
 
+def wired_nvlinks(record: Record) -> int:
+    """How many NVLinks this GPU must have up; 0 where bridges are optional, or nobody tells."""
+    before = _before(record)
+    wired = any(word in (before.get("name") or "") for word in _ALL_LINKS)
+    return int(before.get("nvlinks") or 0) if wired else 0
+
+
 def _check(record: Record, name: str, status: Status, evidence: str, remedy: str, **more: Any) -> Check:
     return Check(
         name=f"sound: {name}", part="health", subject=record.subject, rank=record.rank, status=status,
@@ -118,10 +125,10 @@ def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Che
 
 def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     up, there = before.get("nvlinks_up"), before.get("nvlinks")
+    wired = bool(wired_nvlinks(record))
     remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
     if up is None:
         return _check(record, "NVLinks", *_untold(before, "nvlinks_up"), remedy)
-    wired = any(word in (before.get("name") or "") for word in _ALL_LINKS)
     expected = there if there and wired else usual or 0
     if not expected and not up:
         return _check(record, "NVLinks", "skipped", "no NVLink is up on any of these GPUs", remedy)
