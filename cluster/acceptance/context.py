@@ -25,6 +25,8 @@ class Context:
     at: Callable[[str], None]
     """Tells the watchdog where this rank stands, before each thing that can hang. All ranks say the same in the same
     order."""
+    planned_collectives: int = 0
+    issued_collectives: int = 0
     kept: dict[str, Any] = field(default_factory=dict)
     """What one stage leaves for a later one of this rank."""
 

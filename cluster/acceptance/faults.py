@@ -9,6 +9,13 @@ from dataclasses import dataclass
 
 FAULTS = {
     "wrong-result": "one element of a matrix product is wrong",
+    "bad-memory": "one bit of the GPU's memory flips",
+    "wrong-gradient": "one element of a gradient is wrong before the all-reduce",
+    "slow-backward": "the backward pass needs four times as long",
+    "throttles": "the GPU slows down for heat in the second half of --thorough",
+    "skips": "the process leaves one collective out",
+    "nan": "the loss is no number",
+    "slow-pair": "sends and receives between two ranks need four times as long",
     "wrong-collective": "one element of a collective's result is wrong",
     "diverged": "one parameter differs after training",
     "slow": "the GPU needs four times as long for everything it computes",

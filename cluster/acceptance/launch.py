@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.acceptance import baseline, expectations, report
-from cluster.acceptance.options import Options, parse
+from cluster.acceptance.options import REAL_GPU, Options, parse
 from cluster.acceptance.records import Record
 from cluster.acceptance.report import Standards
 from cluster.acceptance.store import SurvivingStore, connect, node_name, serve, within
@@ -78,7 +78,7 @@ def _alone(options: Options, words: Sequence[str], standards: Standards) -> int:
     gpus = torch.cuda.device_count() if options.kind in ("auto", "cuda") else 0
     ranks = options.ranks or gpus or RANKS_WITHOUT_GPU
     server = serve()
-    watchdog = Watchdog(SurvivingStore(within(server)), stage_seconds=options.stage_seconds, show=True)
+    watchdog = _watchdog(SurvivingStore(within(server)), options, show=True)
     _on_signals(watchdog)
     for rank in range(ranks):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
@@ -103,7 +103,7 @@ def _one_of_many(options: Options, words: Sequence[str], standards: Standards) -
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = f"{node_name()}: nobody answers at {where}, where the ranks should meet; is that node up? ({error})"
         return report.refuse(options, reason) if local_rank == 0 else COULD_NOT_RUN
-    watchdog = Watchdog(store, stage_seconds=options.stage_seconds, show=rank == 0)
+    watchdog = _watchdog(store, options, show=rank == 0)
     _on_signals(watchdog)
     watchdog.start(_place(), words)
     store.meet(rank=rank, world_size=world_size, keeps_reserve=local_rank == 0, seconds=STORE_SECONDS)
@@ -145,6 +145,11 @@ def _reported(store: SurvivingStore, options: Options, watchdog: Watchdog) -> bo
 
 def _place() -> dict[str, str]:
     return {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+
+
+def _watchdog(store: SurvivingStore, options: Options, *, show: bool) -> Watchdog:
+    load_seconds = REAL_GPU.load_seconds if options.thorough else 0.0
+    return Watchdog(store, stage_seconds=options.stage_seconds, load_seconds=load_seconds, show=show)
 
 
 def _on_signals(watchdog: Watchdog) -> None:

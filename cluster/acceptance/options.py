@@ -18,6 +18,7 @@ class Options:
     device: str
     ranks: int | None
     validation_only: bool
+    thorough: bool
     epochs: int
     batch_size: int | None
     steps: int | None
@@ -31,6 +32,7 @@ class Options:
     expect_gpus: int | None
     max_latency_ms: float | None
     stage_seconds: float
+    sysfs: Path
     inject: tuple[Fault, ...]
 
     @property
@@ -55,6 +57,13 @@ class Sizes:
     batch_size: int
     steps: int | None
     """Per epoch, at most; None: all."""
+    memory_bytes: int | None
+    """Of the memory test; None: all that is free."""
+    memory_rounds: int
+    load_seconds: float
+    """Of --thorough, by the device's clock."""
+    pair_bytes: int
+    copy_bytes: int
 
 
 REAL_GPU = Sizes(
@@ -65,11 +74,40 @@ REAL_GPU = Sizes(
     iterations=50,
     batch_size=128,
     steps=None,
+    memory_bytes=None,
+    memory_rounds=1,
+    load_seconds=600.0,
+    pair_bytes=256 * MIB,
+    copy_bytes=256 * MIB,
 )
 VIRTUAL_GPU = Sizes(
-    rows=2048, depth=1024, samples=2, message_bytes=(KIB, 64 * KIB, MIB), iterations=5, batch_size=32, steps=8
+    rows=2048,
+    depth=1024,
+    samples=2,
+    message_bytes=(KIB, 64 * KIB, MIB),
+    iterations=5,
+    batch_size=32,
+    steps=8,
+    memory_bytes=16 * MIB,
+    memory_rounds=1,
+    load_seconds=0.05,
+    pair_bytes=MIB,
+    copy_bytes=16 * MIB,
 )
-CPU = Sizes(rows=512, depth=512, samples=5, message_bytes=(KIB, 64 * KIB, MIB), iterations=20, batch_size=32, steps=8)
+CPU = Sizes(
+    rows=512,
+    depth=512,
+    samples=5,
+    message_bytes=(KIB, 64 * KIB, MIB),
+    iterations=20,
+    batch_size=32,
+    steps=8,
+    memory_bytes=MIB,
+    memory_rounds=1,
+    load_seconds=3.0,
+    pair_bytes=MIB,
+    copy_bytes=MIB,
+)
 
 
 def sizes(*, torch_device: str, simulated: bool) -> Sizes:
@@ -106,6 +144,9 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser.add_argument("--expect-nodes", type=number, metavar="N", help="fail unless N nodes take part")
     parser.add_argument("--expect-gpus", type=number, metavar="N", help="fail unless each node has N GPUs")
     parser.add_argument("--validation-only", action="store_true", help="leave the training out")
+    parser.add_argument(
+        "--thorough", action="store_true", help="ten minutes of load on every GPU as well, and the memory thrice"
+    )
     parser.add_argument("--epochs", type=number, default=1, help="of the training (default: 1)")
     parser.add_argument("--batch-size", type=number, metavar="N", help="per rank (default: 128; off real GPUs 32)")
     parser.add_argument(
@@ -130,6 +171,13 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument(
         "--stage-seconds", type=float, default=600, metavar="S", help="a stage that takes longer hangs (default: 600)"
+    )
+    parser.add_argument(
+        "--sysfs",
+        type=Path,
+        default=Path("/sys"),
+        metavar="DIR",
+        help="where the network's ports are read; in a container the host's, if it is mounted (default: /sys)",
     )
     parser.add_argument(
         "--inject",

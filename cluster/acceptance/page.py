@@ -1,6 +1,7 @@
 """The report as a page for people: self-contained, no script. The facts are those of the JSON report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import jinja2
 
 from cluster.acceptance.records import readable
 from cluster.acceptance.verdict import PARTS
+
+MOST_OF_A_MATRIX = 64
+"""Ranks: more do not fit onto a page."""
 
 
 def page(document: dict[str, Any]) -> str:
@@ -18,7 +22,31 @@ def page(document: dict[str, Any]) -> str:
     environment.filters["bytes"] = readable
     environment.filters["curve"] = curve
     environment.filters["figure"] = figure
+    environment.filters["matrix"] = matrix
     return environment.get_template("report.html.jinja").render(report=document, parts=PARTS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One field of a matrix."""
+
+    text: str
+    share: float
+    """Of the fastest one, from 0 to 1: how dark it is."""
+
+
+def matrix(pairs: Sequence[Mapping[str, Any]]) -> list[list[Cell | None]]:
+    """GB/s by rank and rank, as far as they met; nothing where there are too many to be looked at."""
+    size = 1 + max((rank for pair in pairs for rank in pair["ranks"]), default=-1)
+    if not 0 < size <= MOST_OF_A_MATRIX:
+        return []
+    rows: list[list[Cell | None]] = [[None] * size for _ in range(size)]
+    fastest = max(pair["bytes_per_second"] for pair in pairs)
+    for pair in pairs:
+        one, other = pair["ranks"]
+        rate = pair["bytes_per_second"]
+        rows[one][other] = rows[other][one] = Cell(f"{rate / 1e9:.1f}", rate / fastest)
+    return rows
 
 
 def figure(value: float | str, form: str) -> str:

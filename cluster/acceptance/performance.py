@@ -5,6 +5,7 @@ from statistics import median
 from typing import Any
 
 from cluster.acceptance.checks.communication import table
+from cluster.acceptance.checks.pairs import met
 from cluster.acceptance.checks.training import mean_losses, throughput
 from cluster.acceptance.records import Record
 
@@ -28,6 +29,30 @@ def performance(records: Sequence[Record]) -> dict[str, Any]:
             for dtype, found in record.result("compute")["products"].items()
         ],
         "collectives": table(records),
+        "pairs": [
+            {
+                "ranks": [end.rank for end in pair.ends],
+                "kind": pair.kind,
+                "seconds": pair.seconds,
+                "bytes_per_second": pair.ends[0].result("pairs")["bytes"] / pair.seconds,
+            }
+            for pair in met(records)
+        ],
+        "copies": [
+            {
+                "rank": record.rank,
+                **{
+                    f"{way}_bytes_per_second": record.result("copies")["bytes"] / seconds
+                    for way, seconds in record.result("copies")["seconds"].items()
+                },
+            }
+            for record in records
+            if record.measured("copies")
+        ],
+        "network": [
+            {"node": record.node, **record.result("network")} for record in records if record.measured("network")
+        ],
+        "load": [{"rank": record.rank, **record.result("load")} for record in records if record.measured("load")],
         "training": {
             "model": first["model"],
             "data": first["data"],

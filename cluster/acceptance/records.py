@@ -7,9 +7,24 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-STAGES = ("before", "presence", "compute", "collectives", "data", "training", "after")
+STAGES = (
+    "before",
+    "presence",
+    "network",
+    "copies",
+    "compute",
+    "memory",
+    "load",
+    "gradients",
+    "collectives",
+    "pairs",
+    "data",
+    "training",
+    "network_after",
+    "after",
+)
 """What a rank goes through, in this order."""
-TOGETHER = ("collectives", "training")
+TOGETHER = ("collectives", "pairs", "training")
 """Stages that need all ranks at once."""
 
 
@@ -33,6 +48,8 @@ class Record:
     one which was ended go on with an error."""
     at_stop: str = ""
     """Its position then."""
+    skipped_collectives: int = 0
+    """Collectives of the program that it did not issue."""
     results: dict[str, Any] = field(default_factory=dict)
     """By stage; {"error": "..."} where the stage broke, {"skipped": "..."} where it could not begin."""
     log: str = ""

@@ -9,7 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from cluster.acceptance import baseline, expectations, writing
-from cluster.acceptance.checks import communication, compute, deltas, expected, presence, run, soundness, training
+from cluster.acceptance.checks import (
+    communication,
+    compute,
+    copies,
+    deltas,
+    expected,
+    gradients,
+    load,
+    memory,
+    network,
+    pairs,
+    presence,
+    run,
+    soundness,
+    training,
+)
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
@@ -84,8 +99,14 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *run.judge(records),
         *expected.judge(records, file, nodes=options.expect_nodes),
         *presence.judge(records, expected=gpus, source=gpus_by),
+        *copies.judge(records),
         *compute.judge(records, expected=file, has_baseline=has_baseline),
+        *memory.judge(records),
+        *load.judge(records),
+        *gradients.judge(records),
+        *network.judge(records, file),
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
+        *pairs.judge(records),
         *training.judge(records),
         *soundness.judge(records),
         *deltas.judge(records),

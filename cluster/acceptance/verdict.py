@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Status = Literal["pass", "fail", "skipped", "unverified"]
-Part = Literal["gpu", "communication", "training", "health", "run"]
+Part = Literal["gpu", "communication", "network", "training", "health", "run"]
 PARTS: dict[Part, str] = {
     "run": "Processes",
     "gpu": "GPUs",
     "communication": "Communication",
+    "network": "Network ports",
     "training": "Training",
     "health": "Health of the GPUs, before and after",
 }

@@ -59,8 +59,9 @@ class Watchdog:
         signalled: whether somebody asked this process to end.
     """
 
-    def __init__(self, store: SurvivingStore, *, stage_seconds: float, show: bool) -> None:
+    def __init__(self, store: SurvivingStore, *, stage_seconds: float, show: bool, load_seconds: float = 0.0) -> None:
         self.store = store
+        self.load_seconds = load_seconds
         self.stage_seconds = stage_seconds
         self.show = show
         self.signalled = False
@@ -143,7 +144,9 @@ class Watchdog:
                 one.record.progress_at_stop, one.record.at_stop = one.record.progress, one.record.at
 
     def _limit_seconds(self, one: Watched) -> float:
-        return max(self.stage_seconds, START_SECONDS) if one.stage == "start" else self.stage_seconds
+        if one.stage == "start":
+            return max(self.stage_seconds, START_SECONDS)
+        return self.stage_seconds + (self.load_seconds if one.stage == "load" else 0.0)
 
     def _read(self, one: Watched) -> None:
         try:
@@ -158,6 +161,7 @@ class Watchdog:
     def _hear(self, one: Watched, message: dict[str, Any]) -> None:
         if "at" in message:
             one.record.at, one.record.progress = message["at"], one.record.progress + 1
+            one.record.skipped_collectives = message.get("skipped_collectives", 0)
             if message["at"] in STAGES:
                 one.stage, one.since = message["at"], time.monotonic()
                 if self.show and one.record.rank == 0:

@@ -17,7 +17,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from cluster.acceptance.checks import collectives, compute, health, presence, training
+from cluster.acceptance.checks import (
+    collectives,
+    compute,
+    copies,
+    gradients,
+    health,
+    load,
+    memory,
+    network,
+    pairs,
+    presence,
+    training,
+)
 from cluster.acceptance.context import Context
 from cluster.acceptance.options import Options, parse, sizes
 from cluster.acceptance.records import STAGES, TOGETHER
@@ -29,14 +41,21 @@ Measure = Callable[[Context], dict[str, Any]]
 MEASURES: dict[str, Measure] = {
     "before": health.measure_before,
     "presence": presence.measure,
+    "network": network.measure,
+    "copies": copies.measure,
     "compute": compute.measure,
+    "memory": memory.measure,
+    "load": load.measure,
+    "gradients": gradients.measure,
     "collectives": collectives.measure,
+    "pairs": pairs.measure,
     "data": training.load_data,
     "training": training.measure,
+    "network_after": network.measure,
     "after": health.measure_after,
 }
 STORE_GONE = 5
-DECISIVE = ("presence", "compute", "collectives", "data")
+DECISIVE = ("presence", "compute", "collectives", "pairs", "data")
 """Stages without which a rank cannot take part in the next one of TOGETHER."""
 
 
@@ -51,10 +70,14 @@ class Rank:
         self.patience_seconds = 2 * options.stage_seconds + 60
         self.store = connect(self.patience_seconds)
         self.barred: str | None = None
+        self.context: Context | None = None
 
     def at(self, position: str) -> None:
         """Tell the watchdog where this rank stands."""
-        self.tell({"at": position})
+        message: dict[str, Any] = {"at": position}
+        if self.context is not None:
+            message["skipped_collectives"] = self.context.planned_collectives - self.context.issued_collectives
+        self.tell(message)
 
     def run(self) -> None:
         """All stages; a device that cannot be opened breaks the stage "presence", and the others cannot begin."""
@@ -77,6 +100,7 @@ class Rank:
                     device=device,
                     at=self.at,
                 )
+                self.context = context
                 self.tell({"simulated": device.simulated})
                 for stage in STAGES:
                     self.stage(stage, context)

@@ -13,6 +13,7 @@ from cluster.acceptance.records import Record
 from cluster.acceptance.report import Standards, build
 
 MIB = 2**20
+NOT_READ = {"skipped": "local rank 0 reads the ports", "asked": True}
 
 
 def options(*words: str) -> Options:
@@ -113,19 +114,59 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
             "collectives": {"backend": "nccl", "ranks": ranks, "measurements": measurements}
             if ranks > 1
             else {"skipped": "one rank has nobody to talk to", "asked": True},
+            "network": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
+            "copies": {"bytes": 256 * MIB, "seconds": {"to_device": 5e-3, "to_host": 5e-3}},
+            "memory": {
+                "tested_bytes": int(0.88 * 85e9),
+                "total_bytes": int(85e9),
+                "wrong": {},
+                "first_byte": {},
+                "rounds": 1,
+            },
+            "load": {"skipped": "only with --thorough", "asked": True},
+            "gradients": {"deviation": 2e-5, "parameter": "conv1.weight", "parameters": 62},
+            "pairs": {
+                "bytes": 256 * MIB,
+                "met": [{"partner": other, "seconds": 1e-3, "wrong": 0} for other in range(ranks) if other != rank],
+            }
+            if ranks > 1
+            else {"skipped": "one rank has nobody to talk to", "asked": True},
             "data": {"data": "cifar10"},
             "training": {
                 "data": "cifar10",
                 "model": "ResNet-18",
                 "batch_size": 128,
                 "epochs": epochs,
+                "alone_seconds": [0.03] * 5,
                 "sha256": "ab" * 32,
                 "memory_peak_bytes": 4000 * MIB,
                 "finite": True,
             },
+            "network_after": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
             "after": {"reading": worked()},
         },
     )
+
+
+def ports(**changed: Any) -> list[dict[str, Any]]:
+    """Eight ports of InfiniBand NDR; what is changed is so on the first one."""
+    counters = {"symbol_error": 0, "link_downed": 1, "link_error_recovery": 0, "port_rcv_errors": 0}
+    port = {"kind": "InfiniBand", "rdma": True, "up": True, "rate_gigabits": 400.0}
+    found = [{"name": f"mlx5_{number}/1", **port, "counters": dict(counters)} for number in range(8)]
+    found[0] |= changed
+    return found
+
+
+def nodes(count: int, per_node: int = 8) -> list[Record]:
+    """Ranks of so many sound nodes, whose network is as fast as their NVLinks."""
+    found = records(count * per_node)
+    for one in found:
+        number, local = divmod(one.rank, per_node)
+        one.node, one.local_rank = f"node{number}", local
+        one.results["presence"] |= {"index": local, "seen_by_cuda": per_node, "seen_by_nvml": per_node}
+        for stage in ("network", "network_after"):
+            one.results[stage] = {"ports": ports(), "peer_memory": True} if local == 0 else NOT_READ
+    return found
 
 
 def product(*, seconds: float, tflops: float) -> dict[str, Any]:

@@ -17,12 +17,16 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
     checks = []
     gone = [record.rank for record in records if record.ending in ("died", "hung", "lost")]
     gave_up = [record.rank for record in records if (told := record.result(stage).get("error")) and not _of_peer(told)]
-    culprits = gone or gave_up if stage in TOGETHER else []
+    ended = [record.rank for record in records if record.ending in ("hung", "stopped")]
+    skipping = skippers(records)
+    culprits = (skipping or gone or gave_up or ended) if stage in TOGETHER else []
     for record in records:
         found = record.result(stage)
         if error := found.get("error"):
             others = [rank for rank in culprits if rank != record.rank]
-            cause = f"broke off as rank {others[0]} was gone: " if others and (gone or _of_peer(error)) else ""
+            excused = bool(others) and (bool(skipping or gone) or _of_peer(error)) and record.rank not in skipping
+            how = "had skipped a collective" if skipping else "was gone"
+            cause = f"broke off as rank {others[0]} {how}: " if excused else ""
             checks.append(
                 Check(
                     name=f"{stage}: runs",
@@ -62,6 +66,11 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                 )
             )
     return checks
+
+
+def skippers(records: Sequence[Record]) -> list[int]:
+    """Ranks that issued fewer collectives than the program has: the others waited for them, and got other numbers."""
+    return [record.rank for record in records if record.skipped_collectives]
 
 
 def _of_peer(error: str) -> bool:

@@ -157,16 +157,20 @@ def outlying(values: Sequence[float]) -> list[float]:
     return [0.6745 * (value - middle) / spread for value in values]  # 0.6745: a normal distribution's quartile
 
 
+def outlier_limit(usual: Threshold, deviations: float) -> Threshold:
+    """The stricter bar for one that lies as far as that above all others of a fleet."""
+    if deviations <= OUTLIER_DEVIATIONS:
+        return usual
+    source = f"ours, where the others are alike: {deviations:.1f} deviations above them"
+    return replace(usual, value=OUTLIER_TIMES, source=source)
+
+
 def _peers(records: Sequence[Record], name: str) -> list[Check]:
     seconds = [median(_found(record, name)["seconds"]) for record in records]
     deviations = outlying(seconds)
     checks = []
     for record, own, ratio, far in zip(records, seconds, against_peers(seconds), deviations, strict=True):
-        limit = PEERS
-        if far > OUTLIER_DEVIATIONS:
-            limit = replace(
-                PEERS, value=OUTLIER_TIMES, source=f"ours, where the others are alike: {far:.1f} deviations above them"
-            )
+        limit = outlier_limit(PEERS, far)
         evidence = f"{own * 1e3:.3f} ms"
         checks.append(
             Check(

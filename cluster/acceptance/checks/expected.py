@@ -9,10 +9,16 @@ from typing import Any
 
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Part, Status, Threshold, compared
 
 ALIKE_SHARE = 0.01
 """Ours: drivers of one board differ by less in the memory that they keep for themselves, and in rounding watts."""
+_PARTS: dict[str, Part] = {
+    "compute_tflops": "gpu",
+    "bus_gigabytes_per_second": "communication",
+    "latency_milliseconds": "communication",
+    "network": "network",
+}
 REMEDY_NODES = "which nodes are missing stands in the launcher's log (torchrun, Slurm, Kubernetes); are they up?"
 REMEDY_SOFTWARE = "install the image that the file names on this node, or write the file anew for the new one"
 REMEDY_BOARD = "nvidia-smi -q on this node: another board, a setting, or a fault; or correct the file"
@@ -45,7 +51,7 @@ def unmeasured(checks: Sequence[Check], expected: Expectations | None, *, latenc
     return [
         Check(
             name=f"expected: {key}",
-            part="gpu" if table == "compute_tflops" else "communication",
+            part=_PARTS[table],
             subject="all ranks",
             status="unverified",
             evidence=f"[{table}] {key} is expected, and this run did not measure it",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from cluster.acceptance.checks import skippers
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status
 
@@ -18,11 +19,19 @@ def judge(records: Sequence[Record]) -> list[Check]:
     called off: all go through the same positions, so the others waited for them."""
     gone = any(record.ending in ("died", "lost") for record in records)
     hanging = not gone and any(record.ending == "hung" for record in records)
+    skipping = skippers(records)
     positions = [record.progress_at_stop for record in records if record.progress_at_stop is not None]
     behind = [record.rank for record in records if hanging and record.progress_at_stop == min(positions, default=None)]
     checks = _nodes(records)
     for record in records:
         status, evidence = _outcome(record, behind, together=len(behind) == len(records) > 1)
+        if record.rank in skipping:
+            status = "fail"
+            evidence = (
+                f"left {record.skipped_collectives} collectives out, so that the others waited for it; {evidence}"
+            )
+        elif skipping and status == "fail" and record.ending != "lost":
+            status, evidence = "unverified", f"rank {skipping[0]} left a collective out; {evidence}"
         checks.append(
             Check(
                 name="run: process",

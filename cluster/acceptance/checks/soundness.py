@@ -168,9 +168,15 @@ def _differing(key: str, records: Sequence[Record]) -> list[Check]:
     told = Counter(value for value in values.values() if value is not None)
     if len(told) < 2:
         return []
-    usual = told.most_common(1)[0][0]
+    (usual, most), (_, second) = told.most_common(2)
+    most_have = f"{most} of {len(records)} ranks have {usual}"
+    if most == second:
+        usual, most_have = (
+            "",
+            f"no value has a majority: {', '.join(f'{count} x {one}' for one, count in told.items())}",
+        )
     return [
-        _check(record, f"same {title}", "fail", f"{value}; {told[usual]} of {len(records)} ranks have {usual}", remedy)
+        _check(record, f"same {title}", "fail", f"{value}; {most_have}", remedy)
         for record in records
         if (value := values[record.rank]) is not None and value != usual
     ]

@@ -1,5 +1,6 @@
 """ResNet-18 on real images under DDP: the loss falls, all replicas end up the same, nobody is slower than the rest."""
 
+import copy
 import hashlib
 import os
 import time
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from cluster.acceptance.checks import REMEDY_NO_GPU, broken
+from cluster.acceptance.checks.compute import outlier_limit, outlying
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers
@@ -28,6 +30,7 @@ WARM_UP = 2
 """Steps that count neither for throughput nor for stragglers: libraries choose their kernels in them."""
 FEWEST_STEPS = 12
 """Of an epoch: in fewer no loss falls for sure."""
+ALONE_STEPS = 5
 JUDGED_STEPS = 8
 """With fewer, asked for by --steps, the loss says nothing."""
 STRAGGLER = Threshold(
@@ -46,6 +49,8 @@ def measure(context: Context) -> dict[str, Any]:
     name, images, labels = context.kept.pop("data")
     torch.manual_seed(0)
     net = resnet18(images.shape[1], classes=10).to(context.torch_device)
+    batch_size = context.options.batch_size or context.sizes.batch_size
+    alone = _alone(context, net, images, labels, _batches(context, images, labels, batch_size, 0))
     model: nn.Module = net
     if context.world_size > 1:
         context.at("first contact of DDP")
@@ -54,7 +59,6 @@ def measure(context: Context) -> dict[str, Any]:
             net, device_ids=[context.index] if context.on_gpu else None, broadcast_buffers=False
         )
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    batch_size = context.options.batch_size or context.sizes.batch_size
     epochs = []
     for epoch in range(context.options.epochs):
         batches = _batches(context, images, labels, batch_size, epoch)
@@ -69,10 +73,29 @@ def measure(context: Context) -> dict[str, Any]:
         "model": "ResNet-18",
         "batch_size": used,
         "epochs": epochs,
+        "alone_seconds": alone,
         "sha256": _hash(net),
         "memory_peak_bytes": peak,
         "finite": all(bool(torch.isfinite(parameter).all()) for parameter in net.parameters()),
     }
+
+
+def _alone(context: Context, net: nn.Module, images: Tensor, labels: Tensor, batches: list[Tensor]) -> list[float]:
+    """Seconds of forward and backward pass without any other rank: with DDP the backward pass waits for all of them."""
+    own = copy.deepcopy(net)  # its averages of batch norm are not the training's
+    seconds = []
+    for step, batch in enumerate(batches[: WARM_UP + ALONE_STEPS]):
+        context.at(f"forward and backward alone, step {step}")
+        inputs, targets = images[batch].to(context.torch_device), labels[batch].to(context.torch_device)
+        context.synchronize()
+        began = time.perf_counter()
+        for _ in range(SLOW_FACTOR if context.has_fault("slow") else 1):
+            loss = nn.functional.cross_entropy(own(inputs), targets)
+            for again in range(SLOW_FACTOR if context.has_fault("slow-backward") else 1, 0, -1):
+                loss.backward(retain_graph=again > 1)
+        context.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return seconds[WARM_UP:] or seconds
 
 
 def load_data(context: Context) -> dict[str, Any]:
@@ -144,7 +167,7 @@ def _epoch(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append(loss.detach() * (float("nan") if step and context.has_fault("nan") else 1.0))
     context.synchronize()
     ended = time.perf_counter()
     counted = len(batches) - (WARM_UP if epoch == 0 and len(batches) > WARM_UP else 0)
@@ -189,25 +212,33 @@ def judge(records: Sequence[Record]) -> list[Check]:
     checks += [_numbers(record) for record in there]
     checks.append(_loss(there))
     checks += _replicas(there)
-    own = [median(_own_seconds(record)) for record in there]
-    for record, seconds, ratio in zip(there, own, against_peers(own), strict=True):
+    checks += _pace(there, "pace", [median(_own_seconds(record)) for record in there])
+    both = [record for record in there if record.result("training").get("alone_seconds")]
+    alone = [median(record.result("training")["alone_seconds"]) for record in both]
+    return checks + _pace(both, "pace of forward and backward", alone)
+
+
+def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Check]:
+    checks = []
+    for record, seconds, ratio, far in zip(records, own, against_peers(own), outlying(own), strict=True):
         on_gpu = record.gpu is not None
-        shown = f"{throughput(record):.0f} images/s, {seconds * 1e3:.2f} ms a step before it meets the others"
+        limit = outlier_limit(STRAGGLER, far)
+        shown = f"{throughput(record):.0f} images/s, {seconds * 1e3:.2f} ms a step without the others"
         if ratio is not None:
             shown += f", {ratio:.2f} times the median of its peers"
         checks.append(
             Check(
-                name="training: pace",
+                name=f"training: {name}",
                 part="training",
                 subject=record.subject,
                 rank=record.rank,
-                status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, STRAGGLER),
+                status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, limit),
                 evidence=shown if on_gpu else f"{shown}; not judged: not a GPU",
                 remedy="a straggler slows all others down: look at its clocks and temperature, and at its node's load"
                 if on_gpu
                 else REMEDY_NO_GPU,
                 measured=ratio,
-                threshold=STRAGGLER,
+                threshold=limit,
             )
         )
     return checks
@@ -255,20 +286,22 @@ def _loss(records: Sequence[Record]) -> Check:
 
 
 def _replicas(records: Sequence[Record]) -> list[Check]:
-    """Every rank whose parameters are not those of the majority is named; a tie goes to the lowest rank."""
+    """Every rank whose parameters are not those of the majority is named; where there is none, all are."""
     hashes = [record.result("training")["sha256"] for record in records]
-    right = Counter(hashes).most_common(1)[0][0]
+    counts = Counter(hashes).most_common()
+    right = counts[0][0] if len(counts) < 2 or counts[0][1] > counts[1][1] else None
     odd = [record for record, own in zip(records, hashes, strict=True) if own != right]
     if len(records) == 1:
         return [_replica("skipped", "all ranks", "one replica, nothing to compare")]
     if not odd:
-        evidence = f"{len(records)} replicas, SHA-256 of all parameters {right[:16]}..."
+        evidence = f"{len(records)} replicas, SHA-256 of all parameters {hashes[0][:16]}..."
         return [_replica("pass", "all ranks", evidence, different=1)]
     return [
         _replica(
             "fail",
             record.subject,
-            f"its parameters ({record.result('training')['sha256'][:16]}...) are not the others' ({right[:16]}...)",
+            f"its parameters ({record.result('training')['sha256'][:16]}...) are not the others'"
+            + (f" ({right[:16]}...)" if right else ", and no value has a majority: any of them may be the wrong one"),
             rank=record.rank,
             different=len(set(hashes)),
         )

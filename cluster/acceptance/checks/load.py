@@ -1,0 +1,167 @@
+"""`--thorough`: minutes of load on every GPU at once, with its clocks, power and temperature over time.
+
+What only shows when a board, its cooling and its power supply are warm. Of products one in each sample is compared with
+the first one of all.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import pynvml
+import torch
+
+from cluster.acceptance.checks import broken
+from cluster.acceptance.checks.compute import PEERS, outlier_limit, outlying
+from cluster.acceptance.checks.deltas import HARMFUL, USUAL_CELSIUS
+from cluster.acceptance.context import Context
+from cluster.acceptance.faults import SLOW_FACTOR
+from cluster.acceptance.records import Record, against_peers
+from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from labkit.monitoring.nvml import THROTTLE_REASONS, throttle_mask
+
+SAMPLES = 120
+"""Over the whole time: one every five seconds of ten minutes."""
+KEPT_PACE = Threshold(
+    value=0.85,
+    unit="of the first quarter's pace",
+    relation="at least",
+    source="ours: a warm board clocks some percent lower; what falls further has a reason",
+)
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """Products without a pause; what NVML says and how fast they were, by time."""
+    if not context.options.thorough:
+        return {"skipped": "only with --thorough", "asked": True}
+    generator = torch.Generator().manual_seed(5)
+    dtype = torch.float16 if context.on_gpu else torch.float32
+    shape = (context.sizes.rows, context.sizes.depth)
+    left = torch.randint(-1, 2, shape, generator=generator).to(context.torch_device, dtype)
+    right = torch.randint(-1, 2, shape[::-1], generator=generator).to(context.torch_device, dtype)
+    first = left @ right
+    context.synchronize()
+    wanted, every = context.sizes.load_seconds, context.sizes.load_seconds / SAMPLES
+    series: list[dict[str, Any]] = []
+    differing = products = 0
+    began = time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < wanted:
+        context.at(f"load, {len(series)} of about {SAMPLES} samples")
+        done, since = 0, time.perf_counter()
+        while time.perf_counter() - since < every:
+            for _ in range(SLOW_FACTOR if context.has_fault("slow") else 1):
+                again = left @ right
+            context.synchronize()
+            done += 1
+        pace = done / (time.perf_counter() - since)
+        differing += not torch.equal(again, first)
+        products += done
+        series.append({"seconds": elapsed, "products_per_second": pace, **_sample(context)})
+    if context.has_fault("throttles"):
+        for one in series[len(series) // 2 :]:
+            one["throttle_reasons"] = ["hardware_thermal_slowdown"]
+    return {"series": series, "products": products, "differing": differing}
+
+
+def _sample(context: Context) -> dict[str, Any]:
+    handle = context.kept.get("handle")
+    if handle is None:
+        return {}
+    asks: dict[str, Callable[[], Any]] = {
+        "celsius": lambda: pynvml.nvmlDeviceGetTemperature(handle, 0),
+        "watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "sm_clock_hertz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,
+        "throttle_reasons": lambda: [name for bit, name in THROTTLE_REASONS.items() if throttle_mask(handle) & bit],
+    }
+    found: dict[str, Any] = {}
+    for name, ask in asks.items():
+        try:
+            found[name] = ask()
+        except pynvml.NVMLError:
+            found[name] = None
+    return found
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """Checks of all GPUs under load; none where it was not asked for."""
+    if all(record.result("load").get("asked") for record in records):
+        return []
+    checks = broken(records, "load", "gpu")
+    there = [record for record in records if record.measured("load")]
+    for record in there:
+        checks.append(_results(record))
+        if record.gpu is not None:
+            checks += [_throttling(record), _temperature(record), _kept(record)]
+    with_gpu = [record for record in there if record.gpu is not None]
+    seconds = [1 / median(_values(record, "products_per_second")) for record in with_gpu]
+    deviations = outlying(seconds)
+    for record, ratio, far in zip(with_gpu, against_peers(seconds), deviations, strict=True):
+        limit = outlier_limit(PEERS, far)
+        status: Status = "skipped" if ratio is None else compared(ratio, limit)
+        shown = "no other GPU to compare with" if ratio is None else f"{ratio:.2f} times the median of its peers"
+        checks.append(
+            _check(record, "time against peers", status, shown, "compare clocks, power limit and temperature",
+                   measured=ratio, threshold=limit)
+        )  # fmt: skip
+    return checks
+
+
+def _values(record: Record, name: str) -> list[float]:
+    return [one[name] for one in record.result("load")["series"] if one.get(name) is not None]
+
+
+def _check(record: Record, name: str, status: Status, evidence: str, remedy: str, **more: Any) -> Check:
+    return Check(name=f"load: {name}", part="run" if record.gpu is None else "gpu", subject=record.subject,
+                 rank=record.rank, status=status, evidence=evidence, remedy=remedy, **more)  # fmt: skip
+
+
+def _results(record: Record) -> Check:
+    found = record.result("load")
+    limit = Threshold(value=0, unit="wrong products", relation="at most", source="sums of small integers are exact")
+    evidence = f"{found['differing']} of {len(found['series'])} samples of {found['products']} products differ"
+    status: Status = "fail" if found["differing"] else "pass" if found["series"] else "unverified"
+    remedy = "a GPU that computes wrong under load goes out of service: dcgmi diag -r 3"
+    return _check(record, "results", status, evidence, remedy, measured=float(found["differing"]), threshold=limit)
+
+
+def _throttling(record: Record) -> Check:
+    told = [
+        one["throttle_reasons"] for one in record.result("load")["series"] if one.get("throttle_reasons") is not None
+    ]
+    harmful = [set(reasons) & set(HARMFUL) for reasons in told]
+    seen = sorted({reason for reasons in harmful for reason in reasons})
+    remedy = "thermal: cooling; power brake, hardware slowdown: power supply and its cables"
+    if not told:
+        return _check(record, "throttling", "unverified", "NVML does not tell", remedy)
+    evidence = f"{sum(map(bool, harmful))} of {len(told)} samples with harmful reasons: {', '.join(seen) or 'none'}"
+    limit = Threshold(value=0, unit="samples", relation="at most", source="NVML's clock event reasons")
+    return _check(record, "throttling", "fail" if seen else "pass", evidence, remedy,
+                  measured=float(sum(map(bool, harmful))), threshold=limit)  # fmt: skip
+
+
+def _temperature(record: Record) -> Check:
+    values, remedy = _values(record, "celsius"), "look at fans, airflow and room; compare with its neighbours"
+    own = (record.result("before").get("reading") or {}).get("maximum_celsius")
+    if not values:
+        return _check(record, "temperature", "unverified", "NVML does not tell", remedy)
+    limit = Threshold(
+        value=float(own or USUAL_CELSIUS),
+        unit="degrees Celsius",
+        relation="at most",
+        source="the board's own limit, by NVML" if own else "usual for data-centre GPUs; NVML names no limit",
+    )
+    evidence = f"{values[0]:.0f} at the start, {max(values):.0f} at most, {values[-1]:.0f} at the end"
+    return _check(record, "temperature", compared(max(values), limit), evidence, remedy,
+                  measured=float(max(values)), threshold=limit)  # fmt: skip
+
+
+def _kept(record: Record) -> Check:
+    paces, clocks = _values(record, "products_per_second"), _values(record, "sm_clock_hertz")
+    quarter = max(1, len(paces) // 4)
+    ratio = median(paces[-quarter:]) / median(paces[:quarter])
+    shown = f"; SM clock {min(clocks) / 1e6:.0f} to {max(clocks) / 1e6:.0f} MHz" if clocks else ""
+    return _check(record, "pace over time", compared(ratio, KEPT_PACE),
+                  f"{ratio:.2f} of the first quarter's in the last{shown}",
+                  "it slows down as it gets warm: cooling, power supply, neighbours in the rack",
+                  measured=ratio, threshold=KEPT_PACE)  # fmt: skip

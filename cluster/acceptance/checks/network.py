@@ -1,0 +1,157 @@
+"""The ports between nodes: is each there, up, as fast as on other nodes, without errors and flaps during the test?
+
+Where any node has ports for RDMA, only these count. How much they carry is judged by collectives and pairs.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cluster.acceptance import sysfs
+from cluster.acceptance.checks import bars
+from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.records import Record
+from cluster.acceptance.verdict import Check, Status, Threshold, compared
+
+LINK_LOST = ("link_downed", "link_error_recovery", "carrier_down_count")
+"""The link was down, or trained anew: a flap."""
+DAMAGED = ("local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "port_rcv_errors",
+           "req_transport_retries_exceeded")  # fmt: skip
+RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "port_xmit_discards")
+"""Congestion does it as well, so that nobody can tell from here."""
+USUAL_ERRORS = 10
+"""A bit error rate of 1e-15, as InfiniBand asks for, gives less than one in ten minutes of 400 Gbit/s."""
+REMEDY_PORT = "ibstat, ethtool; reseat or exchange cable and transceiver, try another port of the switch"
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """The ports of this node; one rank of a node reads them."""
+    if context.local_rank != 0:
+        return {"skipped": "local rank 0 reads the ports", "asked": True}
+    root = context.options.sysfs
+    return {"ports": sysfs.ports(root), "peer_memory": sysfs.peer_memory(root)}
+
+
+def judge(records: Sequence[Record], expected: Expectations | None) -> list[Check]:
+    """Checks of every node's ports; none where one node needs none."""
+    nodes = [record for record in records if record.measured("network")]
+    several = len(bars.nodes(records)) > 1
+    rdma = any(port["rdma"] for record in nodes for port in record.result("network")["ports"])
+    if not rdma and not several:
+        return _expected(nodes, expected)
+    checks = [
+        _check(
+            record.node, "ports", "unverified",
+            "no port is visible here: in a container use the host's network, or mount its /sys and say --sysfs",
+            "run it with the host's network",
+        )
+        for record in nodes
+        if several and not _ports(record, rdma)
+    ]  # fmt: skip
+    usual = {
+        name: Counter(
+            port["rate_gigabits"] for record in nodes for port in _ports(record, rdma) if port["name"] == name
+        )
+        for name in _common(nodes, rdma)
+    }
+    for record in nodes:
+        there = {port["name"]: port for port in _ports(record, rdma)}
+        if there:
+            checks += [_state(record.node, name, there.get(name), rates) for name, rates in usual.items()]
+            checks += _errors(record, there, rdma)
+    with_module = [record for record in nodes if record.result("network")["peer_memory"]]
+    if 2 * len(with_module) > len(nodes):
+        checks += [
+            _check(
+                record.node, "GPUDirect", "fail", "nvidia_peermem is not loaded; on most nodes it is",
+                "modprobe nvidia_peermem, and have it loaded at boot",
+            )
+            for record in nodes
+            if record not in with_module
+        ]  # fmt: skip
+    return checks + _expected(nodes, expected)
+
+
+def _ports(record: Record, rdma: bool) -> list[dict[str, Any]]:
+    return [port for port in record.result("network")["ports"] if port["rdma"] is rdma]
+
+
+def _common(nodes: Sequence[Record], rdma: bool) -> list[str]:
+    """Names of ports that are up on most nodes; what is not plugged in anywhere is no fault."""
+    up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
+    return [name for name, count in sorted(up.items()) if 2 * count > len(nodes)]
+
+
+def _check(node: str, name: str, status: Status, evidence: str, remedy: str = REMEDY_PORT, **more: Any) -> Check:
+    return Check(name=f"network: {name}", part="network", subject=f"node {node}", status=status,
+                 evidence=evidence, remedy=remedy, **more)  # fmt: skip
+
+
+def _state(node: str, name: str, port: dict[str, Any] | None, rates: Counter[float | None]) -> Check:
+    title = f"port {name}"
+    if port is None:
+        return _check(node, title, "fail", "it is not there; on most nodes it is")
+    if not port["up"]:
+        return _check(node, title, "fail", "it is down; on most nodes it is up")
+    usual, own = rates.most_common(1)[0][0], port["rate_gigabits"]
+    if own is None or usual is None:
+        return _check(node, title, "unverified", "up, and the driver does not tell at which rate")
+    limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")
+    return _check(node, title, compared(own, limit), f"up, {port['kind']}, {own:g} Gbit/s", measured=own,
+                  threshold=limit)  # fmt: skip
+
+
+def _errors(record: Record, before: dict[str, dict[str, Any]], rdma: bool) -> Iterator[Check]:
+    if not record.measured("network_after"):
+        yield _check(record.node, "errors", "unverified", "the ports were not read after the run")
+        return
+    after = {port["name"]: port["counters"] for port in record.result("network_after")["ports"] if port["rdma"] is rdma}
+    for name, port in before.items():
+        now = after.get(name)
+        if now is None:
+            yield _check(record.node, f"errors of {name}", "fail", "the port has gone while the test ran")
+            continue
+        if not port["up"]:
+            continue
+        grown = {key: now[key] - value for key, value in port["counters"].items() if now.get(key, value) > value}
+        flaps = sum(grown.get(key, 0) for key in LINK_LOST)
+        damaged = sum(grown.get(key, 0) for key in DAMAGED)
+        retried = any(key in grown for key in RETRIED)
+        status: Status = "fail" if flaps or damaged > USUAL_ERRORS else "unverified" if damaged or retried else "pass"
+        shown = ", ".join(f"{key} +{value}" for key, value in grown.items()) or "none are new"
+        if not port["counters"]:
+            status, shown = "skipped", "the driver counts none"
+        yield _check(
+            record.node, f"errors of {name}", status, shown, measured=float(flaps + damaged),
+            threshold=Threshold(
+                value=float(USUAL_ERRORS), unit="new errors, and no flap", relation="at most",
+                source="ours: a bit error rate of 1e-15 gives less than one in ten minutes of 400 Gbit/s",
+            ),
+        )  # fmt: skip
+
+
+def _expected(nodes: Sequence[Record], expected: Expectations | None) -> list[Check]:
+    checks: list[Check] = []
+    if expected is None:
+        return checks
+    ports = expected.threshold("network", "ports", "ports that are up", "at least")
+    rate = expected.threshold("network", "rate_gigabits", "Gbit/s", "at least")
+    for record in nodes:
+        up = [port for port in _ports(record, True) if port["up"]]
+        if ports is not None:
+            status = compared(len(up), ports)
+            evidence = f"{len(up)}: {', '.join(port['name'] for port in up) or 'none'}"
+            checks.append(
+                _check(record.node, "expected ports", status, evidence, measured=float(len(up)), threshold=ports)
+            )
+        for port in up if rate is not None else ():
+            own, title = port["rate_gigabits"], f"expected rate of {port['name']}"
+            if own is None:
+                checks.append(_check(record.node, title, "unverified", "the driver does not tell", threshold=rate))
+            else:
+                assert rate is not None
+                checks.append(
+                    _check(record.node, title, compared(own, rate), f"{own:g} Gbit/s", measured=own, threshold=rate)
+                )
+    return checks

@@ -1,0 +1,97 @@
+"""What Linux tells of a node's network ports: state, rate, error counters, flaps. Only reads files; judges nothing.
+
+Sources: the kernel's Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net; NVIDIA, Understanding
+mlx5 Linux Counters and Status Parameters.
+"""
+
+from pathlib import Path
+from typing import Any
+
+COUNTERS = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors", "port_xmit_discards",
+)  # fmt: skip
+"""Of InfiniBand's port, in its folder `counters`."""
+HARDWARE_COUNTERS = (
+    "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "req_transport_retries_exceeded",
+)  # fmt: skip
+"""Of the adapter, in its folder `hw_counters`."""
+
+
+def ports(root: Path) -> list[dict[str, Any]]:
+    """All physical ports: those that carry RDMA, then the others. Virtual interfaces (bridges, veth) are left out."""
+    interfaces = _interfaces(root)
+    found = []
+    for device in sorted((root / "class" / "infiniband").glob("*")):
+        for port in sorted((device / "ports").glob("*")):
+            name, number = f"{device.name}/{port.name}", port.name
+            joined = [one for one in interfaces if (one / "device" / "infiniband" / device.name).exists()]
+            joined = [one for one in joined if _count(one / "dev_port") in (None, int(number) - 1)] or joined
+            found.append(
+                {
+                    "name": name,
+                    "kind": _text(port / "link_layer") or "InfiniBand",
+                    "rdma": True,
+                    "up": "ACTIVE" in (_text(port / "state") or ""),
+                    "rate_gigabits": _gigabits(_text(port / "rate")),
+                    "counters": _counters(port) | (_flaps(joined[0]) if len(joined) == 1 else {}),
+                }
+            )
+    for interface in interfaces:
+        if (interface / "device" / "infiniband").exists():
+            continue  # the same port as above
+        speed = _count(interface / "speed")
+        found.append(
+            {
+                "name": interface.name,
+                "kind": "Ethernet",
+                "rdma": False,
+                "up": _text(interface / "operstate") == "up",
+                "rate_gigabits": speed / 1e3 if speed and speed > 0 else None,
+                "counters": _flaps(interface),
+            }
+        )
+    return found
+
+
+def peer_memory(root: Path) -> bool:
+    """Whether the module is loaded by which adapters reach a GPU's memory (newer kernels can do without: dma-buf)."""
+    return any((root / "module" / name).exists() for name in ("nvidia_peermem", "nv_peer_mem"))
+
+
+def _interfaces(root: Path) -> list[Path]:
+    return [one for one in sorted((root / "class" / "net").glob("*")) if (one / "device").exists()]
+
+
+def _counters(port: Path) -> dict[str, int]:
+    values = {name: _count(port / "counters" / name) for name in COUNTERS}
+    values |= {name: _count(port / "hw_counters" / name) for name in HARDWARE_COUNTERS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _flaps(interface: Path) -> dict[str, int]:
+    value = _count(interface / "carrier_down_count")
+    return {} if value is None else {"carrier_down_count": value}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:  # a port that is down answers "Invalid argument"
+        return None
+
+
+def _count(path: Path) -> int | None:
+    text = _text(path)
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _gigabits(rate: str | None) -> float | None:
+    """Of "400 Gb/sec (4X NDR)"."""
+    try:
+        return float((rate or "").split()[0])
+    except (IndexError, ValueError):
+        return None
