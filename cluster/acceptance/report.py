@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.acceptance import baseline, expectations, writing
 from cluster.acceptance.checks import (
+    board,
     communication,
     compute,
     copies,
@@ -109,6 +110,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *pairs.judge(records),
         *training.judge(records),
         *soundness.judge(records),
+        *board.judge(records),
         *deltas.judge(records),
     ]
     return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)

@@ -52,6 +52,13 @@ def reading(**changed: Any) -> dict[str, Any]:
         "remapped_rows": [0, 0, 0, 0],
         "vbios": "96.00.89.00.01",
         "power_limit_default_watts": 700.0,
+        "sm_clock_max_hertz": 1980e6,
+        "nvlink_errors": 0,
+        "ecc_mode": [1, 1],
+        "ecc_mode_default": 1,
+        "mig_mode": [0, 0],
+        "retired_pages_pending": 0,
+        "inforom_valid": True,
         **changed,
     }
 

@@ -145,8 +145,10 @@ def test_injected_faults_are_found_and_their_gpus_named(acceptance: Acceptance) 
         ("product float32: rate against the data sheet", "GPU 1"),
         ("product float16: rate against the data sheet", "GPU 1"),
         ("all_reduce: result", "GPU 1"),
+        ("training: replicas are equal", "GPU 0"),  # of two that differ either may be the wrong one
         ("training: replicas are equal", "GPU 1"),
         ("training: pace", "GPU 1"),
+        ("training: pace of forward and backward", "GPU 1"),
         ("health: temperature", "GPU 0"),
     }
     assert len(run.report["injected_faults"]) == len(faults)

@@ -23,6 +23,8 @@ BASE_UNITS = {
 """What one of NVML's units is in the base unit."""
 MOST_NVLINKS = 18
 """Of any GPU so far (H100, B200)."""
+NVLINK_COUNTERS = (0, 1, 2, 3)
+"""Replays, recoveries, CRC errors of flits and of data."""
 BUSY_SECONDS = 1.5
 """NVML's sampling period for utilisation is a second at most (nvml.h, nvmlUtilization_t)."""
 BUSY_ROWS = 4096
@@ -109,6 +111,12 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "nvlinks_up": lambda: _nvlinks(handle)[0],
         "nvlinks": lambda: _nvlinks(handle)[1],
         "remapped_rows": lambda: [int(one) for one in pynvml.nvmlDeviceGetRemappedRows(handle)],
+        "nvlink_errors": lambda: _nvlink_errors(handle),
+        "ecc_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetEccMode(handle)],
+        "ecc_mode_default": lambda: int(pynvml.nvmlDeviceGetDefaultEccMode(handle)),
+        "mig_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetMigMode(handle)],
+        "retired_pages_pending": lambda: int(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
+        "inforom_valid": lambda: _inforom_valid(handle),
         "vbios": lambda: str(pynvml.nvmlDeviceGetVbiosVersion(handle)),
         "power_limit_default_watts": lambda: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
         "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
@@ -151,6 +159,24 @@ def _nvlinks(handle: Any) -> tuple[int, int]:
         except pynvml.NVMLError_InvalidArgument:
             return up, link
     return up, MOST_NVLINKS
+
+
+def _nvlink_errors(handle: Any) -> int:
+    """Flits and data sent again, CRC errors and recoveries, of all links that are up (nvmlNvLinkErrorCounter_t)."""
+    total = 0
+    for link in range(_nvlinks(handle)[1]):
+        if pynvml.nvmlDeviceGetNvLinkState(handle, link):
+            total += sum(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter) for counter in NVLINK_COUNTERS)
+    return total
+
+
+def _inforom_valid(handle: Any) -> bool:
+    """Whether the checksum of what the board says of itself is right."""
+    try:
+        pynvml.nvmlDeviceValidateInforom(handle)
+    except pynvml.NVMLError_CorruptedInforom:
+        return False
+    return True
 
 
 def _topology(context: Context) -> dict[str, str]:

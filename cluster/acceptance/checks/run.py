@@ -10,6 +10,7 @@ REMEDIES = {
     "died": "read the end of its log in the report; dmesg | grep -i -e oom -e xid on its node",
     "hung": "its position and stack are in the report; run again with NCCL_DEBUG=INFO, and with this rank left out",
     "lost": "is the node up? Look at the launcher's log (torchrun, Slurm, Kubernetes) for how its processes ended",
+    "skipped": "read its log: what it did instead; run again with TORCH_DISTRIBUTED_DEBUG=DETAIL",
     "stopped": "mend what happened to the other rank, then run it again",
 }
 
@@ -40,7 +41,9 @@ def judge(records: Sequence[Record]) -> list[Check]:
                 rank=record.rank,
                 status=status,
                 evidence=evidence,
-                remedy=REMEDIES.get("hung" if record.rank in behind else record.ending, "nothing"),
+                remedy=REMEDIES.get(
+                    "skipped" if record.rank in skipping else "hung" if record.rank in behind else record.ending, "nothing"
+                ),
             )
         )
     return checks

@@ -43,7 +43,10 @@ if not _is_tool:
     if "cluster.acceptance" in _arguments:
         # A CPU computes it all: as small as for a virtual GPU.
         from cluster.acceptance import options
-        from cluster.acceptance.checks import health
+        from cluster.acceptance.checks import health, memory
 
-        options.REAL_GPU = replace(options.VIRTUAL_GPU, message_bytes=(options.KIB, 64 * options.MIB))
+        options.REAL_GPU = replace(
+            options.VIRTUAL_GPU, rows=4096, message_bytes=(options.KIB, 64 * options.MIB), pair_bytes=16 * options.MIB
+        )
+        memory.TESTED = replace(memory.TESTED, value=1e-4)
         health.BUSY_ROWS, health.BUSY_SECONDS = 256, 0.005
