@@ -41,12 +41,16 @@ def judge(records: Sequence[Record]) -> list[Check]:
                 rank=record.rank,
                 status=status,
                 evidence=evidence,
-                remedy=REMEDIES.get(
-                    "skipped" if record.rank in skipping else "hung" if record.rank in behind else record.ending, "nothing"
-                ),
+                remedy=_remedy(record, behind, skipping),
             )
         )
     return checks
+
+
+def _remedy(record: Record, behind: Sequence[int], skipping: Sequence[int]) -> str:
+    if record.rank in skipping:
+        return REMEDIES["skipped"]
+    return REMEDIES.get("hung" if record.rank in behind else record.ending, "nothing")
 
 
 def _nodes(records: Sequence[Record]) -> list[Check]:

@@ -1,0 +1,402 @@
+"""Faults as workers would tell of them: the records of a sound machine with one thing changed.
+
+Each goes through the whole judge and the report. The machine is eight H100s, or four nodes of two with InfiniBand.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.acceptance import baseline, expectations, report
+from cluster.acceptance.records import Record
+from tests.cluster import sound
+
+Spoil = Callable[[list[Record]], None]
+SICK = 3
+"""The rank that is changed, where one is."""
+G = f"GPU {SICK} (rank {SICK}, node17)"
+N = "GPU 1 (rank 3, node1)"
+"""The same rank where there are four nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that is broken."""
+
+    what: str
+    spoil: Spoil
+    check: str
+    """The check that has to find it; where it is no verdict on the machine, the one that is unverified."""
+    named: tuple[str, ...]
+    """The subjects that this check has to name, and no others."""
+    verdict: str = "FAIL"
+    also: tuple[str, ...] = ()
+    """Other checks that may fail because of it."""
+    nodes: int = 0
+    """0: the eight GPUs of one node."""
+    words: tuple[str, ...] = ()
+    """Of the command line."""
+    expect: str = ""
+    """A file of --expect."""
+    compared: bool = False
+    """Whether a sound machine's report is the baseline."""
+    later: bool = False
+    """Whether it was thought of by going through other tools."""
+    group: str = field(default="")
+
+
+def reading(*, both: bool = True, rank: int = SICK, **figures: Any) -> Spoil:
+    """NVML says so of one rank, before and after, or after the run only."""
+
+    def spoil(records: list[Record]) -> None:
+        for stage in ("before", "after") if both else ("after",):
+            records[rank].results[stage]["reading"] |= figures
+
+    return spoil
+
+
+def every(spoil_one: Callable[[Record], None]) -> Spoil:
+    def spoil(records: list[Record]) -> None:
+        for record in records:
+            spoil_one(record)
+
+    return spoil
+
+
+def stage(name: str, rank: int = SICK, **figures: Any) -> Spoil:
+    return lambda records: records[rank].results[name].update(figures)
+
+
+def instead(name: str, result: dict[str, Any], rank: int = SICK) -> Spoil:
+    return lambda records: records[rank].results.update({name: result})
+
+
+def product(factor: float) -> Callable[[Record], None]:
+    def spoil(record: Record) -> None:
+        found = record.results["compute"]["products"]["bfloat16"]
+        found["seconds"] = [factor * one for one in found["seconds"]]
+        found["tflops"] /= factor
+
+    return spoil
+
+
+def epochs(**figures: Any) -> Callable[[Record], None]:
+    def spoil(record: Record) -> None:
+        for epoch in record.results["training"]["epochs"]:
+            epoch.update(figures)
+
+    return spoil
+
+
+def of_one(spoil_one: Callable[[Record], None]) -> Spoil:
+    return lambda records: spoil_one(records[SICK])
+
+
+def message(operation: str, *, rate: float | None = None, small_seconds: float | None = None) -> Spoil:
+    def spoil(records: list[Record]) -> None:
+        for record in records:
+            for one in record.results["collectives"]["measurements"]:
+                if one["operation"] == operation and one["bytes"] > sound.MIB and rate:
+                    one["seconds"] = [one["bytes"] / rate] * 20
+                if one["operation"] == operation and one["bytes"] == 1024 and small_seconds:
+                    one["seconds"] = [small_seconds] * 20
+
+    return spoil
+
+
+def pairs(slow: Callable[[Record, Record], bool]) -> Spoil:
+    def spoil(records: list[Record]) -> None:
+        for record in records:
+            for met in record.results["pairs"]["met"]:
+                if slow(record, records[met["partner"]]):
+                    met["seconds"] = 6e-3
+
+    return spoil
+
+
+def node1(ports: list[dict[str, Any]] | None, *, after: list[dict[str, Any]] | None = None, **more: Any) -> Spoil:
+    def spoil(records: list[Record]) -> None:
+        for name, found in (("network", ports), ("network_after", after if after is not None else ports)):
+            records[2].results[name] = {"ports": sound.ports() if found is None else found, "peer_memory": True, **more}
+
+    return spoil
+
+
+def grown(**counters: int) -> list[dict[str, Any]]:
+    return sound.ports(counters={**sound.ports()[0]["counters"], **counters})
+
+
+def ended(ending: str, detail: str, *, rank: int = SICK) -> Spoil:
+    """A rank ends during the collectives, and the others are stopped there."""
+
+    def spoil(records: list[Record]) -> None:
+        for record in records:
+            record.ending, record.detail, record.at = (
+                "stopped",
+                "because another rank had ended",
+                "all_reduce of 1.0 MiB",
+            )
+            record.progress_at_stop, record.at_stop = 30, record.at
+            for name in ("collectives", "pairs", "data", "training", "network_after", "after"):
+                record.results.pop(name)
+        records[rank].ending, records[rank].detail = ending, detail
+        if ending == "hung":
+            records[rank].progress_at_stop, records[rank].at_stop = 29, "all_gather of 1.0 MiB"
+        if ending == "lost":
+            records[rank].results, records[rank].progress_at_stop = {}, None
+
+    return spoil
+
+
+def all_hang(records: list[Record]) -> None:
+    ended("hung", "no end of 'collectives' within 600 s")(records)
+    for record in records:
+        record.ending, record.progress_at_stop = "hung", 30
+
+
+def node_lost(records: list[Record]) -> None:
+    ended("lost", "its processes are gone, or its node is", rank=3)(records)
+    ended_too = records[2]
+    ended_too.ending, ended_too.results, ended_too.progress_at_stop = "lost", {}, None
+
+
+def skips(records: list[Record]) -> None:
+    ended("stopped", "because another rank had ended")(records)
+    records[SICK].skipped_collectives, records[SICK].progress_at_stop = 1, 31
+    for record in records:
+        if record.rank != SICK:
+            record.ending = "hung"
+
+
+def load(**changes: Any) -> Spoil:
+    """Minutes of load on all; on one rank the second half is like that."""
+
+    def spoil(records: list[Record]) -> None:
+        for record in records:
+            series = []
+            for number in range(24):
+                one = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 60, "watts": 690.0}
+                one |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
+                series.append(one | (changes if number >= 12 and record.rank == SICK else {}))
+            record.results["load"] = {"series": series, "products": 120_000, "differing": 0}
+
+    return spoil
+
+
+def wrong_once(records: list[Record]) -> None:
+    load()(records)
+    records[SICK].results["load"]["differing"] = 1
+
+
+def without_cuda(records: list[Record]) -> None:
+    records[SICK].results["presence"] = {"kind": "cpu", "device_name": "x86_64", "torch": "2.13.0", "cuda": "13.0"}
+
+
+def too_few(**figures: Any) -> Spoil:
+    return every(lambda record: record.results["presence"].update(figures))
+
+
+def without_rank(records: list[Record]) -> None:
+    del records[7]
+    for record in records:
+        record.results["pairs"]["met"] = [one for one in record.results["pairs"]["met"] if one["partner"] != 7]
+
+
+def two_models(records: list[Record]) -> None:
+    for record in records[4:]:
+        record.results["presence"]["device_name"] = "NVIDIA H200"
+
+
+def element(operation: str) -> Spoil:
+    def spoil(records: list[Record]) -> None:
+        for one in records[SICK].results["collectives"]["measurements"]:
+            if one["operation"] == operation:
+                one["wrong"] = 1
+
+    return spoil
+
+
+def slow_ring(records: list[Record]) -> None:
+    records[SICK].results["collectives"]["measurements"][-1]["seconds"] = [2e-3] * 20
+
+
+def pair_data(records: list[Record]) -> None:
+    records[SICK].results["pairs"]["met"][0]["wrong"] = 9
+
+
+def nan(records: list[Record]) -> None:
+    records[SICK].results["training"]["epochs"][0]["losses"][2] = float("nan")
+
+
+def no_fall(record: Record) -> None:
+    record.results["training"]["epochs"][-1]["losses"] = [2.4] * 4
+
+
+def replicas(records: list[Record]) -> None:
+    records[SICK].results["training"]["sha256"] = "cd" * 32
+
+
+def half_of_replicas(records: list[Record]) -> None:
+    for record in records[4:]:
+        record.results["training"]["sha256"] = "cd" * 32
+
+
+def unknown_model(record: Record) -> None:
+    record.results["presence"] |= {"peak_tflops": None, "held_ratio": None}
+
+
+def no_figure(records: list[Record]) -> None:
+    for record in records:
+        del record.results["compute"]["products"]["bfloat16"]
+
+
+def all_of(rank_count: int = 8) -> tuple[str, ...]:
+    return tuple(f"GPU {rank} (rank {rank}, node17)" for rank in range(rank_count))
+
+
+IN_NODE1 = ("node node1",)
+FAULTS: tuple[Fault, ...] = (
+    # Before the run
+    Fault(what="500 uncorrected memory errors before the run", spoil=reading(ecc_errors=500), check="sound: memory errors before the run", named=(G,)),
+    Fault(what="a row remapping that waits for a reset", spoil=reading(remapped_rows=[0, 1, 1, 0]), check="sound: row remapping", named=(G,)),
+    Fault(what="a row remapping that failed", spoil=reading(remapped_rows=[0, 3, 0, 1]), check="sound: row remapping", named=(G,)),
+    Fault(what="PCIe x4 of x16", spoil=reading(pcie_width=4), check="sound: PCIe width and generation", named=(G,)),
+    Fault(what="PCIe x8 of x16, on every GPU", spoil=every(lambda one: reading(rank=0, pcie_width=8)([one])), check="sound: PCIe width and generation", named=all_of()),
+    Fault(what="PCIe generation 3 of 5 under load", spoil=reading(pcie_generation=3), check="sound: PCIe width and generation", named=(G,)),
+    Fault(what="12 of 18 NVLinks", spoil=reading(nvlinks_up=12), check="sound: NVLinks", named=(G,)),
+    Fault(what="no NVLink, on every GPU", spoil=every(lambda one: reading(rank=0, nvlinks_up=0)([one])), check="sound: NVLinks", named=all_of()),
+    Fault(what="another driver than the others", spoil=reading(driver="535.10.01"), check="sound: same driver", named=(G,)),
+    Fault(what="another VBIOS", spoil=reading(vbios="96.00.10.00.00"), check="sound: same VBIOS", named=(G,)),
+    Fault(what="another NCCL", spoil=stage("presence", nccl=[2, 20, 3]), check="sound: same NCCL", named=(G,)),
+    Fault(what="another PyTorch", spoil=stage("presence", torch="2.12.0"), check="sound: same PyTorch", named=(G,)),
+    Fault(what="another CUDA", spoil=stage("presence", cuda="12.6"), check="sound: same CUDA of PyTorch", named=(G,)),
+    Fault(what="less memory than boards of its model", spoil=stage("presence", memory_bytes=40e9), check="sound: same memory of the GPU", named=(G,)),
+    Fault(what="a lower power limit", spoil=reading(power_limit_watts=500.0), check="sound: same power limit", named=(G,)),
+    Fault(what="a lower power limit, on every GPU", spoil=every(lambda one: reading(rank=0, power_limit_watts=500.0)([one])), check="sound: power limit", named=all_of(), verdict="INCOMPLETE"),
+    Fault(what="two ranks on one GPU", spoil=stage("presence", uuid="1234-0"), check="sound: a GPU of its own", named=(G,), also=("presence: number of GPUs",)),
+    Fault(what="a GPU that NVML sees and CUDA does not", spoil=too_few(seen_by_nvml=9), check="presence: number of GPUs", named=("node node17",)),
+    Fault(what="fewer GPUs visible than Slurm gave", spoil=too_few(restricted=True, given_by_slurm=9), check="presence: number of GPUs", named=("node node17",)),
+    Fault(what="a GPU that no rank works on", spoil=without_rank, check="presence: every GPU is tested", named=("node node17",), verdict="INCOMPLETE"),
+    Fault(what="a node without GPUs among others", spoil=without_cuda, check="presence: GPU", named=(f"rank {SICK}, node17",)),
+    Fault(what="no GPU left for a rank", spoil=instead("presence", {"error": "RuntimeError: no GPU is left for local rank 3"}), check="presence: runs", named=(f"rank {SICK}, node17",)),
+    Fault(what="GPUs of two models", spoil=two_models, check="presence: all alike", named=("all ranks",), verdict="INCOMPLETE"),
+    Fault(what="fewer nodes than --expect-nodes", spoil=lambda records: None, words=("--expect-nodes", "5"), nodes=4, check="expected: nodes", named=("all nodes",)),
+    Fault(what="fewer GPUs than --expect-gpus", spoil=lambda records: None, words=("--expect-gpus", "16"), check="presence: number of GPUs", named=("node node17",)),
+    Fault(what="another model than the file of --expect says", spoil=stage("presence", device_name="NVIDIA H100 PCIe"), expect='[gpu]\nmodel = "NVIDIA H100 80GB HBM3"', check="expected: model", named=(G,)),
+    Fault(what="another driver everywhere than the file says", spoil=lambda records: None, expect='[software]\ndriver = "590.1"', check="expected: driver", named=all_of()),
+    Fault(what="NVML may not tell the memory errors", spoil=reading(ecc_errors=None, untold={"ecc_errors": "Insufficient Permissions"}), check="sound: memory errors before the run", named=(G,), verdict="INCOMPLETE"),
+    Fault(what="NVML does not answer at all", spoil=instead("before", {"skipped": "NVML says 'Driver Not Loaded'"}), check="before: runs", named=(G,), verdict="INCOMPLETE"),
+    Fault(what="heat and slowdown before the run", spoil=reading(temperature_celsius=93, throttle_reasons=["thermal_slowdown"]), check="health: throttling", named=(G,), verdict="INCOMPLETE"),
+    # Compute
+    Fault(what="one wrong element of a product", spoil=of_one(lambda one: one.results["compute"]["products"]["bfloat16"].update(wrong_rows=[17])), check="product bfloat16: result", named=(G,)),
+    Fault(what="a product that differs when repeated", spoil=of_one(lambda one: one.results["compute"]["products"]["bfloat16"].update(differing_repeats=1)), check="product bfloat16: result", named=(G,)),
+    Fault(what="one of eight GPUs 24 % slow", spoil=of_one(product(1.24)), check="product bfloat16: time against peers", named=(G,)),
+    Fault(what="one GPU four times as slow", spoil=of_one(product(4.0)), check="product bfloat16: time against peers", named=(G,), also=("product bfloat16: rate against the data sheet",)),
+    Fault(what="all GPUs at 36 % of the data sheet", spoil=every(product(690 / (0.36 * 989))), check="product bfloat16: rate against the data sheet", named=all_of()),
+    Fault(what="a model whose rate nobody knows", spoil=every(unknown_model), check="product bfloat16: rate against the data sheet", named=all_of(), verdict="INCOMPLETE"),
+    Fault(what="CUDA: an illegal memory access", spoil=instead("compute", {"error": "AcceleratorError: CUDA error: an illegal memory access"}), check="compute: runs", named=(G,)),
+    Fault(what="one bit of memory flips", spoil=stage("memory", wrong={"ones": 1}, first_byte={"ones": 4096}), check="memory: patterns", named=(G,)),
+    Fault(what="half of the memory is taken by somebody", spoil=stage("memory", tested_bytes=int(40e9)), check="memory: patterns", named=(G,), verdict="INCOMPLETE"),
+    Fault(what="a gradient wrong before the all-reduce", spoil=stage("gradients", deviation=0.4), check="gradient: before the all-reduce", named=(G,)),
+    Fault(what="a gradient that is no number", spoil=stage("gradients", deviation=float("nan")), check="gradient: before the all-reduce", named=(G,)),
+    Fault(what="copies to one GPU at a quarter of the rate", spoil=stage("copies", seconds={"to_device": 20e-3, "to_host": 5e-3}), check="copy: host to device", named=(G,)),
+    Fault(what="copies from every GPU at half of PCIe's rate", spoil=every(lambda one: one.results["copies"].update(seconds={"to_device": 5e-3, "to_host": 268e6 / 28e9})), check="copy: device to host", named=all_of()),
+    Fault(what="--thorough: slows down for heat", spoil=load(throttle_reasons=["hardware_thermal_slowdown"]), check="load: throttling", named=(G,)),
+    Fault(what="--thorough: above the board's temperature", spoil=load(celsius=96), check="load: temperature", named=(G,)),
+    Fault(what="--thorough: a fifth slower once it is warm", spoil=load(products_per_second=800.0), check="load: pace over time", named=(G,)),
+    Fault(what="--thorough: one product wrong in ten minutes", spoil=wrong_once, check="load: results", named=(G,)),
+    # Communication
+    *(Fault(what=f"one wrong element of {operation}", spoil=element(operation), check=f"{operation}: result", named=(G,)) for operation in ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point")),
+    Fault(what="all_reduce at 27 GB/s where there is NVLink", spoil=message("all_reduce", rate=8e9), check="all_reduce: bus bandwidth", named=("all ranks",)),
+    Fault(what="0.1 GB/s between nodes", spoil=message("all_reduce", rate=0.1e9), nodes=4, check="all_reduce: bus bandwidth", named=("all ranks",)),
+    Fault(what="1 KiB takes 3 ms inside a node", spoil=message("all_reduce", small_seconds=3e-3), check="all_reduce: latency", named=("all ranks",)),
+    Fault(what="all_gather below the file of --expect", spoil=lambda records: None, expect="[bus_gigabytes_per_second]\nall_gather = 400", check="all_gather: bus bandwidth", named=("all ranks",)),
+    Fault(what="one slow link of the ring", spoil=slow_ring, check="point_to_point: link against the others", named=(f"GPU 2 (rank 2, node17) to {G}",)),
+    Fault(what="a slow link between two GPUs", spoil=pairs(lambda a, b: {a.rank, b.rank} == {1, SICK}), check="pairs: NVLink", named=(f"GPU 1 (rank 1, node17) and {G}",)),
+    Fault(what="a GPU that is slow with every other", spoil=pairs(lambda a, b: SICK in (a.rank, b.rank)), check="pairs: NVLink", named=(G,)),
+    Fault(what="a node that is slow with every other", spoil=pairs(lambda a, b: (a.node == "node1") != (b.node == "node1")), nodes=4, check="pairs: between nodes", named=IN_NODE1),
+    Fault(what="one adapter that is slow with every other", spoil=pairs(lambda a, b: a.node != b.node and SICK in (a.rank, b.rank)), nodes=4, check="pairs: between nodes", named=(N,)),
+    Fault(what="a slow link between two nodes' GPUs", spoil=pairs(lambda a, b: {a.rank, b.rank} == {SICK, 6}), nodes=4, check="pairs: between nodes", named=(f"{N} and GPU 0 (rank 6, node3)",)),
+    Fault(what="wrong data between two GPUs", spoil=pair_data, check="pairs: data", named=(f"rank 0 to {G}",)),
+    # Ports
+    Fault(what="a port that is down", spoil=node1(sound.ports(up=False)), nodes=4, check="network: port mlx5_0/1", named=IN_NODE1),
+    Fault(what="a port that is not there", spoil=node1(sound.ports()[1:]), nodes=4, check="network: port mlx5_0/1", named=IN_NODE1),
+    Fault(what="a port at half the rate", spoil=node1(sound.ports(rate_gigabits=200.0)), nodes=4, check="network: port mlx5_0/1", named=IN_NODE1),
+    Fault(what="a link that flaps while the test runs", spoil=node1(None, after=grown(link_downed=2)), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1),
+    Fault(what="a link that trains anew", spoil=node1(None, after=grown(link_error_recovery=1)), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1),
+    Fault(what="50 symbol errors", spoil=node1(None, after=grown(symbol_error=50)), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1),
+    Fault(what="a port that goes while the test runs", spoil=node1(None, after=sound.ports()[1:]), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1),
+    Fault(what="a node without GPUDirect", spoil=node1(None, peer_memory=False), nodes=4, check="network: GPUDirect", named=IN_NODE1),
+    Fault(what="three receive errors", spoil=node1(None, after=grown(port_rcv_errors=3)), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1, verdict="INCOMPLETE"),
+    Fault(what="a node whose ports nobody sees", spoil=node1([]), nodes=4, check="network: ports", named=IN_NODE1, verdict="INCOMPLETE"),
+    Fault(what="fewer ports than the file of --expect says", spoil=node1(sound.ports(up=False)), nodes=4, expect="[network]\nports = 8", check="network: expected ports", named=IN_NODE1, also=("network: port mlx5_0/1",)),
+    # Training
+    Fault(what="a loss that is no number, on one rank", spoil=nan, check="training: losses are numbers", named=(G,), also=("training: loss falls",)),
+    Fault(what="a loss that does not fall", spoil=every(no_fall), check="training: loss falls", named=("all ranks",)),
+    Fault(what="one of eight replicas differs", spoil=replicas, check="training: replicas are equal", named=(G,)),
+    Fault(what="half of the replicas differ from the others", spoil=half_of_replicas, check="training: replicas are equal", named=all_of()),
+    Fault(what="a straggler in the forward pass", spoil=of_one(epochs(own_seconds=[0.014] * 4)), check="training: pace", named=(G,)),
+    Fault(what="a straggler in the backward pass alone", spoil=stage("training", alone_seconds=[0.042] * 5), check="training: pace of forward and backward", named=(G,)),
+    Fault(what="out of memory", spoil=instead("training", {"error": "OutOfMemoryError: CUDA out of memory"}), check="training: runs", named=(G,)),
+    # What the run caused
+    Fault(what="too hot after the run", spoil=reading(both=False, temperature_celsius=95), check="health: temperature", named=(G,)),
+    Fault(what="slows down for heat", spoil=reading(both=False, throttle_reasons=["hardware_thermal_slowdown"]), check="health: throttling", named=(G,)),
+    Fault(what="power brake", spoil=reading(both=False, throttle_reasons=["power_brake"]), check="health: throttling", named=(G,)),
+    Fault(what="a new uncorrected memory error", spoil=reading(both=False, ecc_errors=1), check="health: uncorrected memory errors", named=(G,)),
+    Fault(what="a new XID", spoil=reading(both=False, xid_errors=1), check="health: XID errors", named=(G,)),
+    Fault(what="memory full at the end", spoil=reading(both=False, memory_used_bytes=80_000 * sound.MIB), check="health: memory", named=(G,)),
+    Fault(what="lanes lost while it ran", spoil=reading(both=False, pcie_width=8), check="health: PCIe link", named=(G,)),
+    Fault(what="an NVLink lost while it ran", spoil=reading(both=False, nvlinks_up=17), check="health: NVLink", named=(G,)),
+    Fault(what="a GPU that fell off the bus", spoil=instead("after", {"reading": {"up": False}}), check="health: GPU is still there", named=(G,)),
+    # Processes and the comparison
+    Fault(what="a rank killed", spoil=ended("died", "killed by SIGKILL"), check="run: process", named=(G,)),
+    Fault(what="a rank that hangs behind the others", spoil=ended("hung", "no end of 'collectives' within 600 s"), check="run: process", named=(G,)),
+    Fault(what="all hang together", spoil=all_hang, check="run: process", named=all_of()),
+    Fault(what="a rank of which there is no word", spoil=ended("lost", "its processes are gone"), check="run: process", named=(f"rank {SICK}, node17",)),
+    Fault(what="a node of which there is no word", spoil=node_lost, nodes=4, check="run: node", named=IN_NODE1, also=("run: process",)),
+    Fault(what="a rank that leaves a collective out", spoil=skips, check="run: process", named=(G,)),
+    Fault(what="13 % slower than the baseline, everywhere", spoil=every(product(1.15)), compared=True, check="baseline: TFLOPS of product bfloat16", named=tuple(f"rank {rank}" for rank in range(8))),
+    Fault(what="a figure of the baseline is missing", spoil=no_figure, compared=True, check="baseline: measured again", named=("all ranks",), verdict="INCOMPLETE"),
+    # Thought of afterwards
+    Fault(what="ECC off on one GPU", spoil=reading(ecc_mode=[0, 0]), check="board: ECC mode", named=(G,), later=True),
+    Fault(what="ECC off on every GPU", spoil=every(lambda one: reading(rank=0, ecc_mode=[0, 0])([one])), check="board: ECC mode", named=all_of(), verdict="INCOMPLETE", later=True),
+    Fault(what="MIG on", spoil=reading(mig_mode=[1, 1]), check="board: MIG", named=(G,), verdict="INCOMPLETE", later=True),
+    Fault(what="memory pages that wait to be retired", spoil=reading(retired_pages_pending=1), check="board: retired pages", named=(G,), later=True),
+    Fault(what="a corrupted InfoROM", spoil=reading(inforom_valid=False), check="board: InfoROM", named=(G,), later=True),
+    Fault(what="a flood of NVLink errors that are mended", spoil=reading(both=False, nvlink_errors=5000), check="board: NVLink errors", named=(G,), later=True),
+    Fault(what="a flood of PCIe replays", spoil=reading(both=False, pcie_replays=5000), check="board: PCIe replays", named=(G,), later=True),
+    Fault(what="a flood of corrected memory errors", spoil=reading(both=False, ecc_corrected=50_000), check="board: corrected memory errors", named=(G,), later=True),
+    Fault(what="clocks that somebody has set", spoil=reading(both=False, throttle_reasons=["application_clocks"]), check="board: clocks under load", named=(G,), verdict="INCOMPLETE", later=True),
+    Fault(what="a clock locked at 510 MHz", spoil=reading(both=False, sm_clock_hertz=510e6), check="board: clocks under load", named=(G,), verdict="INCOMPLETE", later=True),
+    Fault(what="retransmissions on RoCE", spoil=node1(sound.ports(counters={"out_of_sequence": 0}), after=sound.ports(counters={"out_of_sequence": 900})), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1, verdict="INCOMPLETE", later=True),
+    Fault(what="an Ethernet carrier that went down", spoil=node1(sound.ports(counters={"carrier_down_count": 4}), after=sound.ports(counters={"carrier_down_count": 5})), nodes=4, check="network: errors of mlx5_0/1", named=IN_NODE1, later=True),
+)  # fmt: skip
+
+
+def machine(fault: Fault) -> list[Record]:
+    """The sound machine of a fault."""
+    return sound.nodes(fault.nodes, per_node=2) if fault.nodes else sound.records(8)
+
+
+def judged(fault: Fault, *, spoiled: bool = True) -> dict[str, Any]:
+    """The report of the machine with the fault, or of the same without it."""
+    records = machine(fault)
+    words = ["--thorough", *fault.words] if fault.what.startswith("--thorough") else list(fault.words)
+    standards = report.Standards()
+    with tempfile.TemporaryDirectory() as folder:
+        if fault.expect:
+            path = Path(folder) / "cluster.toml"
+            path.write_text(fault.expect)
+            standards = report.Standards(expected=expectations.read(path))
+        if fault.compared:
+            path = Path(folder) / "earlier.json"
+            path.write_text(json.dumps(sound.report(machine(fault))))
+            standards = report.Standards(earlier=baseline.read(path, sound.options()))
+    if spoiled:
+        fault.spoil(records)
+    return sound.report(records, *words, standards=standards)

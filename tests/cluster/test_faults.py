@@ -1,0 +1,57 @@
+"""Every fault is found, and named rightly; none passes; and the page that says so is of these faults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.cluster.faults import running, table
+from tests.cluster.faults.measured import FAULTS, Fault, judged, machine
+from tests.cluster.sound import failures, outcomes, report
+from tests.cluster.test_report import SCHEMA
+
+VALID = jsonschema.Draft202012Validator(SCHEMA)
+PAGE = Path(__file__).parents[2] / "docs" / "acceptance-faults.md"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_a_fault_is_found_and_named_rightly(fault: Fault) -> None:
+    found = judged(fault)
+    assert not list(VALID.iter_errors(found))
+    assert found["acceptance"]["status"] == fault.verdict
+    assert found["acceptance"]["exit_code"] == {"FAIL": 1, "INCOMPLETE": 3}[fault.verdict]
+    told = outcomes(found, "fail" if fault.verdict == "FAIL" else "unverified")
+    assert [subject for name, subject in told if name == fault.check] == list(fault.named)
+    assert {name for name, _ in failures(found)} <= {fault.check, *fault.also}, "nothing else is blamed"
+
+
+@pytest.mark.parametrize("nodes", [0, 4])
+def test_without_a_fault_the_same_machine_passes(nodes: int) -> None:
+    fault = next(fault for fault in FAULTS if fault.nodes == nodes)
+    found = report(machine(fault))
+    assert found["acceptance"]["status"] == "PASS"
+    assert outcomes(found, "unverified") == []
+
+
+def test_there_are_enough_of_them_and_each_is_another_one() -> None:
+    assert len({fault.what for fault in FAULTS}) == len(FAULTS) >= 60
+    assert sum(fault.later for fault in FAULTS) >= 10
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("case", running.CASES, ids=lambda case: case.what)
+def test_a_fault_of_a_run_is_found_and_leaves_nothing_behind(case: running.Case, tmp_path: Path) -> None:
+    seen = running.run(case, tmp_path)
+    assert (seen.verdict, seen.exit_code) == (case.verdict, case.exit_code), seen.output
+    assert seen.named(case), seen.output
+    assert seen.left == 0
+
+
+def test_the_page_has_these_faults() -> None:
+    rows = re.findall(r"^\| (.+?) \| .* \| (PASS|FAIL|INCOMPLETE|COULD NOT RUN) \| (\d) \|", PAGE.read_text(), re.M)
+    listed = [(fault.what, fault.verdict) for fault in FAULTS] + [(case.what, case.verdict) for case in running.CASES]
+    assert sorted((what, verdict) for what, verdict, _ in rows) == sorted(listed), table.COMMAND
+    assert not [row for row in rows if row[1] == "PASS"]
