@@ -2,14 +2,19 @@
 
 | file          | what it is                                                                                        |
 |---------------|---------------------------------------------------------------------------------------------------|
+| beginning.py  | what has to happen before PyTorch is imported                                                     |
 | options.py    | the command line                                                                                  |
+| expectations.py | the file of `--expect`: what a cluster should be                                                |
 | launch.py     | the two ways in: one plain command, or one process of many that torchrun started                  |
 | watchdog.py   | starts the ranks' workers, watches them by a real clock, ends those that hang                     |
-| worker.py     | one rank: measures, stage after stage, and tells its watchdog                                     |
+| store.py      | where watchdogs and workers agree, and where they go on when that node is lost                    |
+| rank.py, worker.py | one rank: measures, stage after stage, and tells its watchdog                                |
 | checks/       | each stage: what is measured, and how the measurements of all ranks are judged                    |
 | faults.py     | faults on request, to show that they are found                                                    |
 | verdict.py    | a check, its four outcomes, and what they add up to                                               |
-| report.py     | the banner, the JSON report (report.schema.json), the page (report.html.jinja)                    |
+| sysfs.py      | what Linux tells of a node's network ports                                                        |
+| report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |
+| writing.py    | puts a report on a disk, or on another one                                                        |
 
 Workers only measure; what passes is decided afterwards, from plain values, by functions that need neither a GPU nor
 PyTorch. Not a benchmark: times are compared with thresholds, peers and an earlier report, not collected.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import processes
+from tests.cluster.faults.running import NAMESPACE, NO_NAMESPACE
 from tests.cluster.processes import Launcher, until
 from tests.cluster.sound import failures
 
@@ -23,6 +23,7 @@ def run(tmp_path: Path) -> Iterator[Launcher]:
     yield from processes.launcher(tmp_path)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_survivor_reports_when_the_node_of_the_store_is_lost(run: Launcher, how: signal.Signals) -> None:
     first, second, third = run.nodes(3, *QUICK)
@@ -45,7 +46,7 @@ def test_a_report_is_written_when_torchrun_is_killed(run: Launcher) -> None:
     node.process.kill()
     until(lambda: node.alive() == {})
     assert node.report["acceptance"]["status"] == "INCOMPLETE"
-    assert "told to end by a signal" in node.report["ranks"][0]["detail"]
+    assert node.report["ranks"][0]["ending"] == "stopped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -85,12 +86,6 @@ def test_a_baseline_that_the_report_would_take_the_place_of_is_kept(run: Launche
     assert started.ended() == 2
     assert "copy it elsewhere" in started.output
     assert (folder / "cluster_test_report.json").read_text() == "{}"
-
-
-NAMESPACE = ("unshare", "--map-root-user", "--user", "--mount", "sh", "-c")
-NO_NAMESPACE = shutil.which("unshare") is None or bool(
-    subprocess.run([*NAMESPACE, "mount -t tmpfs none /mnt"], capture_output=True).returncode
-)
 
 
 @pytest.mark.skipif(NO_NAMESPACE, reason="no disk can be mounted here (unshare)")

@@ -58,4 +58,5 @@ def test_the_acceptance_test_passes_two_gpus_that_it_takes_for_real(tmp_path: Pa
     report = json.loads((tmp_path / "cluster_test_report.json").read_text())
     assert (report["simulated"], report["world_size"]) == (False, 2)
     undecided = {one["name"] for one in report["validation"]["checks"] if one["status"] != "pass"}
-    assert undecided <= {"health: XID errors"}  # whose events the virtual NVML does not tell
+    # Whose events and counters the virtual NVML does not tell; and one pair, which has no other to be compared with.
+    assert undecided <= {"health: XID errors", "board: NVLink errors", "pairs: NVLink"}

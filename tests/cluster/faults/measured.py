@@ -7,18 +7,48 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.acceptance import baseline, expectations, report
 from cluster.acceptance.records import Record
 from tests.cluster import sound
+from tests.cluster.faults.spoils import (
+    SICK,
+    Spoil,
+    all_hang,
+    element,
+    ended,
+    epochs,
+    every,
+    grown,
+    half_of_replicas,
+    instead,
+    load,
+    message,
+    nan,
+    no_fall,
+    no_figure,
+    node1,
+    node_lost,
+    of_one,
+    pair_data,
+    pairs,
+    product,
+    reading,
+    replicas,
+    skips,
+    slow_ring,
+    stage,
+    too_few,
+    two_models,
+    unknown_model,
+    without_cuda,
+    without_rank,
+    wrong_once,
+)
 
-Spoil = Callable[[list[Record]], None]
-SICK = 3
-"""The rank that is changed, where one is."""
 G = f"GPU {SICK} (rank {SICK}, node17)"
 N = "GPU 1 (rank 3, node1)"
 """The same rank where there are four nodes."""
@@ -47,212 +77,6 @@ class Fault:
     """Whether a sound machine's report is the baseline."""
     later: bool = False
     """Whether it was thought of by going through other tools."""
-    group: str = field(default="")
-
-
-def reading(*, both: bool = True, rank: int = SICK, **figures: Any) -> Spoil:
-    """NVML says so of one rank, before and after, or after the run only."""
-
-    def spoil(records: list[Record]) -> None:
-        for stage in ("before", "after") if both else ("after",):
-            records[rank].results[stage]["reading"] |= figures
-
-    return spoil
-
-
-def every(spoil_one: Callable[[Record], None]) -> Spoil:
-    def spoil(records: list[Record]) -> None:
-        for record in records:
-            spoil_one(record)
-
-    return spoil
-
-
-def stage(name: str, rank: int = SICK, **figures: Any) -> Spoil:
-    return lambda records: records[rank].results[name].update(figures)
-
-
-def instead(name: str, result: dict[str, Any], rank: int = SICK) -> Spoil:
-    return lambda records: records[rank].results.update({name: result})
-
-
-def product(factor: float) -> Callable[[Record], None]:
-    def spoil(record: Record) -> None:
-        found = record.results["compute"]["products"]["bfloat16"]
-        found["seconds"] = [factor * one for one in found["seconds"]]
-        found["tflops"] /= factor
-
-    return spoil
-
-
-def epochs(**figures: Any) -> Callable[[Record], None]:
-    def spoil(record: Record) -> None:
-        for epoch in record.results["training"]["epochs"]:
-            epoch.update(figures)
-
-    return spoil
-
-
-def of_one(spoil_one: Callable[[Record], None]) -> Spoil:
-    return lambda records: spoil_one(records[SICK])
-
-
-def message(operation: str, *, rate: float | None = None, small_seconds: float | None = None) -> Spoil:
-    def spoil(records: list[Record]) -> None:
-        for record in records:
-            for one in record.results["collectives"]["measurements"]:
-                if one["operation"] == operation and one["bytes"] > sound.MIB and rate:
-                    one["seconds"] = [one["bytes"] / rate] * 20
-                if one["operation"] == operation and one["bytes"] == 1024 and small_seconds:
-                    one["seconds"] = [small_seconds] * 20
-
-    return spoil
-
-
-def pairs(slow: Callable[[Record, Record], bool]) -> Spoil:
-    def spoil(records: list[Record]) -> None:
-        for record in records:
-            for met in record.results["pairs"]["met"]:
-                if slow(record, records[met["partner"]]):
-                    met["seconds"] = 6e-3
-
-    return spoil
-
-
-def node1(ports: list[dict[str, Any]] | None, *, after: list[dict[str, Any]] | None = None, **more: Any) -> Spoil:
-    def spoil(records: list[Record]) -> None:
-        for name, found in (("network", ports), ("network_after", after if after is not None else ports)):
-            records[2].results[name] = {"ports": sound.ports() if found is None else found, "peer_memory": True, **more}
-
-    return spoil
-
-
-def grown(**counters: int) -> list[dict[str, Any]]:
-    return sound.ports(counters={**sound.ports()[0]["counters"], **counters})
-
-
-def ended(ending: str, detail: str, *, rank: int = SICK) -> Spoil:
-    """A rank ends during the collectives, and the others are stopped there."""
-
-    def spoil(records: list[Record]) -> None:
-        for record in records:
-            record.ending, record.detail, record.at = (
-                "stopped",
-                "because another rank had ended",
-                "all_reduce of 1.0 MiB",
-            )
-            record.progress_at_stop, record.at_stop = 30, record.at
-            for name in ("collectives", "pairs", "data", "training", "network_after", "after"):
-                record.results.pop(name)
-        records[rank].ending, records[rank].detail = ending, detail
-        if ending == "hung":
-            records[rank].progress_at_stop, records[rank].at_stop = 29, "all_gather of 1.0 MiB"
-        if ending == "lost":
-            records[rank].results, records[rank].progress_at_stop = {}, None
-
-    return spoil
-
-
-def all_hang(records: list[Record]) -> None:
-    ended("hung", "no end of 'collectives' within 600 s")(records)
-    for record in records:
-        record.ending, record.progress_at_stop = "hung", 30
-
-
-def node_lost(records: list[Record]) -> None:
-    ended("lost", "its processes are gone, or its node is", rank=3)(records)
-    ended_too = records[2]
-    ended_too.ending, ended_too.results, ended_too.progress_at_stop = "lost", {}, None
-
-
-def skips(records: list[Record]) -> None:
-    ended("stopped", "because another rank had ended")(records)
-    records[SICK].skipped_collectives, records[SICK].progress_at_stop = 1, 31
-    for record in records:
-        if record.rank != SICK:
-            record.ending = "hung"
-
-
-def load(**changes: Any) -> Spoil:
-    """Minutes of load on all; on one rank the second half is like that."""
-
-    def spoil(records: list[Record]) -> None:
-        for record in records:
-            series = []
-            for number in range(24):
-                one = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 60, "watts": 690.0}
-                one |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
-                series.append(one | (changes if number >= 12 and record.rank == SICK else {}))
-            record.results["load"] = {"series": series, "products": 120_000, "differing": 0}
-
-    return spoil
-
-
-def wrong_once(records: list[Record]) -> None:
-    load()(records)
-    records[SICK].results["load"]["differing"] = 1
-
-
-def without_cuda(records: list[Record]) -> None:
-    records[SICK].results["presence"] = {"kind": "cpu", "device_name": "x86_64", "torch": "2.13.0", "cuda": "13.0"}
-
-
-def too_few(**figures: Any) -> Spoil:
-    return every(lambda record: record.results["presence"].update(figures))
-
-
-def without_rank(records: list[Record]) -> None:
-    del records[7]
-    for record in records:
-        record.results["pairs"]["met"] = [one for one in record.results["pairs"]["met"] if one["partner"] != 7]
-
-
-def two_models(records: list[Record]) -> None:
-    for record in records[4:]:
-        record.results["presence"]["device_name"] = "NVIDIA H200"
-
-
-def element(operation: str) -> Spoil:
-    def spoil(records: list[Record]) -> None:
-        for one in records[SICK].results["collectives"]["measurements"]:
-            if one["operation"] == operation:
-                one["wrong"] = 1
-
-    return spoil
-
-
-def slow_ring(records: list[Record]) -> None:
-    records[SICK].results["collectives"]["measurements"][-1]["seconds"] = [2e-3] * 20
-
-
-def pair_data(records: list[Record]) -> None:
-    records[SICK].results["pairs"]["met"][0]["wrong"] = 9
-
-
-def nan(records: list[Record]) -> None:
-    records[SICK].results["training"]["epochs"][0]["losses"][2] = float("nan")
-
-
-def no_fall(record: Record) -> None:
-    record.results["training"]["epochs"][-1]["losses"] = [2.4] * 4
-
-
-def replicas(records: list[Record]) -> None:
-    records[SICK].results["training"]["sha256"] = "cd" * 32
-
-
-def half_of_replicas(records: list[Record]) -> None:
-    for record in records[4:]:
-        record.results["training"]["sha256"] = "cd" * 32
-
-
-def unknown_model(record: Record) -> None:
-    record.results["presence"] |= {"peak_tflops": None, "held_ratio": None}
-
-
-def no_figure(records: list[Record]) -> None:
-    for record in records:
-        del record.results["compute"]["products"]["bfloat16"]
 
 
 def all_of(rank_count: int = 8) -> tuple[str, ...]:
