@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -102,7 +103,10 @@ class SurvivingStore:
         """Tell where this process is, and hear where the others are, as far as they say so in time."""
         address = own_address(os.environ["MASTER_ADDR"])
         if keeps_reserve:
-            self._reserve = serve(address)
+            try:
+                self._reserve = serve(address)
+            except dist.DistError as error:
+                print(f"no store in reserve on this node: {error}", file=sys.stderr)
         port = self._reserve.port if self._reserve is not None else 0
         self.set(f"host/{rank}", json.dumps(asdict(Host(rank=rank, node=node_name(), address=address, port=port))))
         ends = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 MARK = "ACCEPTANCE_TEST_RUN"
 """A variable that all processes of one run inherit, and by which they are found."""
 

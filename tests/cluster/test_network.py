@@ -102,6 +102,22 @@ def test_errors_and_flaps_while_the_test_ran(grown: dict[str, int], status: str)
     assert found["acceptance"]["status"] == {"fail": "FAIL", "unverified": "INCOMPLETE", "pass": "PASS"}[status]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_nodes_the_slower_port_fails_and_of_up_and_down_nobody_knows(first: bool) -> None:
+    node = "node0" if first else "node1"
+    ranks = sound.nodes(2)
+    for stage in ("network", "network_after"):
+        (leader,) = [one for one in ranks if one.node == node and one.local_rank == 0]
+        leader.results[stage] = {"ports": sound.ports(rate_gigabits=200.0), "peer_memory": True}
+    assert sound.failures(sound.report(ranks)) == [("network: port mlx5_0/1", f"node {node}")]
+    for stage in ("network", "network_after"):
+        leader.results[stage] = {"ports": sound.ports(up=False), "peer_memory": False}
+    found = sound.report(ranks)
+    assert sound.failures(found) == []
+    undecided = [("network: port mlx5_0/1", f"node {node}"), ("network: GPUDirect", f"node {node}")]
+    assert sound.outcomes(found, "unverified") == undecided
+
+
 def test_a_port_that_goes_while_the_test_runs_fails() -> None:
     ranks = sound.nodes(2)
     change(ranks, "node1", "network_after", sound.ports()[1:])

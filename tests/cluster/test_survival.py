@@ -63,7 +63,7 @@ def test_a_worker_whose_watchdog_is_killed_while_it_imports_goes_as_well(run: La
     started = run.plain(*QUICK)
     until(lambda: sum("cluster.acceptance.rank" in words for words in started.alive().values()) == 2)
     started.process.kill()
-    until(lambda: started.alive() == {}, seconds=20)
+    until(lambda: started.alive() == {})
 
 
 def test_nobody_who_is_killed_early_leaves_an_older_pass(run: Launcher, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_nobody_who_is_killed_early_leaves_an_older_pass(run: Launcher, tmp_path
     reports.mkdir()
     (reports / "cluster_test_report.json").write_text('{"acceptance": {"status": "PASS"}}')
     started = run.plain(*QUICK, "--report", str(reports))
-    until(lambda: not (reports / "cluster_test_report.json").exists(), seconds=20)
+    until(lambda: not (reports / "cluster_test_report.json").exists())
     started.process.kill()
     (reports / "cluster_test_report.json").write_text('{"acceptance": {"status": "PASS"}}')
     assert run.plain("--no-such-option", "--report", str(reports)).ended() == 2

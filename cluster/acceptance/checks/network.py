@@ -55,16 +55,21 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
         )
         for name in _common(nodes, rdma)
     }
+    up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
     for record in nodes:
         there = {port["name"]: port for port in _ports(record, rdma)}
         if there:
-            checks += [_state(record.node, name, there.get(name), rates) for name, rates in usual.items()]
+            checks += [
+                _state(record.node, name, there.get(name), rates, _of_most(up[name], len(nodes)))
+                for name, rates in usual.items()
+            ]
             checks += _errors(record, there, rdma)
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
-    if 2 * len(with_module) > len(nodes):
+    if 2 * len(with_module) >= len(nodes):
         checks += [
             _check(
-                record.node, "GPUDirect", "fail", "nvidia_peermem is not loaded; on most nodes it is",
+                record.node, "GPUDirect", _of_most(len(with_module), len(nodes)),
+                f"nvidia_peermem is not loaded; on {len(with_module)} of {len(nodes)} nodes it is",
                 "modprobe nvidia_peermem, and have it loaded at boot",
             )
             for record in nodes
@@ -78,9 +83,14 @@ def _ports(record: Record, rdma: bool) -> list[dict[str, Any]]:
 
 
 def _common(nodes: Sequence[Record], rdma: bool) -> list[str]:
-    """Names of ports that are up on most nodes; what is not plugged in anywhere is no fault."""
+    """Names of ports that are up on half of the nodes or more; what is not plugged in anywhere is no fault."""
     up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
-    return [name for name, count in sorted(up.items()) if 2 * count > len(nodes)]
+    return [name for name, count in sorted(up.items()) if 2 * count >= len(nodes)]
+
+
+def _of_most(count: int, nodes: int) -> Status:
+    """What it is to be unlike so many nodes: of two that differ, nobody knows which one is right."""
+    return "fail" if 2 * count > nodes else "unverified"
 
 
 def _check(node: str, name: str, status: Status, evidence: str, remedy: str = REMEDY_PORT, **more: Any) -> Check:
@@ -88,13 +98,16 @@ def _check(node: str, name: str, status: Status, evidence: str, remedy: str = RE
                  evidence=evidence, remedy=remedy, **more)  # fmt: skip
 
 
-def _state(node: str, name: str, port: dict[str, Any] | None, rates: Counter[float | None]) -> Check:
-    title = f"port {name}"
+def _state(node: str, name: str, port: dict[str, Any] | None, rates: Counter[float | None], unlike: Status) -> Check:
+    title, others = f"port {name}", "most nodes" if unlike == "fail" else "half of the nodes"
     if port is None:
-        return _check(node, title, "fail", "it is not there; on most nodes it is")
+        return _check(node, title, unlike, f"it is not there; on {others} it is")
     if not port["up"]:
-        return _check(node, title, "fail", "it is down; on most nodes it is up")
-    usual, own = rates.most_common(1)[0][0], port["rate_gigabits"]
+        return _check(node, title, unlike, f"it is down; on {others} it is up")
+    # Of rates that are equally common the highest: a port does not run faster than it can.
+    most = max(rates.values())
+    usual = max((rate for rate, count in rates.items() if count == most and rate is not None), default=None)
+    own = port["rate_gigabits"]
     if own is None or usual is None:
         return _check(node, title, "unverified", "up, and the driver does not tell at which rate")
     limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")

@@ -13,6 +13,8 @@ from cluster.acceptance.verdict import Check, Status, Threshold
 _ALL_LINKS = ("SXM", "HBM3", "GH200", "GB200", "B200")
 """In the names of boards whose links are all wired to a switch or to the neighbours; bridges of others are optional."""
 _DRIVER = "install the same image on every node; drain this one until it has it"
+_ALL_LINKS_NAMES = ("NVIDIA H200", "NVIDIA H20", "NVIDIA H800")
+"""Such boards, too; "NVIDIA H200 NVL" is a PCIe board with bridges."""
 ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
     "driver": ("driver", lambda record: _before(record).get("driver"), _DRIVER),
     "torch": ("PyTorch", lambda record: record.result("presence").get("torch"), _DRIVER),
@@ -61,7 +63,8 @@ def _before(record: Record) -> dict[str, Any]:
 def wired_nvlinks(record: Record) -> int:
     """How many NVLinks this GPU must have up; 0 where bridges are optional, or nobody tells."""
     before = _before(record)
-    wired = any(word in (before.get("name") or "") for word in _ALL_LINKS)
+    name = before.get("name") or ""
+    wired = name in _ALL_LINKS_NAMES or any(word in name for word in _ALL_LINKS)
     return int(before.get("nvlinks") or 0) if wired else 0
 
 

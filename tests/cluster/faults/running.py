@@ -15,7 +15,8 @@ from typing import Any
 from tests.cluster.processes import Launcher, Started
 from tests.cluster.sound import failures, outcomes
 
-VIRTUAL = ("--device", "vgpu:T4", "--steps", "8")
+VIRTUAL = ("--device", "vgpu:T4", "--validation-only")
+TRAINED = ("--device", "vgpu:T4", "--steps", "4")
 CPU = ("--device", "cpu", "--validation-only")
 NAMESPACE = ("unshare", "--map-root-user", "--user", "--mount", "sh", "-c")
 NO_NAMESPACE = shutil.which("unshare") is None or bool(
@@ -137,13 +138,13 @@ def refused(name: str, text: str, option: str) -> Callable[[Launcher], list[Star
 CASES: tuple[Case, ...] = (
     Case(what="one wrong element of a product (virtual)", start=injected("wrong-result:1"), check="product float16: result", subject="GPU 1 "),
     Case(what="four times as slow (virtual)", start=injected("slow:1"), check="product float16: time against peers", subject="GPU 1 "),
-    Case(what="slow in the backward pass alone (virtual)", start=injected("slow-backward:1"), check="training: pace of forward and backward", subject="GPU 1 "),
+    Case(what="slow in the backward pass alone (virtual)", start=injected("slow-backward:1", device=TRAINED), check="training: pace of forward and backward", subject="GPU 1 "),
     Case(what="a bit of memory and a gradient are wrong (virtual)", start=injected("bad-memory:0", "wrong-gradient:0"), check="gradient: before the all-reduce", subject="GPU 0 "),
-    Case(what="a loss that is no number (virtual)", start=injected("nan:1"), check="training: losses are numbers", subject="GPU 1 "),
-    Case(what="out of memory (virtual)", start=injected("oom:1"), check="training: runs", subject="GPU 1 "),
-    Case(what="a dead rank and a lost GPU (virtual)", start=injected("dead:0", "lost:1", device=(*VIRTUAL, "--validation-only")), check="run: process", subject="GPU 0 "),
-    Case(what="a rank that hangs (CPU)", start=injected("hung:1", device=(*CPU, "--ranks", "3", "--stage-seconds", "60")), check="run: process", subject="rank 1,"),
-    Case(what="a rank that leaves a collective out (CPU)", start=injected("skips:1", device=(*CPU, "--ranks", "3", "--stage-seconds", "60")), check="run: process", subject="rank 1,"),
+    Case(what="a loss that is no number (virtual)", start=injected("nan:1", device=TRAINED), check="training: losses are numbers", subject="GPU 1 "),
+    Case(what="out of memory (virtual)", start=injected("oom:1", device=TRAINED), check="training: runs", subject="GPU 1 "),
+    Case(what="a dead rank and a lost GPU (virtual)", start=injected("dead:0", "lost:1", device=VIRTUAL), check="run: process", subject="GPU 0 "),
+    Case(what="a rank that hangs (CPU)", start=injected("hung:1", device=(*CPU, "--ranks", "3", "--stage-seconds", "120")), check="run: process", subject="rank 1,"),
+    Case(what="a rank that leaves a collective out (CPU)", start=injected("skips:1", device=(*CPU, "--ranks", "3", "--stage-seconds", "120")), check="run: process", subject="rank 1,"),
     Case(what="the node of the store is killed (three torchruns)", start=node_gone(signal.SIGKILL), check="run: node", subject="node node0"),
     Case(what="the node of the store goes silent (three torchruns)", start=node_gone(signal.SIGSTOP), check="run: node", subject="node node0"),
     Case(what="torchrun is killed", start=torchrun_killed, check="run: process", subject="rank 0,", verdict="INCOMPLETE", exit_code=-9),

@@ -81,7 +81,12 @@ def main() -> int:
 def _ran(wrong: list[str], verdicts: list[str]) -> Iterator[str]:
     for case in running.CASES:
         with tempfile.TemporaryDirectory() as folder:
-            seen = running.run(case, Path(folder))
+            try:
+                seen = running.run(case, Path(folder))
+            except AssertionError as error:
+                print(f"{case.what}: {error}", file=sys.stderr, flush=True)
+                wrong.append(case.what)
+                continue
         print(f"{case.what}: {seen.verdict}, {seen.seconds:.0f} s", file=sys.stderr, flush=True)
         verdicts.append(seen.verdict)
         if (seen.verdict, seen.exit_code, seen.left) != (case.verdict, case.exit_code, 0) or not seen.named(case):
