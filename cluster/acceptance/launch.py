@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.acceptance import baseline, expectations, report
+from cluster.acceptance.beginning import JSON_NAME
 from cluster.acceptance.options import REAL_GPU, Options, parse
 from cluster.acceptance.records import Record
 from cluster.acceptance.report import Standards
@@ -102,7 +103,11 @@ def _one_of_many(options: Options, words: Sequence[str], standards: Standards) -
     except dist.DistError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = f"{node_name()}: nobody answers at {where}, where the ranks should meet; is that node up? ({error})"
-        return report.refuse(options, reason) if local_rank == 0 else COULD_NOT_RUN
+        # In a folder that nodes share the others' report says more: that this node is missing.
+        if local_rank == 0 and not (options.report / JSON_NAME).exists():
+            return report.refuse(options, reason)
+        print(f"could not run: {reason}", file=sys.stderr)
+        return COULD_NOT_RUN
     watchdog = _watchdog(store, options, show=rank == 0)
     _on_signals(watchdog)
     watchdog.start(_place(), words)
