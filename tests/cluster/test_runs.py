@@ -25,7 +25,7 @@ from tests.cluster.sound import failures, outcomes
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(cluster.acceptance.__file__).parent / "report.schema.json").read_text())
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m")
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 FEW_STEPS = ("--steps", "8")
 
 
