@@ -10,8 +10,14 @@ import sys
 from dataclasses import replace
 
 GPUS = int(os.environ.get("REHEARSED_GPUS", "1"))
+VALUES = os.environ.get("REHEARSED_VALUES", "1") == "1"
+"""Without, for programs that open their device so: work of an A100's size, which no CPU computes."""
 _arguments = " ".join(sys.orig_argv)
 _is_tool = any(word in _arguments for word in ("multiprocessing.resource_tracker", "forkserver", "-m pip"))
+
+
+_is_handed_its_gpus = "--multiprocessing-fork" in sys.orig_argv
+"""Spawned by a process that has some."""
 
 
 def _launcher() -> None:
@@ -26,7 +32,7 @@ def _program() -> None:
 
     import vgpu
 
-    attachment = vgpu.attach("A100-80GB", gpus=GPUS)
+    attachment = vgpu.attach("A100-80GB", gpus=GPUS, values=VALUES)
     attachment.__enter__()
     atexit.register(attachment.__exit__, None, None, None)
     torch.cuda.init()
@@ -38,7 +44,7 @@ if not _is_tool:
     labkit.device._attached = lambda: None
     if sys.orig_argv[1:3] == ["-m", "cluster.acceptance"]:
         _launcher()
-    else:
+    elif not _is_handed_its_gpus:
         _program()
     if "cluster.acceptance" in _arguments:
         # A CPU computes it all: as small as for a virtual GPU.
