@@ -13,6 +13,7 @@ from vgpu.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, 
 
 if TYPE_CHECKING:
     from vgpu.api import attach, current, prepare
+    from vgpu.compiled.watching import KernelRun, Race, watch_kernels
     from vgpu.device.queue import Kernel
     from vgpu.gpu import VirtualGPU
 
@@ -21,6 +22,8 @@ __all__ = [
     "HostSpec",
     "Interconnect",
     "Kernel",
+    "KernelRun",
+    "Race",
     "Spec",
     "SpecError",
     "Unsupported",
@@ -33,6 +36,7 @@ __all__ = [
     "list_interconnects",
     "list_specs",
     "prepare",
+    "watch_kernels",
 ]
 
 _LAZY = {
@@ -41,6 +45,9 @@ _LAZY = {
     "prepare": "vgpu.api",
     "VirtualGPU": "vgpu.gpu",
     "Kernel": "vgpu.device.queue",
+    "KernelRun": "vgpu.compiled.watching",
+    "Race": "vgpu.compiled.watching",
+    "watch_kernels": "vgpu.compiled.watching",
 }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vgpu.compiled import watching
 from vgpu.compiled.graphs import beneath
 from vgpu.device.work import PRODUCT, Product, Work
 from vgpu.gpu import VirtualGPU
@@ -37,11 +38,13 @@ class Tally:
 
     read: list[NDArray[np.int64]] = field(default_factory=list)
     written: list[NDArray[np.int64]] = field(default_factory=list)
-    through_l2: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
     flops: float = 0.0
     tile: tuple[int, int] = (1, 1)
     dtype: str = "float32"
     tf32: bool = False
+    watch: watching.Watch | None = None
     _waiting: int = 0
 
     def touched(self, pointers: NDArray[Any], mask: NDArray[Any], width: int, *, stores: bool) -> None:
@@ -50,7 +53,10 @@ class Tally:
         if not addresses.size:
             return
         sectors = np.unique(np.concatenate([addresses // SECTOR_BYTES, (addresses + width - 1) // SECTOR_BYTES]))
-        self.through_l2 += sectors.size * SECTOR_BYTES
+        if stores:
+            self.written_bytes += sectors.size * SECTOR_BYTES
+        else:
+            self.read_bytes += sectors.size * SECTOR_BYTES
         (self.written if stores else self.read).append(sectors)
         self._waiting += sectors.size
         if self._waiting > _MERGE:
@@ -60,6 +66,11 @@ class Tally:
         """A dot of tiles."""
         self.flops += 2.0 * m * n * k
         self.tile, self.dtype, self.tf32 = (m, n), _DTYPES.get(dtype, "float32"), tf32
+
+    @property
+    def through_l2(self) -> int:
+        """What all programs read and write, sector by sector, wherever it comes from."""
+        return self.read_bytes + self.written_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -74,6 +85,14 @@ class Tally:
         m, n = self.tile
         product = Product(programs, m, n, max(1, round(self.flops / (2.0 * programs * m * n))))
         return Work(name, moved, self.dtype, shapes, kind=PRODUCT, product=product, tf32=self.tf32)
+
+    def run(self, name: str, programs: int) -> watching.KernelRun:
+        """What a launch did, for those who watch."""
+        watch = self.watch or watching.Watch({})
+        return watching.KernelRun(
+            name, programs, self.memory_bytes, self.read_bytes, self.written_bytes, self.flops,
+            self.tf32 and self.dtype == "float32", watch.strayed, watch.races(),
+        )  # fmt: skip
 
 
 def _merged(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -119,6 +138,8 @@ def launch(
         THREAD.capture.called(compute, list(tensors.values()))
     with beneath():
         programs, tally = compute()
+    if tally.watch is not None:
+        watching.tell(tally.run(name, programs))
     shapes = tuple(tuple(tensor.shape) for tensor in list(tensors.values())[:8])
     work = tally.work(name, programs, shapes)
     gpu.launch(work, host_seconds=gpu.queue.pricing.launch_seconds(work) + LAUNCHER_SECONDS)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
-from vgpu.compiled import programs
+from vgpu.compiled import programs, watching
 from vgpu.device.work import Work
 from vgpu.machine import Machine
 from vgpu.patches.imports import when_imported
@@ -105,6 +106,8 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
 
         def compute() -> tuple[int, programs.Tally]:
             tally, outer = programs.Tally(), THREAD.tally
+            if watching.is_watched():
+                tally.watch = watching.Watch(_tensors(bound.arguments))
             THREAD.tally = tally
             try:
                 Executor(function.rewrite(), function.arg_names, grid, function.pre_run_hooks)(*args, **kwargs)
@@ -125,36 +128,61 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
     patches.set(module, "_patch_lang_tensor", with_numpy)
-    _count(patches, module.InterpreterBuilder)
+    _count(patches, module.InterpreterBuilder, module.TensorHandle, module.tl.int1)
 
 
-def _count(patches: PatchSet, builder: Any) -> None:
+def _tensors(arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Those that a kernel is given, by the name of the argument; a descriptor's is the one that it describes."""
+    found = {name: getattr(value, "base", value) for name, value in arguments.items()}
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _count(patches: PatchSet, builder: Any, handle: Any, truth: Any) -> None:
     load, store, dot = builder.create_masked_load, builder.create_masked_store, builder.create_dot
     rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
 
-    def note(pointers: Any, mask: Any, *, stores: bool) -> None:
-        if THREAD.tally is not None:
-            width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-            THREAD.tally.touched(pointers.data, mask, width, stores=stores)
+    def program_of(of: Any) -> int:
+        (x, y, z), (_, height, depth) = of.grid_idx, of.grid_dim
+        return int((x * height + y) * depth + z)
+
+    def note(of: Any, pointers: Any, mask: Any, kind: str, value: Any = None) -> Any:
+        """The mask of an access, which is noted; where somebody watches, without what lies outside."""
+        tally = THREAD.tally
+        if tally is None:
+            return mask
+        width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        if tally.watch is not None:
+            mask = handle(tally.watch.reached(pointers.data, mask.data, width), mask.dtype)
+            held = None if value is None else value.data
+            tally.watch.accessed(program_of(of), kind, pointers.data, mask.data, held)
+        if kind != watching.WRITTEN:
+            tally.touched(pointers.data, mask.data, width, stores=False)
+        if kind != watching.READ:
+            tally.touched(pointers.data, mask.data, width, stores=True)
+        return mask
+
+    def order(pointers: Any, semantics: Any) -> None:
+        """An atomic operation on a single element may be a lock or a counter."""
+        watch = None if THREAD.tally is None else THREAD.tally.watch
+        if watch is not None and np.size(pointers.data) == 1 and "relaxed" not in str(semantics).lower():
+            watch.synchronised(int(np.asarray(pointers.data).reshape(-1)[0]))
 
     def create_masked_load(self: Any, ptrs: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        note(ptrs, mask.data, stores=False)
-        return load(self, ptrs, mask, *args, **kwargs)
+        return load(self, ptrs, note(self, ptrs, mask, watching.READ), *args, **kwargs)
 
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        note(ptrs, mask.data, stores=True)
-        return store(self, ptrs, value, mask, *args, **kwargs)
+        return store(self, ptrs, value, note(self, ptrs, mask, watching.WRITTEN, value), *args, **kwargs)
 
-    def create_atomic_rmw(self: Any, operation: Any, ptr: Any, value: Any, mask: Any, *args: Any) -> Any:
-        note(ptr, mask.data, stores=False)
-        note(ptr, mask.data, stores=True)
-        return rmw(self, operation, ptr, value, mask, *args)
+    def create_atomic_rmw(self: Any, operation: Any, ptr: Any, value: Any, mask: Any, sem: Any, *args: Any) -> Any:
+        mask = note(self, ptr, mask, watching.ATOMIC)
+        order(ptr, sem)
+        return rmw(self, operation, ptr, value, mask, sem, *args)
 
-    def create_atomic_cas(self: Any, ptr: Any, *args: Any) -> Any:
-        everywhere = ptr.data == ptr.data
-        note(ptr, everywhere, stores=False)
-        note(ptr, everywhere, stores=True)
-        return cas(self, ptr, *args)
+    def create_atomic_cas(self: Any, ptr: Any, cmp: Any, val: Any, sem: Any, *args: Any) -> Any:
+        everywhere = handle(np.ones(np.shape(ptr.data), dtype=bool), truth)
+        note(self, ptr, everywhere, watching.ATOMIC)
+        order(ptr, sem)
+        return cas(self, ptr, cmp, val, sem, *args)
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *args: Any) -> Any:
         if THREAD.tally is not None:
