@@ -5,6 +5,7 @@ values stand in a module of its own; import them from here.
 """
 
 from labkit.results.files import SCHEMA, Provenance, ResultsError, Saved, load_json, save_json
+from labkit.results.kernels import KernelPlace, KernelWork, Tiles, TileTiming
 from labkit.results.lab1 import (
     STAGES,
     Comparison,
@@ -42,6 +43,8 @@ __all__ = [
     "DeviceTime",
     "Environment",
     "EpochResult",
+    "KernelPlace",
+    "KernelWork",
     "LargeTraining",
     "MatmulResult",
     "MemoryComparison",
@@ -62,6 +65,8 @@ __all__ = [
     "StageMemory",
     "StepBreakdown",
     "StepProfile",
+    "TileTiming",
+    "Tiles",
     "TrainerRun",
     "TrainingSetup",
     "TuningPoint",

@@ -24,10 +24,10 @@ from tests.scenarios.build import ROOT
 
 COURSE = ROOT / "grader"
 REFERENCE = ROOT / "solutions"
-_MODULE = re.compile(r"lab\d_\w+\.\w+")
+_MODULE = re.compile(r"(?:lab\d_\w+|kernels_exercise)\.\w+")
 _WORD = re.compile(r"\w+")
 # Read by the judge itself, and by no probe.
-_WRITTEN = re.compile(r"lab\d_\w+/(REPORT\.md|README\.md|results/.*)")
+_WRITTEN = re.compile(r"(?:lab\d_\w+|kernels_exercise)/(REPORT\.md|README\.md|results/.*)")
 _IMPORT = "<the import>"
 """What a module does when it is imported, besides defining functions and constants."""
 _PROGRAM = "<the program>"

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -134,3 +136,20 @@ def test_nothing_is_noted_where_nobody_watches(gpu: Any) -> None:
         pass
     double[(1,)](x, out, 64, BLOCK=64, MASKED=True)
     assert runs == []
+
+
+PROGRAM = """
+import vgpu
+with vgpu.attach("T4"):
+    import torch
+    from tests.vgpu.test_watched_kernels import total
+    x, out, lock = torch.ones(64, device="cuda"), torch.zeros(8, device="cuda"), torch.zeros(1, device="cuda").int()
+    with vgpu.watch_kernels() as runs:
+        total[(4,)](x, out, lock, BLOCK=16, HOW="lock")
+    print(out[0].item(), len(runs), runs[0].races)
+"""
+
+
+def test_a_program_may_import_triton_when_the_gpu_is_there_already() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.strip() == "64.0 1 ()", done.stderr[-2000:]

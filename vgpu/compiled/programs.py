@@ -45,6 +45,8 @@ class Tally:
     dtype: str = "float32"
     tf32: bool = False
     watch: watching.Watch | None = None
+    languages: set[int] = field(default_factory=set)
+    """Modules of Triton's language that the interpreter has put its own functions into, for this launch."""
     _waiting: int = 0
 
     def touched(self, pointers: NDArray[Any], mask: NDArray[Any], width: int, *, stores: bool) -> None:

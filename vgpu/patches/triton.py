@@ -5,6 +5,7 @@ Only when a program imports Triton. Not here: what a kernel costs (`vgpu.compile
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -53,15 +54,20 @@ def _functions(patches: PatchSet, jit: ModuleType) -> None:
     """Functions that were decorated before the GPU was attached, and Triton's own."""
 
     def interpreted(function: Any) -> Any:
-        from triton.runtime.interpreter import InterpretedFunction
-
-        return InterpretedFunction(function.fn)
+        return _interpreted(function.fn)  # by its Python function: a JITFunction's hash compiles it
 
     def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         return interpreted(function).run(*args, grid=grid, warmup=warmup, **kwargs)
 
     patches.set(jit.JITFunction, "run", run)
     patches.set(jit.JITFunction, "__call__", lambda function, *args, **kwargs: interpreted(function)(*args, **kwargs))
+
+
+@functools.cache  # helpers are called by every program of a grid
+def _interpreted(function: Callable[..., Any]) -> Any:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return InterpretedFunction(function)
 
 
 class _Kernel:
@@ -128,7 +134,20 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
     patches.set(module, "_patch_lang_tensor", with_numpy)
-    _count(patches, module.InterpreterBuilder, module.TensorHandle, module.tl.int1)
+    patch_language = module._patch_lang
+
+    def once(function: Any) -> Any:
+        """Each call of a helper puts the whole language in place once more, in milliseconds; a launch has done so."""
+        held = {id(one) for one in function.__globals__.values() if one is module.tl or one is module.tl.core}
+        tally = THREAD.tally
+        if tally is not None:
+            if held <= tally.languages:
+                return None
+            tally.languages |= held
+        return patch_language(function)
+
+    patches.set(module, "_patch_lang", once)
+    _count(patches, module)
 
 
 def _tensors(arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -137,7 +156,8 @@ def _tensors(arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
-def _count(patches: PatchSet, builder: Any, handle: Any, truth: Any) -> None:
+def _count(patches: PatchSet, module: Any) -> None:
+    builder, handle = module.InterpreterBuilder, module.TensorHandle
     load, store, dot = builder.create_masked_load, builder.create_masked_store, builder.create_dot
     rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
 
@@ -179,7 +199,7 @@ def _count(patches: PatchSet, builder: Any, handle: Any, truth: Any) -> None:
         return rmw(self, operation, ptr, value, mask, sem, *args)
 
     def create_atomic_cas(self: Any, ptr: Any, cmp: Any, val: Any, sem: Any, *args: Any) -> Any:
-        everywhere = handle(np.ones(np.shape(ptr.data), dtype=bool), truth)
+        everywhere = handle(np.ones(np.shape(ptr.data), dtype=bool), module.tl.int1)
         note(self, ptr, everywhere, watching.ATOMIC)
         order(ptr, sem)
         return cas(self, ptr, cmp, val, sem, *args)

@@ -85,6 +85,7 @@ def add(file: Path, text: str) -> None:
         ("gradebook/similarity/similarity.py", set()),
         ("gradebook/similarity/similarity.html.jinja", set()),
         ("grader/container/rubric.toml", set()),
+        ("grader/kernels/rubric.toml", set()),
         ("grader/release/leaks.py", set()),
         ("gradebox/report/html.py", set()),
         ("gradebook/exports/canvas.py", set()),

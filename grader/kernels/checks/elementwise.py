@@ -1,0 +1,167 @@
+"""Judges the sum of two vectors and the fused softmax: values, what programs reach, and each byte moved once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradebox.assertions import mebibytes, require, require_arrays_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Submission
+from grader.kernels.checks.common import SECTOR, ask, judge_refusals, require_inside, require_kernel
+from grader.kernels.truth.reference import rounded, softmax
+
+# A sum of two numbers is rounded once: half of the distance between neighbours, and a little more.
+_ADDED = {"float32": 2.0**-23, "float16": 2.0**-10}
+# Relative to each weight. Measured: float32 1e-6, with scores of some hundred 2e-5; float16 5e-4, the rounding of the
+# result, and 4e-3 where it is computed in 16 bits. The least normal number of float16 is 6e-5.
+_WEIGHTS = {"float32": (5e-5, 1e-12), "float16": (1.2e-3, 6e-8)}
+_ONCE = 1.15
+"""Times the least bytes. Programs whose elements begin within a sector share it: up to 64 bytes for each, of 1 KiB and
+more; an element that is read a second time costs 1.3 and more."""
+
+
+@criterion("kernels.add")
+class TestVectorAdd:
+    def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        """Adds vectors of any length, type and shape."""
+        cases: list[dict[str, Any]] = [
+            {"shape": [fresh.odd(4801, 5501)], "dtype": "float32", "layout": "plain"},
+            {"shape": [fresh.odd(801, 1201)], "dtype": "float32", "layout": "view"},
+            {"shape": [fresh.integer(2, 9), fresh.odd(33, 99)], "dtype": "float16", "layout": "plain"},
+            {"shape": [fresh.odd(201, 399)], "dtype": "float16", "layout": "view"},
+            {"shape": [8192], "dtype": "float16", "layout": "view"},
+            {"shape": [1], "dtype": "float32", "layout": "plain"},
+            {"shape": [0], "dtype": "float32", "layout": "plain"},
+            {"shape": [3, fresh.odd(5, 9), 7], "dtype": "float32", "layout": "plain"},
+        ]
+        x, y = fresh.normal(8192), fresh.normal(8192)
+        seen = ask(submission, "elementwise.add", cases=cases, x=x, y=y)
+        for index, (case, run) in enumerate(zip(cases, seen.whole("runs"), strict=True)):
+            what = f"vector_add() of {case['shape']} {case['dtype']}" + ", a view" * (case["layout"] == "view")
+            count, dtype = math.prod(case["shape"]), case["dtype"]
+            require_equal([run["shape"], run["dtype"]], [case["shape"], dtype], what=f"{what}: shape and dtype")
+            require(run["unchanged"], f"{what} changed its operands", "the result is a new tensor")
+            if index == 0:
+                require_kernel(run, what, submission)
+            left, right = (rounded(one[:count], dtype).astype(np.float64) for one in (x, y))
+            require_arrays_close(
+                np.asarray(run["output"]).reshape(-1),
+                left + right,
+                rtol=_ADDED[dtype],
+                atol=1e-30,
+                what=what,
+                hint="which elements are those of the last program, and which of the first?",
+            )
+
+    @requires("equals_reference")
+    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+        """Reaches no element beyond the end."""
+        for case, run in _counted_sums(submission, fresh):
+            require_inside(run["runs"], f"vector_add() of {case['shape'][0]} elements")
+
+    @requires("equals_reference")
+    def test_each_byte_moved_once(self, submission: Submission, fresh: Fresh) -> None:
+        """Moves each byte once, in one launch."""
+        for case, run in _counted_sums(submission, fresh):
+            _require_once(
+                run, f"vector_add() of {case['shape'][0]} elements", 8 * case["shape"][0], case["shape"][0] * 4
+            )
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        """Refuses arguments that make no sense."""
+        judge_refusals(submission, "add")
+
+
+@criterion("kernels.softmax")
+class TestSoftmax:
+    def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+        """Computes the softmax of rows of any width."""
+        plain: dict[str, Any] = {"layout": "plain", "factor": 1.0, "hidden": 0, "dtype": "float32"}
+        cases: list[dict[str, Any]] = [
+            {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499)},
+            {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499), "layout": "view"},
+            {**plain, "rows": 3, "columns": fresh.odd(601, 999), "factor": 100.0},
+            {**plain, "rows": 4, "columns": fresh.odd(41, 99), "factor": -100.0, "dtype": "float16"},
+            {**plain, "rows": 3, "columns": 256, "hidden": fresh.integer(3, 250), "layout": "view"},
+            {**plain, "rows": 3, "columns": fresh.odd(2051, 4001), "dtype": "float16"},
+            {**plain, "rows": 3, "columns": fresh.odd(41, 99), "dtype": "float16", "layout": "view"},
+            {**plain, "rows": 5, "columns": 1},
+        ]
+        x = fresh.normal(9, 4001)
+        seen = ask(submission, "elementwise.softmax", cases=cases, x=x)
+        for index, (case, run) in enumerate(zip(cases, seen.whole("runs"), strict=True)):
+            rows, columns, dtype = case["rows"], case["columns"], case["dtype"]
+            what = f"softmax() of [{rows}, {columns}] {dtype}"
+            what += ", rows of a wider matrix" * (case["layout"] == "view")
+            what += ", values of some hundred" * (abs(case["factor"]) > 1)
+            what += f", the first {case['hidden']} columns minus infinity" if case["hidden"] else ""
+            require_equal([run["shape"], run["dtype"]], [[rows, columns], dtype], what=f"{what}: shape and dtype")
+            require(run["contiguous"], f"{what}: the result is not contiguous")
+            require(run["unchanged"], f"{what} changed its matrix", "the result is a new tensor")
+            if index == 0:
+                require_kernel(run, what, submission)
+            values = rounded((x[:rows, :columns] * np.float32(case["factor"])).astype(np.float32), dtype)
+            values = values.astype(np.float64)
+            values[:, : case["hidden"]] = -np.inf
+            require_arrays_close(
+                run["output"],
+                softmax(values),
+                rtol=_WEIGHTS[dtype][0],
+                atol=_WEIGHTS[dtype][1],
+                what=what,
+                hint="the largest of the row first, then the sum of exponentials; beyond the row nothing adds",
+            )
+
+    @requires("equals_reference")
+    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+        """Reaches no element beyond the end."""
+        for case, run in _counted_rows(submission, fresh):
+            require_inside(run["runs"], f"softmax() of [{case['rows']}, {case['columns']}]")
+
+    @requires("equals_reference")
+    def test_each_byte_moved_once(self, submission: Submission, fresh: Fresh) -> None:
+        """Moves each byte once, in one launch."""
+        for case, run in _counted_rows(submission, fresh):
+            least = 4 * case["rows"] * case["columns"]
+            _require_once(run, f"softmax() of [{case['rows']}, {case['columns']}]", least, least)
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        """Refuses arguments that make no sense."""
+        judge_refusals(submission, "softmax")
+
+
+def _counted_sums(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+    fresh = fresh.shared("kernels.add.counted")
+    cases = [{"shape": [fresh.odd(40_001, 60_001)], "dtype": "float32", "layout": "plain"}]
+    x, y = fresh.normal(60_001), fresh.normal(60_001)
+    seen = ask(submission, "elementwise.add", counted=True, cases=cases, x=x, y=y)
+    return list(zip(cases, seen.runs, strict=True))
+
+
+def _counted_rows(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+    fresh = fresh.shared("kernels.softmax.counted")
+    one = {"layout": "plain", "factor": 1.0, "hidden": 0, "dtype": "float32"}
+    cases: Sequence[dict[str, Any]] = [{**one, "rows": fresh.integer(21, 29), "columns": fresh.odd(1301, 1901)}]
+    seen = ask(submission, "elementwise.softmax", counted=True, cases=cases, x=fresh.normal(29, 1901))
+    return list(zip(cases, seen.runs, strict=True))
+
+
+def _require_once(run: Mapping[str, Any], what: str, read: int, written: int) -> None:
+    require(
+        len(run["runs"]) == 1 and len(run["kernels"]) == 1,
+        f"{what}: the GPU ran {', '.join(run['kernels']) or 'nothing'}, expected one kernel",
+        "all of it in one launch: no copies, no fills, no second kernel",
+    )
+    (one,) = run["runs"]
+    for name, seen, least in (("read", one["read_bytes"], read), ("written", one["written_bytes"], written)):
+        slack = 2 * SECTOR * min(one["programs"], least // 1024)
+        require(
+            seen <= _ONCE * least + slack,
+            f"{what}: {mebibytes(seen)} are {name}, expected {mebibytes(least)}",
+            "neighbours belong to one program, each element to one only: memory moves in sectors of 32 bytes",
+        )

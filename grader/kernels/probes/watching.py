@@ -1,0 +1,54 @@
+"""What the probes of the exercise share: a call, what it gave, and what its kernels did. No answers here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import vgpu
+from grader.shared.probes.support import instance, plain
+
+
+def observe(student: Any, call: Callable[[], object], what: str) -> dict[str, Any]:
+    """The tensor that `call` returns, and what it did on the way.
+
+    Returns:
+        `output` in float64, its `dtype` and `shape`, whether it is `contiguous`; `runs` of Triton kernels, one for each
+        launch on a virtual GPU, `kernels`, the names of all that this GPU did, and the `seconds` of the longest.
+    """
+    start = 0 if student.gpu is None else len(student.gpu.timeline)
+    with vgpu.watch_kernels() as runs:
+        output = instance(call(), Tensor, what)
+    if student.device == "cuda":
+        torch.cuda.synchronize()
+    done = [] if student.gpu is None else list(student.gpu.timeline[start:])
+    return {
+        "output": output.detach().double(),
+        "dtype": plain(output.dtype, what),
+        "shape": list(output.shape),
+        "contiguous": output.is_contiguous(),
+        "runs": [dataclasses.asdict(run) for run in runs],
+        "kernels": [kernel.name for kernel in done],
+        "seconds": max((kernel.seconds for kernel in done), default=0.0),
+    }
+
+
+def laid_out(values: Tensor, dtype: str, device: str, style: str) -> Tensor:
+    """The same values on the device: "plain", a "view" into something larger, or "transposed"."""
+    tensor = values.to(getattr(torch, dtype)).to(device)
+    if style == "plain":
+        return tensor
+    if style == "transposed":
+        return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+    wide = torch.full((*tensor.shape[:-1], tensor.shape[-1] + 5), float("nan"), dtype=tensor.dtype, device=device)
+    wide[..., 3 : 3 + tensor.shape[-1]] = tensor
+    return wide[..., 3 : 3 + tensor.shape[-1]]
+
+
+def unchanged(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
+    """Whether operands are what they were; minus infinity is itself."""
+    return all(bool((one == other.detach()).all()) for one, other in zip(before, after, strict=True))
