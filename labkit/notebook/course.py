@@ -17,12 +17,13 @@ from labkit.device import Device, open_device
 from labkit.notebook import errors, grading, kernel
 from labkit.notebook.modules import Modules, find_folder
 
-_LABS = {
+_LABS: dict[int | str, str] = {
     1: "lab1_gpu_basics",
     2: "lab2_mixed_precision",
     3: "lab3_distributed",
     4: "lab4_memory",
     5: "lab5_production",
+    "kernels": "kernels_exercise",
 }
 _SEED = 20
 
@@ -30,7 +31,7 @@ _SEED = 20
 class Course:
     """A notebook's view of the course; made by `notebook.open`."""
 
-    def __init__(self, lab: int | None, device: Device, folder: Path, labs: Path) -> None:
+    def __init__(self, lab: int | str | None, device: Device, folder: Path, labs: Path) -> None:
         self.lab = lab
         self.hardware = device
         """Name, peaks and bandwidth of the device, as `labkit.device` tells them."""
@@ -79,7 +80,7 @@ _opened: Course | None = None
 _held = contextlib.ExitStack()
 
 
-def open_course(lab: int | None = None) -> Course:
+def open_course(lab: int | str | None = None) -> Course:
     """Begin a notebook: choose the device, print which it is in one line, and find the student's modules.
 
     GPULABS_DEVICE chooses the device as `--device` of the programs does (default: auto); GPULABS_LABS the folder with
@@ -87,7 +88,7 @@ def open_course(lab: int | None = None) -> Course:
     to cell; calling this once more keeps it.
 
     Args:
-        lab: 1 to 5; None for a notebook that belongs to no lab.
+        lab: 1 to 5, or "kernels" for that exercise; None for a notebook that belongs to no lab.
 
     Raises:
         ValueError: there is no such lab.
@@ -96,7 +97,7 @@ def open_course(lab: int | None = None) -> Course:
     """
     global _opened
     if lab is not None and lab not in _LABS:
-        raise ValueError(f"there is no lab {lab}: choose 1 to 5, or None")
+        raise ValueError(f"there is no lab {lab}: choose 1 to 5, 'kernels' or None")
     if _opened is None:
         folder = Path(tempfile.mkdtemp(prefix="gpulabs-notebook-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -17,11 +17,11 @@ _MARKS = {"passed": "✓", "failed": "✗", "blocked": "·", "needs_review": "?"
 _MAX_TOLD = 3
 
 
-def grade_and_show(lab: int | None, labs: Path, *, root: Path, folder: Path) -> None:
+def grade_and_show(lab: int | str | None, labs: Path, *, root: Path, folder: Path) -> None:
     """Run `pytest --grade --lab LAB` on the folder `labs` that the notebook uses.
 
     Args:
-        lab: its number.
+        lab: its number, or the name of an exercise.
         labs: what is graded.
         root: the checkout.
         folder: the notebook's own, for the report.
@@ -45,8 +45,8 @@ def grade_and_show(lab: int | None, labs: Path, *, root: Path, folder: Path) -> 
     _show(lab, grade)
 
 
-def _show(lab: int | None, grade: Mapping[str, Any]) -> None:
-    result = next(entry for entry in grade["labs"] if entry["id"] == f"lab{lab}")
+def _show(lab: int | str | None, grade: Mapping[str, Any]) -> None:
+    result = next(entry for entry in grade["labs"] if entry["id"] in (lab, f"lab{lab}"))
     rows = []
     unmet = []
     for criterion in result["criteria"]:

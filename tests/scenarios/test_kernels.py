@@ -1,4 +1,4 @@
-"""Every planted bug of the exercise "kernels of your own" loses points where it should; correct styles keep them all."""
+"""Every planted bug of the exercise "kernels of your own" loses points where it should; right styles keep them all."""
 
 from __future__ import annotations
 

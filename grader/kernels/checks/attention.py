@@ -144,7 +144,7 @@ def _values(submission: Submission, fresh: Fresh) -> tuple[dict[str, Any], list[
         {**_PLAIN, "length": 128, "causal": True, "heads": 2, "dtype": "float16", "backward": False},
         {**_PLAIN, "length": 1, "causal": True},
     ]
-    operands = {name: fresh.normal(2, 2, 147, 128) for name in _OPERANDS}
+    operands: dict[str, Any] = {name: fresh.normal(2, 2, 147, 128) for name in _OPERANDS}
     seen = ask(submission, "attention.attend", cases=cases, **operands)
     return operands, cases, seen.whole("runs")
 
@@ -157,7 +157,7 @@ def _counted(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any],
         {**_PLAIN, "length": _LONG, "width": _WIDTH},
         {**_PLAIN, "length": _LONG, "width": _WIDTH, "causal": True},
     ]
-    operands = {name: fresh.normal(1, 2, _LONG, _WIDTH) for name in _OPERANDS}
+    operands: dict[str, Any] = {name: fresh.normal(1, 2, _LONG, _WIDTH) for name in _OPERANDS}
     seen = ask(submission, "attention.attend", counted=True, cases=cases, **operands)
     return list(zip(cases, seen.runs, strict=True))
 
@@ -175,7 +175,8 @@ def _truth(operands: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, An
 def _what(case: Mapping[str, Any]) -> str:
     shape = [case["batch"], case["heads"], case["length"], case["width"]]
     more = ", causal" * case["causal"] + ", transposed views" * case["transposed"]
-    return f"flash_attention() of {shape} {case['dtype']}{more}" + ", scores of some hundred" * (case["factor"] > 1)
+    more += ", scores of some hundred" * (case["factor"] > 1)
+    return f"flash_attention() of {shape} {case['dtype']}{more}"
 
 
 def _require_full_precision(runs: Iterable[Mapping[str, Any]], what: str) -> None:

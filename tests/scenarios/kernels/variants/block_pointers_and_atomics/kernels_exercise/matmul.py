@@ -1,0 +1,96 @@
+import torch
+import triton
+import triton.language as tl
+
+from labkit.results import Tiles, TileTiming
+
+TILES = tuple(Tiles(m=m, n=n, k=32) for m, n in ((128, 32), (32, 32), (64, 64), (32, 128), (128, 128)))
+
+
+@triton.jit
+def gemm(A, B, C, M, N, K, sam, sak, sbk, sbn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, G: tl.constexpr):
+    # One dimension of programs, in groups of rows, as the tutorial has it.
+    pid = tl.program_id(0)
+    nm, nn = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    group = pid // (G * nn)
+    first = group * G
+    size = min(nm - first, G)
+    pm = first + (pid % (G * nn)) % size
+    pn = (pid % (G * nn)) // size
+    a = tl.make_block_ptr(A, (M, K), (sam, sak), (pm * BM, 0), (BM, BK), (1, 0))
+    b = tl.make_block_ptr(B, (K, N), (sbk, sbn), (0, pn * BN), (BK, BN), (1, 0))
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for _ in range(tl.cdiv(K, BK)):
+        left = tl.load(a, boundary_check=(0, 1), padding_option="zero")
+        right = tl.load(b, boundary_check=(0, 1), padding_option="zero")
+        acc = tl.dot(left, right, acc=acc, allow_tf32=False)
+        a = tl.advance(a, (0, BK))
+        b = tl.advance(b, (BK, 0))
+    c = tl.make_block_ptr(C, (M, N), (N, 1), (pm * BM, pn * BN), (BM, BN), (1, 0))
+    tl.store(c, acc.to(C.dtype.element_ty), boundary_check=(0, 1))
+
+
+_best = {}
+
+
+def _launch(a, b, t):
+    (m, k), (_, n) = a.shape, b.shape
+    c = a.new_empty((m, n))
+    grid = (triton.cdiv(m, t.m) * triton.cdiv(n, t.n),)
+    gemm[grid](
+        a,
+        b,
+        c,
+        m,
+        n,
+        k,
+        a.stride(0),
+        a.stride(1),
+        b.stride(0),
+        b.stride(1),
+        BM=t.m,
+        BN=t.n,
+        BK=t.k,
+        G=8,
+        num_warps=4,
+        num_stages=2,
+    )
+    return c
+
+
+def _time(a, b, t):
+    _launch(a, b, t)
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    _launch(a, b, t)
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3
+
+
+def matmul(a, b, *, tiles=None):
+    if a.dim() != 2 or b.dim() != 2:
+        raise ValueError("two matrices")
+    if a.size(1) != b.size(0):
+        raise ValueError("inner sides differ")
+    if a.dtype != b.dtype:
+        raise ValueError("dtypes differ")
+    if tiles is None:
+        key = (a.size(0), b.size(1), a.size(1), a.dtype)
+        if key not in _best:
+            _best[key] = min(TILES, key=lambda t: _time(a, b, t))
+        tiles = _best[key]
+    return _launch(a, b, tiles)
+
+
+def time_tiles(m, n, k, candidates=TILES, *, dtype=torch.float16, device="cuda"):
+    if m < 1 or n < 1 or k < 1:
+        raise ValueError("sizes start at 1")
+    if len(candidates) == 0:
+        raise ValueError("no candidates")
+    a = torch.rand((m, k), dtype=dtype, device=device)
+    b = torch.rand((k, n), dtype=dtype, device=device)
+    found = [TileTiming(tiles=t, seconds=_time(a, b, t)) for t in candidates]
+    found.sort(key=lambda one: one.seconds)
+    return found
