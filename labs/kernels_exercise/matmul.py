@@ -1,7 +1,6 @@
 """Task 6.3: a matrix product in tiles, and the size of the tiles chosen by measuring."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton

@@ -1,7 +1,5 @@
 """Task 6.2: the softmax of each row, fused: one kernel that reads a matrix once and writes it once."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Task 6.1: the sum of two vectors in a kernel of your own: programs, offsets, and a mask for the last program."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl

@@ -15,30 +15,25 @@ from torch import Tensor
 HEAD_DIMS = (16, 32, 64, 128)
 
 # --- solution only ---
-_ROWS, _COLUMNS = 64, 64
+_TILE_BYTES = 8192
+"""Of a tile of queries or keys: backward holds some four of them in shared memory, of which a T4 has 64 KiB."""
 
 
 @triton.jit
-def _tile(
-    base_ptr: Any, rows: Any, length: Any, HEAD_DIM: tl.constexpr  # noqa: N803
-) -> Any:  # fmt: skip
+def _tile(base_ptr, rows, length, HEAD_DIM: tl.constexpr):  # noqa: N803
     """These rows of a matrix of one head; zeros beyond its end."""
     places = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     return tl.load(base_ptr + places, mask=rows[:, None] < length, other=0.0)
 
 
 @triton.jit
-def _keep(
-    base_ptr: Any, tile: Any, rows: Any, length: Any, HEAD_DIM: tl.constexpr  # noqa: N803
-) -> None:  # fmt: skip
+def _keep(base_ptr, tile, rows, length, HEAD_DIM: tl.constexpr):  # noqa: N803
     places = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     tl.store(base_ptr + places, tile.to(base_ptr.dtype.element_ty), mask=rows[:, None] < length)
 
 
 @triton.jit
-def _scores(
-    query: Any, key: Any, rows: Any, columns: Any, length: Any, scale: Any, CAUSAL: tl.constexpr  # noqa: N803
-) -> Any:  # fmt: skip
+def _scores(query, key, rows, columns, length, scale, CAUSAL: tl.constexpr):  # noqa: N803
     """Of queries and keys, minus infinity where a query sees nothing."""
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
     seen = columns[None, :] < length
@@ -49,9 +44,9 @@ def _scores(
 
 @triton.jit
 def _forward(
-    q_ptr: Any, k_ptr: Any, v_ptr: Any, out_ptr: Any, log_sum_ptr: Any, scale: Any, length: Any,
+    q_ptr, k_ptr, v_ptr, out_ptr, log_sum_ptr, scale, length,
     HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,  # noqa: N803
-) -> None:  # fmt: skip
+):  # fmt: skip
     first = tl.program_id(0) * ROWS
     head = tl.program_id(1).to(tl.int64) * length
     rows = first + tl.arange(0, ROWS)
@@ -78,10 +73,10 @@ def _forward(
 
 @triton.jit
 def _backward_of_keys(
-    q_ptr: Any, k_ptr: Any, v_ptr: Any, gradient_ptr: Any, log_sum_ptr: Any, product_ptr: Any,
-    d_key_ptr: Any, d_value_ptr: Any, scale: Any, length: Any,
+    q_ptr, k_ptr, v_ptr, gradient_ptr, log_sum_ptr, product_ptr,
+    d_key_ptr, d_value_ptr, scale, length,
     HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,  # noqa: N803
-) -> None:  # fmt: skip
+):  # fmt: skip
     first = tl.program_id(0) * COLUMNS
     head = tl.program_id(1).to(tl.int64) * length
     columns = first + tl.arange(0, COLUMNS)
@@ -108,10 +103,10 @@ def _backward_of_keys(
 
 @triton.jit
 def _backward_of_queries(
-    q_ptr: Any, k_ptr: Any, v_ptr: Any, gradient_ptr: Any, log_sum_ptr: Any, product_ptr: Any,
-    d_query_ptr: Any, scale: Any, length: Any,
+    q_ptr, k_ptr, v_ptr, gradient_ptr, log_sum_ptr, product_ptr,
+    d_query_ptr, scale, length,
     HEAD_DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr,  # noqa: N803
-) -> None:  # fmt: skip
+):  # fmt: skip
     first = tl.program_id(0) * ROWS
     head = tl.program_id(1).to(tl.int64) * length
     rows = first + tl.arange(0, ROWS)
@@ -132,6 +127,11 @@ def _backward_of_queries(
     _keep(d_query_ptr + head * HEAD_DIM, d_query, rows, length, HEAD_DIM)
 
 
+def _side(tensor: Tensor) -> int:
+    """Rows of a tile."""
+    return min(64, _TILE_BYTES // (tensor.shape[-1] * tensor.element_size()))
+
+
 class _Attention(torch.autograd.Function):
     """FlashAttention-2: a program for each tile of queries, and in backward one for each tile of keys as well."""
 
@@ -141,9 +141,10 @@ class _Attention(torch.autograd.Function):
         batch, heads, length, head_dim = Q.shape
         out = torch.empty_like(query)
         log_sum = torch.empty((batch, heads, length), dtype=torch.float32, device=Q.device)
-        _forward[(triton.cdiv(length, _ROWS), batch * heads)](
+        side = _side(query)
+        _forward[(triton.cdiv(length, side), batch * heads)](
             query, key, value, out, log_sum, head_dim**-0.5, length,
-            HEAD_DIM=head_dim, ROWS=_ROWS, COLUMNS=_COLUMNS, CAUSAL=causal,
+            HEAD_DIM=head_dim, ROWS=side, COLUMNS=side, CAUSAL=causal,
         )  # fmt: skip
         ctx.save_for_backward(query, key, value, out, log_sum)
         ctx.causal = causal
@@ -157,14 +158,11 @@ class _Attention(torch.autograd.Function):
         product = (gradient.float() * out.float()).sum(-1)
         d_query, d_key, d_value = (torch.empty_like(tensor) for tensor in (query, key, value))
         operands = (query, key, value, gradient, log_sum, product)
-        sizes: dict[str, Any] = {
-            "HEAD_DIM": head_dim, "ROWS": _ROWS, "COLUMNS": _COLUMNS, "CAUSAL": ctx.causal,
-        }  # fmt: skip
-        scale = head_dim**-0.5
-        of_keys = (triton.cdiv(length, _COLUMNS), batch * heads)
-        of_queries = (triton.cdiv(length, _ROWS), batch * heads)
-        _backward_of_keys[of_keys](*operands, d_key, d_value, scale, length, **sizes)
-        _backward_of_queries[of_queries](*operands, d_query, scale, length, **sizes)
+        side, scale = _side(query), head_dim**-0.5
+        sizes: dict[str, Any] = {"HEAD_DIM": head_dim, "ROWS": side, "COLUMNS": side, "CAUSAL": ctx.causal}
+        grid = (triton.cdiv(length, side), batch * heads)
+        _backward_of_keys[grid](*operands, d_key, d_value, scale, length, **sizes)
+        _backward_of_queries[grid](*operands, d_query, scale, length, **sizes)
         return d_query, d_key, d_value, None
 
 

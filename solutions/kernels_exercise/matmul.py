@@ -1,7 +1,6 @@
 """Task 6.3: a matrix product in tiles, and the size of the tiles chosen by measuring."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -27,10 +26,10 @@ TILES: tuple[Tiles, ...] = (
 
 @triton.jit
 def _product(
-    a_ptr: Any, b_ptr: Any, c_ptr: Any, rows: Any, columns: Any, inner: Any,
-    a_row: Any, a_column: Any, b_row: Any, b_column: Any,
+    a_ptr, b_ptr, c_ptr, rows, columns, inner,
+    a_row, a_column, b_row, b_column,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,  # noqa: N803
-) -> None:  # fmt: skip
+):  # fmt: skip
     m = tl.program_id(0) * TILE_M + tl.arange(0, TILE_M)
     n = tl.program_id(1) * TILE_N + tl.arange(0, TILE_N)
     k = tl.arange(0, TILE_K)

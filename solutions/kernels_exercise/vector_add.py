@@ -1,7 +1,5 @@
 """Task 6.1: the sum of two vectors in a kernel of your own: programs, offsets, and a mask for the last program."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -12,7 +10,7 @@ _BLOCK = 4096
 
 
 @triton.jit
-def _add(x_ptr: Any, y_ptr: Any, out_ptr: Any, count: Any, BLOCK: tl.constexpr) -> None:  # noqa: N803
+def _add(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):  # noqa: N803
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = places < count
     total = tl.load(x_ptr + places, mask=there) + tl.load(y_ptr + places, mask=there)

@@ -78,7 +78,7 @@ class TestMatmul:
 
     @requires("equals_reference")
     def test_operands_reused_in_tiles(self, submission: Submission, fresh: Fresh) -> None:
-        """Reads operands once for each row or column of tiles."""
+        """Reads operands as often as the tiles say."""
         for case, run in _counted(submission, fresh)[1:]:
             what = f"{_what(case)}, tiles {case['tiles']['m']} x {case['tiles']['n']}"
             m, n, k = case["m"], case["n"], case["k"]
@@ -145,7 +145,7 @@ class TestMatmul:
 
     @requires("equals_reference")
     def test_fastest_tiles_chosen(self, submission: Submission, fresh: Fresh) -> None:
-        """Measures once for each size, and takes the fastest tiles."""
+        """Measures each size once, and takes the fastest tiles."""
         simulated = submission.device.simulated
         inner = fresh.shuffled([32, 64])
         # In float16 a T4 takes 3.1 microseconds for the last one with tiles of 32 x 32, and 2.5 with larger ones.
