@@ -63,7 +63,8 @@ def total(x_ptr: Any, out_ptr: Any, lock_ptr: Any, BLOCK: tl.constexpr, HOW: tl.
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def products(a_ptr: Any, b_ptr: Any, out_ptr: Any, WIDTH: tl.constexpr) -> Any:
     places = tl.arange(0, WIDTH)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tl.store(out_ptr + places, tl.dot(tl.load(a_ptr + places), tl.load(b_ptr + places)))
+    part = tl.dot(tl.load(a_ptr + places), tl.load(b_ptr + places))
+    tl.store(out_ptr + places, tl.dot(part, tl.load(b_ptr + places).to(part.dtype), input_precision="ieee"))
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_products_are_counted_and_their_precision(gpu: Any) -> None:
     with vgpu.watch_kernels() as runs:
         products[(1,)](a, b, out, WIDTH=16)
         products[(1,)](a.half(), b.half(), out, WIDTH=16)
-    assert [(run.flops, run.tf32) for run in runs] == [(2 * 16**3, True), (2 * 16**3, False)]
+    assert [(run.flops, run.tf32) for run in runs] == [(4 * 16**3, True), (4 * 16**3, False)]
 
 
 def test_what_strays_is_counted_and_left_out(gpu: Any) -> None:

@@ -44,6 +44,8 @@ class Tally:
     tile: tuple[int, int] = (1, 1)
     dtype: str = "float32"
     tf32: bool = False
+    rounds: bool = False
+    """Whether any product of float32 may be computed in TF32; the others are those of the last dot."""
     watch: watching.Watch | None = None
     languages: set[int] = field(default_factory=set)
     """Modules of Triton's language that the interpreter has put its own functions into, for this launch."""
@@ -67,6 +69,7 @@ class Tally:
     def multiplied(self, m: int, n: int, k: int, dtype: str, *, tf32: bool) -> None:
         """A dot of tiles."""
         self.flops += 2.0 * m * n * k
+        self.rounds |= tf32 and dtype == "fp32"
         self.tile, self.dtype, self.tf32 = (m, n), _DTYPES.get(dtype, "float32"), tf32
 
     @property
@@ -93,7 +96,7 @@ class Tally:
         watch = self.watch or watching.Watch({})
         return watching.KernelRun(
             name, programs, self.memory_bytes, self.read_bytes, self.written_bytes, self.flops,
-            self.tf32 and self.dtype == "float32", watch.strayed, watch.races(),
+            self.rounds, watch.strayed, watch.races(),
         )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class KernelRun:
     flops: float
     """Of its products of tiles (`tl.dot`)."""
     tf32: bool
-    """Whether a product of float32 may be computed in TF32."""
+    """Whether any product of float32 may be computed in TF32."""
     strayed: int
     """Accesses to elements outside of the memory of its arguments; they were left out."""
     races: tuple[Race, ...]

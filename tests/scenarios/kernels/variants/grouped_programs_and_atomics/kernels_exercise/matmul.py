@@ -17,17 +17,14 @@ def gemm(A, B, C, M, N, K, sam, sak, sbk, sbn, BM: tl.constexpr, BN: tl.constexp
     size = min(nm - first, G)
     pm = first + (pid % (G * nn)) % size
     pn = (pid % (G * nn)) // size
-    a = tl.make_block_ptr(A, (M, K), (sam, sak), (pm * BM, 0), (BM, BK), (1, 0))
-    b = tl.make_block_ptr(B, (K, N), (sbk, sbn), (0, pn * BN), (BK, BN), (1, 0))
+    om, on, ok = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for _ in range(tl.cdiv(K, BK)):
-        left = tl.load(a, boundary_check=(0, 1), padding_option="zero")
-        right = tl.load(b, boundary_check=(0, 1), padding_option="zero")
+    for k in tl.range(0, K, BK):
+        here = k + ok
+        left = tl.load(A + om[:, None] * sam + here[None, :] * sak, (om < M)[:, None] & (here < K)[None, :], 0.0)
+        right = tl.load(B + here[:, None] * sbk + on[None, :] * sbn, (here < K)[:, None] & (on < N)[None, :], 0.0)
         acc = tl.dot(left, right, acc=acc, allow_tf32=False)
-        a = tl.advance(a, (0, BK))
-        b = tl.advance(b, (BK, 0))
-    c = tl.make_block_ptr(C, (M, N), (N, 1), (pm * BM, pn * BN), (BM, BN), (1, 0))
-    tl.store(c, acc.to(C.dtype.element_ty), boundary_check=(0, 1))
+    tl.store(C + om[:, None] * N + on[None, :], acc.to(C.dtype.element_ty), (om < M)[:, None] & (on < N)[None, :])
 
 
 _best = {}
