@@ -41,41 +41,41 @@ torch.set_num_threads(1)
 
 
 @triton.jit
-def owners(out_ptr, count, BLOCK: tl.constexpr):
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + places, tl.program_id(0), mask=places < count)
+def owners(out_ptr, count, SIZE: tl.constexpr):
+    mine = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out_ptr + mine, tl.program_id(0), mask=mine < count)
 
 
 out = torch.full((11,), -1, device=course.device, dtype=torch.int32)
 with vgpu.watch_kernels() as runs:
-    owners[(3,)](out, 11, BLOCK=4)
+    owners[(3,)](out, 11, SIZE=4)
 print(out.tolist())
 print([(run.name, run.programs, run.strayed) for run in runs])
 
 # %% [markdown]
 # ## 2. Bytes are what costs
 #
-# Memory is moved in sectors of 32 bytes. The same sum of a million bytes, with two ways to share out the elements:
+# Memory is moved in sectors of 32 bytes. The same copy of 256 KiB, with two ways to share out the elements:
 # each program takes neighbours, or every n-th element, as the threads of a loop on a CPU might.
 
 
 # %%
 @triton.jit
-def copy(x_ptr, out_ptr, count, BLOCK: tl.constexpr, NEIGHBOURS: tl.constexpr):
+def copy(x_ptr, out_ptr, count, SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr):
     if NEIGHBOURS:
-        places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        mine = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     else:
-        places = tl.program_id(0) + tl.num_programs(0) * tl.arange(0, BLOCK)
-    values = tl.load(x_ptr + places, mask=places < count)
-    tl.store(out_ptr + places, values, mask=places < count)
+        mine = tl.program_id(0) + tl.num_programs(0) * tl.arange(0, SIZE)
+    values = tl.load(x_ptr + mine, mask=mine < count)
+    tl.store(out_ptr + mine, values, mask=mine < count)
 
 
 x = torch.randn(2**16, device=course.device)
-out = torch.empty_like(x)
+copied = torch.empty_like(x)
 rows = []
 for neighbours in (True, False):
     with vgpu.watch_kernels() as runs:
-        copy[(16,)](x, out, x.numel(), BLOCK=4096, NEIGHBOURS=neighbours)
+        copy[(16,)](x, copied, x.numel(), SIZE=4096, NEIGHBOURS=neighbours)
     for run in runs:
         way = "neighbours" if neighbours else "every 16th"
         rows.append(
@@ -86,8 +86,8 @@ notebook.table(
 )
 
 # %% [markdown]
-# Eight of ten bytes that the second one reads are for nobody. The L2 cache saves it from going to memory eight times,
-# as long as all of it fits there.
+# Seven of eight bytes that the second one reads are for nobody. The L2 cache saves it from going to memory eight
+# times, as long as all of it fits there.
 #
 # ## 3. Tiles (Task 6.3)
 #
@@ -124,8 +124,8 @@ notebook.show(
 
 # %%
 @triton.jit
-def total(x_ptr, out_ptr, BLOCK: tl.constexpr, ATOMIC: tl.constexpr):
-    part = tl.sum(tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)), axis=0)
+def total(x_ptr, out_ptr, SIZE: tl.constexpr, ATOMIC: tl.constexpr):
+    part = tl.sum(tl.load(x_ptr + tl.program_id(0) * SIZE + tl.arange(0, SIZE)), axis=0)
     if ATOMIC:
         tl.atomic_add(out_ptr, part)
     else:
@@ -136,7 +136,7 @@ x = torch.ones(128, device=course.device)
 for atomic in (False, True):
     out = torch.zeros(1, device=course.device)
     with vgpu.watch_kernels() as runs:
-        total[(8,)](x, out, BLOCK=16, ATOMIC=atomic)
+        total[(8,)](x, out, SIZE=16, ATOMIC=atomic)
     print(
         "atomic" if atomic else "load and store",
         out.item(),

@@ -17,8 +17,8 @@ from grader.kernels.truth.reference import rounded, softmax
 
 # A sum of two numbers is rounded once: half of the distance between neighbours, and a little more.
 _ADDED = {"float32": 2.0**-23, "float16": 2.0**-10}
-# Relative to each weight, and absolute. Measured: float32 1e-6, with values of some hundred 2e-5. In float16 nothing but
-# the result is rounded, by 4.9e-4 at most; computed in 16 bits, exponentials are as well. The least normal number is 6e-5.
+# Relative to each weight, and absolute. Measured: float32 1e-6, with values of some hundred 2e-5. In float16 the result
+# is rounded, by 4.9e-4 at most, and nothing else; in 16 bits exponentials are as well. The least normal number is 6e-5.
 _WEIGHTS = {"float32": (5e-5, 1e-12), "float16": (5.5e-4, 6e-8)}
 _ONCE = 1.15
 """Times the least bytes. Programs whose elements begin within a sector share it: up to 64 bytes for each, of 1 KiB and
