@@ -66,6 +66,16 @@ def _names(kernels: Sequence[Kernel], begin: int, end: int, *, containing: str) 
     return sorted({kernel.name for kernel in kernels[begin:end] if containing in kernel.name})
 
 
+def _launched(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
+    """The names of all kernels, in the order of their launch."""
+    return [kernel.name for kernel in kernels[begin:end]]
+
+
+def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """The seconds of the longest kernel."""
+    return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
+
+
 def _dtypes(kernels: Sequence[Kernel], begin: int, end: int, *, name: str) -> list[str]:
     """The dtypes in which kernels of this name ran."""
     return sorted({kernel.dtype for kernel in kernels[begin:end] if kernel.name == name})
@@ -103,6 +113,8 @@ _READINGS: dict[str, Callable[..., Any]] = {
     "product_dtypes": _product_dtypes,
     "product_number": _product_number,
     "names": _names,
+    "launched": _launched,
+    "longest": _longest,
     "dtypes": _dtypes,
     "idle_at_start": _idle_at_start,
     "operations": _operations,

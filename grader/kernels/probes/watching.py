@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import vgpu
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import instance, plain
 
 
@@ -20,20 +21,23 @@ def observe(student: Any, call: Callable[[], object], what: str) -> dict[str, An
         `output` in float64, its `dtype` and `shape`, whether it is `contiguous`; `runs` of Triton kernels, one for each
         launch on a virtual GPU, `kernels`, the names of all that this GPU did, and the `seconds` of the longest.
     """
-    start = 0 if student.gpu is None else len(student.gpu.timeline)
+    start = 0 if student.gpu is None else mark(student.gpu)
     with vgpu.watch_kernels() as runs:
         output = instance(call(), Tensor, what)
     if student.device == "cuda":
         torch.cuda.synchronize()
-    done = [] if student.gpu is None else list(student.gpu.timeline[start:])
+    kernels: Any = []
+    longest: Any = 0.0
+    if student.gpu is not None:
+        kernels, longest = (reading(student.gpu, what, start) for what in ("launched", "longest"))
     return {
         "output": output.detach().double(),
         "dtype": plain(output.dtype, what),
         "shape": list(output.shape),
         "contiguous": output.is_contiguous(),
         "runs": [dataclasses.asdict(run) for run in runs],
-        "kernels": [kernel.name for kernel in done],
-        "seconds": max((kernel.seconds for kernel in done), default=0.0),
+        "kernels": kernels,
+        "seconds": longest,
     }
 
 
