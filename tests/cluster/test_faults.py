@@ -51,7 +51,7 @@ def test_a_fault_of_a_run_is_found_and_leaves_nothing_behind(case: running.Case,
 
 
 def test_the_page_has_these_faults() -> None:
-    rows = re.findall(r"^\| (.+?) \| .* \| (PASS|FAIL|INCOMPLETE|COULD NOT RUN) \| (\d) \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| (.+?) \| .* \| (PASS|FAIL|INCOMPLETE|COULD NOT RUN) \| (-?\d+) \|", PAGE.read_text(), re.M)
     listed = [(fault.what, fault.verdict) for fault in FAULTS] + [(case.what, case.verdict) for case in running.CASES]
     assert sorted((what, verdict) for what, verdict, _ in rows) == sorted(listed), table.COMMAND
     assert not [row for row in rows if row[1] == "PASS"]
