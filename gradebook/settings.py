@@ -104,7 +104,7 @@ def load(path: Path) -> Settings:
         SettingsError: it cannot be read, is no valid TOML, or holds an unknown key or a value that makes no sense.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     return parse(text, path)

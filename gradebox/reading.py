@@ -93,7 +93,7 @@ def toml(path: Path, text: str | None = None) -> Document:
         ReadingError: it cannot be read, or is not valid TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8") if text is None else text
+        text = path.read_text(encoding="utf-8-sig") if text is None else text
         return Document(path, text, tomllib.loads(text, parse_float=Decimal))
     except OSError as error:
         raise ReadingError(f"{path} cannot be read: {error.strerror}") from None

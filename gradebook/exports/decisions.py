@@ -93,7 +93,7 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         raise OverrideError(f"{points!r} is no number of points") from None
     if not wanted.points.is_finite():
         raise OverrideError(f"{points!r} is no number of points")
-    text = file.read_text(encoding="utf-8") if file.is_file() else _NEW_FILE
+    text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
     after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): wanted}
     draft = file.with_name(f".{file.name}.{os.getpid()}.draft")

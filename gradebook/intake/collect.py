@@ -1,4 +1,4 @@
-"""Take in what a class handed in: find each submission, unpack it, find the labs in it, and keep a copy by its content.
+"""Take in what a class handed in: find each submission, put its pieces together, and keep a copy by its content.
 
 Not for grading. What cannot be taken is refused with a reason for the student, never passed over.
 """
@@ -6,17 +6,20 @@ Not for grading. What cannot be taken is refused with a reason for the student, 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, unpacking
-from gradebook.intake.handed_in import HandedIn, IntakeError
+from gradebook.intake import archives, handed_in, pieces, unpacking
+from gradebook.intake.handed_in import HandedIn, IntakeError, Person
+from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused
+from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
 from gradebook.intake.roster import Roster
 from gradebook.settings import IntakeLimits, Settings
@@ -45,6 +48,15 @@ class Student:
 
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
+_CHECKOUT = "repository"
+
+
+@dataclass(frozen=True)
+class _Theirs:
+    """Something that was handed in, as that of one of those whose it is."""
+
+    person: Person
+    handed_in: HandedIn
 
 
 class Store:
@@ -57,14 +69,13 @@ class Store:
         """The folder to grade."""
         return self._folder / content / "labs"
 
-    def keep(self, labs: Path, limits: IntakeLimits) -> str:
-        """Copy the labs in this folder and return their digest.
+    def keep(self, entries: Sequence[copying.Entry], limits: IntakeLimits) -> str:
+        """Copy these files and return their digest.
 
         Raises:
             Refused: they cannot be graded as they are.
         """
         try:
-            entries = copying.scan(labs)
             names, budget = Names(limits.files), archives.Budget(limits.bytes)
             for entry in entries:
                 names.file(entry.target)
@@ -72,27 +83,46 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True)
             draft = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
             try:
-                content = copying.write(entries, draft / "labs")
+                content = copying.write(tuple(entries), draft / "labs")
                 draft.chmod(0o755)
                 if not self.path(content).is_dir():
                     draft.rename(self._folder / content)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         except SubmissionError as error:
-            raise Refused(str(error).replace(f"{labs} ", "", 1)) from None
+            raise Refused(str(error)) from None
         return content
 
 
 class Intake:
     """Takes in the submissions of one class."""
 
-    def __init__(self, settings: Settings, roster: Roster | None, store: Store, room: Path, rev: str | None) -> None:
-        """`room` is a folder for what is in the making; `rev` names one commit, tag or branch of every repository."""
+    def __init__(
+        self,
+        settings: Settings,
+        roster: Roster | None,
+        store: Store,
+        room: Path,
+        rev: str | None,
+        names: LabNames | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: of the class.
+            roster: who is in it.
+            store: where the copies go.
+            room: a folder for what is in the making.
+            rev: one commit, tag or branch of every repository.
+            names: of the course's labs; without them only folders that are spelt right are labs.
+        """
         self._settings = settings
         self._roster = roster
         self._store = store
         self._room = room
         self._rev = rev
+        self._names = names or LabNames()
+        self.passed_over: list[str] = []
+        """What lay among the submissions and is none."""
 
     def take_all(self, source: Path, told: Callable[[str], None]) -> list[Student]:
         """Every student: of the submissions in `source`, and of the roster.
@@ -104,9 +134,11 @@ class Intake:
             IntakeError: there is no such folder, archive or list, or nothing in it.
         """
         with self._unpacked(source) as folder:
-            found: dict[str, list[HandedIn]] = {}
+            found: dict[str, list[_Theirs]] = {}
             for one in handed_in.find(folder):
-                found.setdefault(self._key(one), []).append(one)
+                for person in one.people:
+                    found.setdefault(self._key(person), []).append(_Theirs(person, one))
+            self.passed_over = handed_in.passed_over(folder)
             self._set_apart_namesakes(found)
             students = []
             for key, ones in found.items():
@@ -119,25 +151,26 @@ class Intake:
                 )
         return sorted(students, key=lambda student: student.student)
 
-    def _set_apart_namesakes(self, found: dict[str, list[HandedIn]]) -> None:
+    def _set_apart_namesakes(self, found: dict[str, list[_Theirs]]) -> None:
         """What only calls itself by a student's name does not stand beside what has that student's identifier.
 
         It becomes a submission that matches nobody, for a person to look at.
         """
         for key, ones in list(found.items()):
-            sure = [one for one in ones if self._roster is not None and self._roster.identifies(one.handles)]
+            sure = [one for one in ones if self._roster is not None and self._roster.identifies(one.person.handles)]
             if 0 < len(sure) < len(ones):
                 found[key] = sure
                 for one in ones:
                     if one not in sure:
-                        found.setdefault(one.key, []).append(one)
+                        found.setdefault(one.person.key, []).append(one)
 
-    def _key(self, one: HandedIn) -> str:
-        entry = self._roster.find(one.handles) if self._roster else None
-        return entry.student if entry else one.key
+    def _key(self, person: Person) -> str:
+        entry = self._roster.find(person.handles) if self._roster else None
+        return entry.student if entry else person.key
 
-    def _take(self, key: str, ones: list[HandedIn]) -> Student:
-        entry = self._roster.find([key, *ones[0].handles]) if self._roster else None
+    def _take(self, key: str, theirs: list[_Theirs]) -> Student:
+        entry = self._roster.find([key, *theirs[0].person.handles]) if self._roster else None
+        ones = [one.handed_in for one in theirs]
         student = Student(
             student=key,
             name=entry.name if entry else "",
@@ -146,10 +179,10 @@ class Intake:
             submitted_at=entry.submitted_at if entry else None,
         )
         try:
-            if len(ones) > 1:
+            if len({(one.platform, one.key) for one in ones}) > 1 or (len(ones) > 1 and not ones[0].platform):
                 names = ", ".join(sorted(one.label for one in ones))
                 raise Refused(f"handed in more than once: {names}; keep one of them")
-            return self._taken(student, ones[0])
+            return self._taken(student, ones)
         except Refused as refusal:
             return replace(student, reason=printable(str(refusal), lines=False))
         except CouldNotFetch as failure:
@@ -161,38 +194,39 @@ class Intake:
         except OSError as error:
             raise IntakeError(f"{key} cannot be taken in: {error.filename or ''} {error.strerror}") from None
 
-    def _taken(self, student: Student, one: HandedIn) -> Student:
+    def _taken(self, student: Student, ones: list[HandedIn]) -> Student:
         limits = self._settings.limits
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
-            commit: Commit | None = None
-            submitted_at: datetime | None
-            if one.kind == "repository":
-                repository = self._repository(one)
-                deadline = self._settings.deadline_of(student.student)
-                if deadline is not None:
-                    deadline += self._settings.late.grace
-                commit = repository.choose(one.rev or self._rev, deadline, self._settings.git)
-                repository.extract(commit, work, files=limits.files, limit_bytes=limits.bytes)
-                top, submitted_at = work, commit.time
-            else:
-                assert one.path is not None
-                top, submitted_at = one.path, self._time(one.path)
-                packed = one.path if one.kind == "archive" else _only_archive(one.path)
-                if packed is not None:
-                    unpacking.unpack(packed, work, files=limits.files, limit_bytes=limits.bytes)
-                    top, submitted_at = work, self._time(packed)
-            content = self._store.keep(find_labs(top), limits)
+            commit = self._checked_out(student, ones[0], work) if ones[0].kind == "repository" else None
+            found = pieces.assemble([_piece(one, work) for one in ones], work / "unpacked", limits, self._names)
+            content = self._store.keep(found.entries, limits)
+        submitted_at = student.submitted_at or (commit.time if commit else self._time(ones))
+        remarks = [*_later(commit), *found.remarks]
+        if submitted_at is None and any(one.late for one in ones):
+            remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
             student,
             status="taken",
-            submitted_at=student.submitted_at or submitted_at,
-            reason=_later(commit),
+            submitted_at=submitted_at,
+            reason=printable("; ".join(remarks), lines=False),
             commit=commit.id if commit else None,
             content=content,
             taken_at=datetime.now(UTC).replace(microsecond=0),
         )
+
+    def _checked_out(self, student: Student, one: HandedIn, work: Path) -> Commit:
+        """The commit that counts, with its files in `work`."""
+        limits = self._settings.limits
+        repository = self._repository(one)
+        deadline = self._settings.deadline_of(student.student)
+        if deadline is not None:
+            deadline += self._settings.late.grace
+        commit = repository.choose(one.rev or self._rev, deadline, self._settings.git)
+        (work / _CHECKOUT).mkdir()
+        repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
+        return commit
 
     def _repository(self, one: HandedIn) -> Repository:
         room = self._room / "repositories"
@@ -201,15 +235,12 @@ class Intake:
         assert one.address is not None
         return Repository.of_address(one.address, room, self._settings.git.protocols)
 
-    def _time(self, path: Path) -> datetime | None:
-        """When the newest file was changed, where the settings say that this means anything."""
-        if not self._settings.times_of_files:
-            return None
-        if path.is_dir():
-            newest = max((entry.modified_ns for entry in _scanned(path)), default=None)
-        else:
-            newest = path.stat().st_mtime_ns
-        return None if newest is None else datetime.fromtimestamp(newest // 10**9, UTC)
+    def _time(self, ones: Sequence[HandedIn]) -> datetime | None:
+        """When it was handed in: the platform's word, else files' times where the settings say that these mean it."""
+        times = [one.submitted_at for one in ones]
+        if not any(times) and self._settings.times_of_files:
+            times = [_newest(one.path) for one in ones if one.path is not None]
+        return max((time for time in times if time is not None), default=None)
 
     @contextlib.contextmanager
     def _unpacked(self, source: Path) -> Iterator[Path]:
@@ -230,77 +261,38 @@ class Intake:
             is_wrapped = (
                 len(items) == 1
                 and items[0].is_dir()
-                and handed_in.whose(items[0].name) is None
-                and _labs_at(items[0]) is None
+                and not handed_in.is_named_by_a_platform(items[0])
+                and not pieces.holds_labs(items[0])
             )
             yield items[0] if is_wrapped else Path(temporary)
 
 
-def _later(commit: Commit | None) -> str:
+def _piece(one: HandedIn, work: Path) -> Piece:
+    name = one.name or one.label
+    if one.kind == "repository":
+        return Piece("folder", work / _CHECKOUT, name)
+    assert one.path is not None
+    return Piece(one.kind, one.path, name)
+
+
+def _later(commit: Commit | None) -> list[str]:
     """What a student should know whose last commits do not count."""
     if commit is None or not commit.later:
-        return ""
+        return []
     several = commit.later > 1
-    return (
+    return [
         f"commit {commit.id[:10]} was the last in time; {commit.later} later {'ones' if several else 'one'} came after "
         f"the deadline and {'were' if several else 'was'} not graded"
-    )
+    ]
 
 
-def find_labs(top: Path) -> Path:
-    """The folder that holds the lab folders: `top`, a folder `labs`, or one wrapper folder around either.
-
-    Raises:
-        Refused: there are none, or in several places.
-    """
-    if (found := _labs_at(top)) is not None:
-        return found
-    inner = [path for path in _folders(top) if path.name not in copying.LEFT_BEHIND and path.name != "__MACOSX"]
-    places = [(path, labs) for path in inner if (labs := _labs_at(path)) is not None]
-    if len(places) == 1:
-        return places[0][1]
-    if places:
-        names = ", ".join(repr(path.name) for path, _ in places)
-        raise Refused(f"holds labs in several folders, {names}; hand in one of them")
-    raise Refused(
-        f"holds no lab, {_instead(top)}: hand in the lab's folder, as lab1_gpu_basics, with all that is in it"
-    )
-
-
-def _instead(folder: Path) -> str:
-    """What is there where a lab should be."""
-    names = [repr(path.name) for path in sorted(folder.iterdir()) if path.name != "__MACOSX"]
-    if not names:
-        return "nothing at all"
-    return f"only {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-
-
-def _labs_at(folder: Path) -> Path | None:
-    for place in (folder, folder / "labs"):
-        if not place.is_symlink() and any(copying.is_lab(path.name) for path in _folders(place)):
-            return place
-    return None
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        return []
-
-
-def _scanned(folder: Path) -> Iterable[copying.Entry]:
-    try:
-        return copying.scan(folder)
-    except SubmissionError:
-        return ()
-
-
-def _only_archive(folder: Path) -> Path | None:
-    """The one archive in a folder without labs, as learning platforms put it there."""
-    if _labs_at(folder) is not None:
-        return None
-    found = [path for path in folder.iterdir() if archives.has_suffix(path.name) and not path.is_symlink()]
-    if len(found) > 1:
-        raise Refused(f"holds {len(found)} archives; hand in one with all labs")
-    return found[0] if found else None
+def _newest(path: Path) -> datetime | None:
+    """When the newest file at or below `path` was changed; folders that no lab needs do not count."""
+    files = [path]
+    if path.is_dir():
+        files = []
+        for folder, inner, names in os.walk(path):
+            inner[:] = [name for name in inner if name not in copying.LEFT_BEHIND]
+            files += [Path(folder, name) for name in names]
+    times = [file.lstat().st_mtime_ns for file in files]
+    return datetime.fromtimestamp(max(times) // 10**9, UTC) if times else None

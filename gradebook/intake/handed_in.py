@@ -1,12 +1,13 @@
-"""Which submissions there are, and whose they are by their names: in a folder, or in a list of repositories.
+"""Which submissions there are, and whose they are: in a folder, in Gradescope's export, or in a list of repositories.
 
 | named | student | found in a roster by |
 |---|---|---|
 | `ada/`, `ada.zip`, `ada.git/` | ada | ada |
-| `adalovelace_123_456_labs.zip` (Canvas; `_LATE` may follow the name) | adalovelace_123 | 123, Canvas's ID |
-| `Ada Lovelace_123_assignsubmission_file_labs.zip` (Moodle; also folders) | Ada Lovelace_123 | 123, the name |
+| as Canvas or Moodle does, see `platforms.py` | lovelaceada_123, Ada Lovelace_123 | 123; Moodle's also the name |
+| `submission_409194023/`, beside Gradescope's `submission_metadata.yml` | SID, address or name | each of them |
 
-A student chooses what stands behind these marks, so the first mark in a name counts and later ones are the student's.
+Several files that Canvas or Moodle named alike are one submission. Notebooks and archives that nothing here unpacks are
+submissions, too, to be refused with a reason; what else lies there is `passed_over`.
 
 A list is a CSV file with the columns `student` and `repository` (an address or a path), and perhaps `commit`; or a TOML
 file with `[[submission]]` tables of the same keys.
@@ -15,38 +16,55 @@ file with `[[submission]]` tables of the same keys.
 from __future__ import annotations
 
 import csv
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives
+from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms
 from gradebook.intake.repositories import is_repository
 from gradebox import reading
 from gradebox.sandbox import copying
 from gradebox.texts import printable
-
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>[0-9]+)_assignsubmission_(?:file|onlinetext)(?:_.*)?", re.DOTALL)
-_CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_(?P<id>[0-9]+)_[0-9]+_.+", re.DOTALL)
 
 
 class IntakeError(ValueError):
     """There is nothing to grade; the message is one line that says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HandedIn:
-    """One submission as it was found."""
+@dataclass(frozen=True)
+class Person:
+    """One of those whose submission it is."""
 
     key: str
     handles: tuple[str, ...]
-    """What a roster may know the student by."""
+    """What a roster may know them by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedIn:
+    """One thing that was handed in, as it was found."""
+
+    people: tuple[Person, ...]
+    """At least one; several of a group, where the platform names them."""
     label: str
-    kind: Literal["folder", "archive", "repository"]
+    kind: Literal["folder", "archive", "file", "text", "link", "repository"]
     path: Path | None = None
     address: str | None = None
     rev: str | None = None
     """The commit, tag or branch that a list names."""
+    platform: str = ""
+    """Which learning platform named it: things of one key are then one submission."""
+    name: str = ""
+    """What the student called it, where the platform says so."""
+    late: bool = False
+    """Whether the platform marked it as late."""
+    submitted_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        return self.people[0].key
 
 
 def find(source: Path) -> list[HandedIn]:
@@ -56,9 +74,11 @@ def find(source: Path) -> list[HandedIn]:
         IntakeError: there is no such folder or list, it holds none, or the list is not understood.
     """
     if source.is_dir():
+        source = _export(source) or source
         if any(copying.is_lab(path.name) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
-        found = [one for path in sorted(source.iterdir()) if (one := _at(path)) is not None]
+        known = {one.path: one for one in _of_gradescope(source)}
+        found = [one for path in sorted(source.iterdir()) if (one := known.get(path) or _at(path)) is not None]
         if not found:
             raise IntakeError(f"{source} holds no submissions: no folders, zip or tar files, or git repositories")
         return found
@@ -67,33 +87,94 @@ def find(source: Path) -> list[HandedIn]:
     raise IntakeError(f"there are no submissions at {source}; name a folder of them, or a .csv or .toml list")
 
 
+def passed_over(source: Path) -> list[str]:
+    """What lies among the submissions and is none, by name, so that a person can look; without what systems hide."""
+    if not source.is_dir():
+        return []
+    source = _export(source) or source
+    found = [path for path in sorted(source.iterdir()) if not _is_hidden(path) and _at(path) is None]
+    words = [
+        f"{printable(path.name, lines=False)}{' (a link)' if path.is_symlink() else ''}"
+        for path in found
+        if path.name != gradescope_export.FILE
+    ]
+    for one in _exported(source):
+        if not (source / one.folder).is_dir():
+            names = ", ".join(submitter.key for submitter in one.submitters) or "nobody"
+            what = printable(one.folder, lines=False)
+            words.append(f"{what} of {names} (in {gradescope_export.FILE}, but not there)")
+    return words
+
+
+def is_named_by_a_platform(folder: Path) -> bool:
+    """Whether a folder's own name says whose it is, so that the names in it are the student's to choose."""
+    return platforms.mark(folder.name) is not None
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith((".", "__MACOSX"))
+
+
 def _at(path: Path) -> HandedIn | None:
     """What this entry of the folder is; None for what is no submission, such as a grading sheet."""
-    if path.name.startswith((".", "__MACOSX")) or path.is_symlink():
+    if _is_hidden(path) or path.is_symlink():
         return None
-    name = archives.stem(path.name)
-    by_name = whose(path.name) or whose(name)
-    if path.is_dir():
-        kind: Literal["folder", "archive", "repository"] = "repository" if is_repository(path) else "folder"
-        name = path.name.removesuffix(".git")
-        by_name = whose(path.name)
-    elif archives.has_suffix(path.name) or by_name is not None:
-        kind = "archive"
+    stem = archives.stem(path.name)
+    mark = platforms.mark(path.name) or (platforms.mark(stem) if stem != path.name else None)
+    name, is_folder = path.name, path.is_dir()
+    kind: Literal["folder", "archive", "file", "text", "link", "repository"]
+    if mark is not None and mark.kind != "file":
+        kind = mark.kind
+    elif is_folder and is_repository(path):
+        kind, name = "repository", path.name.removesuffix(".git")
+    elif is_folder or mark is not None:
+        kind = pieces.kind_of(path)
+    elif archives.has_suffix(path.name):
+        kind, name = "archive", stem
+    elif path.suffix.lower() in (*pieces.OTHER_ARCHIVES, pieces.NOTEBOOK):
+        kind, name = "file", path.stem
     else:
         return None
-    key, handles = by_name or (name, (name,))
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
-    key, label = printable(key, lines=False), printable(path.name, lines=False)
-    return HandedIn(key=key, handles=handles, label=label, kind=kind, path=path)
+    person = Person(printable(mark.key if mark else name, lines=False), mark.handles if mark else (name,))
+    return HandedIn(
+        people=(person,),
+        label=printable(path.name, lines=False),
+        kind=kind,
+        path=path,
+        platform=mark.platform if mark else "",
+        name=mark.name if mark else "",
+        late=mark is not None and mark.late,
+    )
 
 
-def whose(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Key and handles by the name that a learning platform gives; None where none did."""
-    if found := _CANVAS.fullmatch(name):  # its mark stands at the very beginning, so Moodle's would be a later one
-        return f"{found['name']}_{found['id']}", (found["id"],)
-    if found := _MOODLE.fullmatch(name):
-        return f"{found['name']}_{found['id']}", (found["id"], found["name"])
-    return None
+def _export(source: Path) -> Path | None:
+    """The folder of Gradescope's export, where it is the only thing in `source`."""
+    inner = [path for path in source.iterdir() if not _is_hidden(path)]
+    return inner[0] if len(inner) == 1 and (inner[0] / gradescope_export.FILE).is_file() else None
+
+
+def _exported(source: Path) -> tuple[gradescope_export.Exported, ...]:
+    file = source / gradescope_export.FILE
+    try:
+        return gradescope_export.load(file) if file.is_file() else ()
+    except gradescope_export.ExportError as error:
+        raise IntakeError(str(error)) from None
+
+
+def _of_gradescope(source: Path) -> Iterator[HandedIn]:
+    for one in _exported(source):
+        path = source / one.folder
+        if path.parent == source and path.is_dir() and not path.is_symlink():
+            people = tuple(Person(submitter.key, submitter.handles) for submitter in one.submitters)
+            yield HandedIn(
+                people=people or (Person(printable(one.folder, lines=False), ()),),
+                label=printable(one.folder, lines=False),
+                kind="folder",
+                path=path,
+                platform="Gradescope",
+                submitted_at=one.created_at,
+            )
 
 
 @dataclass(frozen=True)
@@ -113,7 +194,7 @@ _FIELDS = tuple(field.name for field in fields(_Row))
 
 def _listed(file: Path) -> list[HandedIn]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = csv_text.read(file)
         if file.suffix == ".toml":
             rows = [vars(row) for row in reading.into(_File, reading.toml(file, text)).submission]
         else:
@@ -122,7 +203,9 @@ def _listed(file: Path) -> list[HandedIn]:
         raise IntakeError(str(error)) from None
     except OSError as error:
         raise IntakeError(f"{file} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv_text.EncodingError as error:
+        raise IntakeError(str(error)) from None
+    except csv.Error as error:
         raise IntakeError(f"{file} cannot be read as {file.suffix[1:]}: {error}") from None
     found: dict[str, HandedIn] = {}
     for number, row in enumerate(rows, start=1):
@@ -135,7 +218,7 @@ def _listed(file: Path) -> list[HandedIn]:
         if "://" not in address and (beside := file.parent / address).exists():
             address = str(beside.resolve())
         found[student] = HandedIn(
-            key=student, handles=(student,), label=address, kind="repository", address=address,
+            people=(Person(student, (student,)),), label=address, kind="repository", address=address,
             rev=values["commit"] or None,
         )  # fmt: skip
     if not found:

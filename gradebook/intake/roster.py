@@ -1,7 +1,8 @@
 """Who is in the class: a CSV file as Canvas, Moodle or an instructor's own hand writes it.
 
 The first line names the columns. The first of `KEYS` that is there is the students' key: it names them in the
-gradebook. Every column of `KEYS` may match a submission. All columns are kept as they were read, for exports.
+gradebook; who has nothing in it is named by the next one. Every column of `KEYS` may match a submission. All columns
+are kept as they were read, for exports.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gradebook.intake import csv_text
 from gradebook.settings import SettingsError, parse_moment
 
-KEYS = ("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number", "ID")
+KEYS = (
+    *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
+    *("ID", "SID"),
+)
 _NAMES = ("name", "Student", "full name", "display name")
 _PARTS = (("first name", "last name"), ("first name", "surname"))
 _SUBMITTED_AT = "submitted_at"
@@ -68,9 +73,11 @@ def load(path: Path) -> Roster:
         RosterError: it cannot be read, has no column of `KEYS`, or names a student twice.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RosterError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        text = csv_text.read(path)
+    except OSError as error:
+        raise RosterError(f"{path} cannot be read: {error.strerror}") from None
+    except csv_text.EncodingError as error:
+        raise RosterError(str(error)) from None
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     try:
@@ -85,7 +92,7 @@ def load(path: Path) -> Roster:
     entries: dict[str, Entry] = {}
     for number, row in enumerate(rows, start=2):
         cells = {name: value.strip() for name, value in row.items() if name}
-        student = _cell(cells, key)
+        student = _cell(cells, key) or next((cells[name] for name in KEYS if cells.get(name)), "")
         if not student:
             continue  # such as Canvas's row "Points Possible"
         if student in entries:

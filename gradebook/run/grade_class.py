@@ -22,6 +22,7 @@ from gradebook.exports.everything import options as export_options
 from gradebook.intake import mentioned, roster
 from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
+from gradebook.intake.lab_names import LabNames
 from gradebook.results import ClassResult, GradebookError
 from gradebook.run.progress import ClassProgress
 from gradebook.settings import Settings
@@ -119,7 +120,7 @@ class _Run:
         """Decide what is asked, take the submissions in, and write both down."""
         shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
         plan = self._plan()
-        students = self._gradebook.students() if self._order.submissions is None else self._take_in()
+        students = self._gradebook.students() if self._order.submissions is None else self._take_in(plan)
         given = self._overrides()
         mentioned.check(self.settings, given, students)
         for text in mentioned.notices(self.settings, given, students, self._criteria(plan)):
@@ -266,16 +267,20 @@ class _Run:
     def _title(self) -> str:
         return Path(self._description["submissions"]).name
 
-    def _take_in(self) -> list[Student]:
+    def _take_in(self, plan: Plan) -> list[Student]:
         assert self._order.submissions is not None
         file = self.settings.roster
-        intake = Intake(self.settings, roster.load(file) if file else None, self._store, self._room, self._order.commit)
+        known_by = roster.load(file) if file else None
+        names = LabNames.of(self._rubric.labs, plan.labs)
+        intake = Intake(self.settings, known_by, self._store, self._room, self._order.commit, names)
         try:
             students = intake.take_all(self._order.submissions, self._progress.intake)
         finally:
             self._progress.close()
         if unknown := [one.student for one in students if file and not one.columns]:
             self._progress.say(f"not in {file}: {', '.join(unknown)}")
+        if intake.passed_over:
+            self._progress.say(f"note: no submissions, so not graded: {', '.join(intake.passed_over)}")
         if self._order.commit and not any(one.commit for one in students):
             self._progress.say(f"note: --commit {self._order.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}
@@ -366,7 +371,7 @@ class _Run:
 def _text(file: Path) -> str:
     """A file of settings as text. Raises `SettingsError`."""
     settings.load(file)
-    return file.read_text(encoding="utf-8")
+    return file.read_text(encoding="utf-8-sig")
 
 
 def _in_time(of: Settings, student: Student) -> datetime | None:

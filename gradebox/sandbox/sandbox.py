@@ -130,15 +130,15 @@ class Sandbox:
         return self._sha256
 
     def read_text(self, path: str) -> str | None:
-        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`); None where there is none
-        of a reasonable size.
+        """A text file of the copy, by its path in our layout (`lab1_gpu_basics/REPORT.md`), without the mark that
+        some editors of Windows put at its beginning; None where there is none of a reasonable size.
 
         Links were resolved when the copy was made, so nothing outside the submission can be read this way.
         """
         self._keep()
         try:
             file = Path(self._copy, "labs", path)
-            return None if file.stat().st_size > _TEXT_BYTES else file.read_text(encoding="utf-8", errors="replace")
+            return None if file.stat().st_size > _TEXT_BYTES else file.read_text("utf-8-sig", errors="replace")
         except OSError:
             return None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradebox.grade import Grade
+from gradebox.rubric import Lab
 from grader import FOLDER, course
 from grader.cli.echo import echo
 
@@ -32,7 +33,7 @@ def _read_grade(path: Path) -> Grade:
     from gradebox.report.document import from_document
 
     try:
-        grade = from_document(json.loads(path.read_text(encoding="utf-8")))
+        grade = from_document(json.loads(path.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise _fail(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, AttributeError) as error:
@@ -109,8 +110,7 @@ def export_gradescope_results(
         results = gradescope.results(_read_grade(grade))
     else:
         assert failed is not None
-        lines = [line for line in failed.read_text("utf-8", "replace").splitlines() if line.strip()]
-        results = gradescope.not_graded(lines[-1].strip() if lines else "the grader ended without a word")
+        results = gradescope.not_graded(_last_line(failed))
     _put(gradescope.to_json(results), out)
 
 
@@ -138,6 +138,45 @@ def export_github_result(grade: _GradeFile) -> None:
     from gradebook.exports import github
 
     echo(github.reporter_result(_read_grade(grade)))
+
+
+@export_app.command("labs", hidden=True)
+def export_labs(
+    submission: Annotated[Path, typer.Argument(help="The folder of one submission.")],
+    out: Annotated[Path, typer.Option(help="An empty folder for the copy.")],
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+) -> None:
+    """For autograders: copy the labs of a submission, however they are packed and spelt, and print where to.
+
+    Says on standard error what does not count; ends with 1, and why, where there is nothing to grade.
+    """
+    from gradebook.intake.lab_names import LabNames
+    from gradebook.intake.names import Refused
+    from gradebook.intake.pieces import copy_of
+    from gradebox.sandbox import SubmissionError
+
+    names = LabNames.of(course().rubric.labs, [one.number for one in _labs(lab)])
+    try:
+        labs, remarks = copy_of(submission, out, names)
+    except (Refused, SubmissionError) as reason:
+        echo(f"the submission {reason}", err=True)
+        raise typer.Exit(1) from None
+    for remark in remarks:
+        echo(remark, err=True)
+    echo(str(labs))
+
+
+def _labs(option: str | None) -> tuple[Lab, ...]:
+    points = course().rubric
+    try:
+        return points.named(option) if option else points.labs
+    except ValueError as error:
+        raise _fail(error, 2) from None
+
+
+def _last_line(file: Path) -> str:
+    lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "the grader ended without a word"
 
 
 @export_app.command("markdown")

@@ -9,6 +9,7 @@ import typer
 
 from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
+from gradebook.intake.lab_names import LabNames
 from gradebook.results import GradebookError
 from gradebook.settings import Settings
 from gradebook.similarity import report, similarity
@@ -73,7 +74,9 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
             students = gradebook.students()
     else:
         store = Store(room / STORE)
-        students = Intake(Settings(), None, store, room / "room", None).take_all(source, lambda name: None)
+        names = LabNames.of(course().rubric.labs)
+        intake = Intake(Settings(), None, store, room / "room", None, names)
+        students = intake.take_all(source, lambda name: None)
     taken = {student.student: store.path(student.content) for student in students if student.content}
     return taken, [student for student in students if not student.content and student.status != "missing"]
 

@@ -95,7 +95,7 @@ def load_json(path: Path | str, kind: type[T]) -> Saved[T]:
     path = Path(path)
     again = "Run the program that writes it again."
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ResultsError(f"{path} does not exist. {again}") from None
     except OSError as error:

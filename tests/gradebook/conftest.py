@@ -33,6 +33,7 @@ class SmallClass:
         return lab.parent
 
     def grade(self, open_engine: Callable[..., object] = fake_engine, **asked: object) -> ClassResult:
+        console = asked.pop("console", Console(quiet=True))
         order = {
             "course": grader.course(),
             "submissions": self.submissions,
@@ -42,7 +43,7 @@ class SmallClass:
             "seed": 7,
             **asked,
         }
-        return grade_class(Order(**order), open_engine, Console(quiet=True))  # type: ignore[arg-type]
+        return grade_class(Order(**order), open_engine, console)  # type: ignore[arg-type]
 
     @property
     def graded(self) -> list[str]:

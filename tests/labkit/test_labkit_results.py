@@ -58,6 +58,11 @@ def test_nested_results_come_back_equal(saved: Path) -> None:
     assert loaded.provenance == PROVENANCE
 
 
+def test_a_file_that_an_editor_of_windows_saved_is_read(saved: Path) -> None:
+    saved.write_bytes(b"\xef\xbb\xbf" + saved.read_bytes())
+    assert load_json(saved, Comparison).results == (COMPARISON,)
+
+
 def test_tuples_and_absent_values_come_back_as_they_were(tmp_path: Path) -> None:
     environment = Environment(
         python="3.11", torch="2.15", cuda="13.0", driver=None, device="cuda", device_name="Tesla T4",

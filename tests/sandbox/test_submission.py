@@ -176,6 +176,12 @@ def test_a_folder_that_is_exchanged_for_a_link_after_the_scan_leads_nowhere(fold
         copying.copy(entries, tmp_path / "copy")
 
 
+def test_the_mark_that_editors_of_windows_write_is_no_part_of_a_text(folder: Path) -> None:
+    (folder / "lab1_gpu_basics" / "REPORT.md").write_text("# Report", encoding="utf-8-sig")
+    with Sandbox(folder, preload=("numpy",)) as sandbox:
+        assert sandbox.read_text("lab1_gpu_basics/REPORT.md") == "# Report"
+
+
 def test_a_report_of_megabytes_is_not_read(folder: Path) -> None:
     report = folder / "lab1_gpu_basics" / "REPORT.md"
     report.write_text("<!-- " * 300_000)

@@ -151,7 +151,7 @@ def run(root: Path) -> dict[str, object]:
 def test_the_autograder_grades_a_submission_in_gradescopes_layout(tmp_path: Path) -> None:
     root = in_its_layout(tmp_path)
     stub = Path(__file__).parents[3] / "labs" / "lab1_gpu_basics"
-    lab = root / "submission" / "my work" / "lab1-gpu-basics"
+    lab = root / "submission" / "my work" / "Lab 1"
     lab.mkdir(parents=True)
     (root / "submission" / "README.txt").write_text("beside the wrapper folder")
     for file in stub.glob("*.py"):

@@ -1,0 +1,325 @@
+"""One submission from all that was handed in for it: folders, archives (also in archives), files alone, texts, links.
+
+Finds the labs, however they are packed and spelt, and says of everything else that it does not count. Not for whose
+it is (`platforms.py`), nor for which paths are accepted (`names.py`).
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from gradebook.intake import archives, unpacking
+from gradebook.intake.lab_names import LabNames, looks_like_a_lab
+from gradebook.intake.names import Refused
+from gradebook.settings import IntakeLimits
+from gradebox.sandbox import SubmissionError, copying
+from gradebox.sandbox.copying import Entry
+
+OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
+"""What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
+NOTEBOOK = ".ipynb"
+_NO_ARCHIVES = {".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".npz", ".pt", ".pth", ".whl", ".jar", ".epub"}
+"""Files of other programs that are zip files inside."""
+_ARCHIVES_START = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+_DEPTH = 3
+"""So deep may archives lie in archives: a platform's, the student's, and one that they packed once more."""
+_ARCHIVES = 20
+_AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
+"""What Canvas puts into the name of a file that is handed in again: `benchmark-1.py`."""
+_LINK = re.compile(r"""https?://[^\s"'<>]+""")
+_LINK_BYTES = 2**16
+_SHOWN = 3
+_IsLab = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing that was handed in."""
+
+    kind: Literal["folder", "archive", "file", "text", "link"]
+    path: Path
+    name: str
+    """As people know it."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What can be graded, and what cannot."""
+
+    entries: tuple[Entry, ...]
+    remarks: tuple[str, ...] = ()
+    """What was handed in and does not count, or counts as something else: for the student and the instructor."""
+
+
+def kind_of(path: Path) -> Literal["folder", "archive", "file"]:
+    """What lies at `path`, by its name, and where that says nothing by its first bytes."""
+    if path.is_dir():
+        return "folder"
+    if archives.has_suffix(path.name):
+        return "archive"
+    if path.suffix.lower() in (*_NO_ARCHIVES, *OTHER_ARCHIVES) or path.is_symlink():
+        return "file"
+    with path.open("rb") as file:
+        start = file.read(262)
+    return "archive" if start.startswith(_ARCHIVES_START) or start[257:] == b"ustar" else "file"
+
+
+def assemble(pieces: Sequence[Piece], work: Path, limits: IntakeLimits, names: LabNames) -> Submission:
+    """The submission that all pieces make together.
+
+    Args:
+        pieces: everything that was handed in, at least one.
+        work: an empty folder, for what is unpacked.
+        limits: of every archive.
+        names: of the labs.
+
+    Raises:
+        Refused: there is no lab in it, or it cannot be known which files count.
+    """
+    return _Assembly(work, limits, names).of(pieces)
+
+
+class _Assembly:
+    def __init__(self, work: Path, limits: IntakeLimits, names: LabNames) -> None:
+        self._work = work
+        self._limits = limits
+        self._names = names
+        self._unpacked = 0
+        self._entries: dict[str, tuple[Entry, str]] = {}
+        """By target: the file, and what it was handed in with."""
+        self._remarks: list[str] = []
+        self._reasons: list[tuple[str, str]] = []
+        """Why there is no lab in a piece, by its name."""
+
+    def of(self, pieces: Sequence[Piece]) -> Submission:
+        for piece in pieces:
+            if piece.kind in ("folder", "archive"):
+                self._take(piece)
+        self._take_files([piece for piece in pieces if piece.kind == "file"])
+        words = [_words(piece) for piece in pieces if piece.kind in ("text", "link")]
+        if not self._entries:
+            raise Refused("; ".join([*self._why(several=len(pieces) > 1), *words]) or "holds nothing")
+        self._remarks += [f"{name} does not count: it {reason}" for name, reason in self._reasons]
+        self._remarks += words
+        entries = (entry for entry, _ in self._entries.values())
+        return Submission(tuple(sorted(entries, key=lambda entry: entry.target)), tuple(self._remarks))
+
+    def _why(self, *, several: bool) -> list[str]:
+        return [f"{name} {reason}" if several else reason for name, reason in self._reasons]
+
+    def _take(self, piece: Piece) -> None:
+        try:
+            top = self._unpack(piece.path) if piece.kind == "archive" else piece.path
+            self._take_folder(top, piece.name, _DEPTH)
+        except _NoLab as refusal:
+            self._reasons.append((repr(piece.name), str(refusal)))
+
+    def _unpack(self, archive: Path) -> Path:
+        self._unpacked += 1
+        if self._unpacked > _ARCHIVES:
+            raise Refused(f"holds more than {_ARCHIVES} archives; hand in one with all labs")
+        target = self._work / str(self._unpacked)
+        target.mkdir(parents=True)
+        unpacking.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+        return target
+
+    # --- folders ----------------------------------------------------------------------------------------------------
+
+    def _take_folder(self, top: Path, name: str, depth: int) -> None:
+        """Take the labs below `top`; raises `_NoLab` where there are none."""
+        place = _place(top, copying.is_lab) or _place(top, lambda one: looks_like_a_lab(one, self._names))
+        if place is not None:
+            self._take_labs(place, name)
+            return
+        inner = [path for folder in (top, *_wrapper(top)) for path in _files(folder) if _is_packed(path)]
+        for path in inner if depth else ():
+            try:
+                self._take_folder(self._unpack(path), path.name, depth - 1)
+            except _NoLab as refusal:
+                self._reasons.append((repr(path.name), str(refusal)))
+        if inner and self._entries:
+            return
+        for folder in (top, *_wrapper(top)):
+            if self._names.single and any(path.suffix == ".py" for path in _files(folder)):
+                self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
+                self._add(_scanned(folder), name, lambda target: f"{self._names.single}/{target}")
+                return
+        if inner and depth:
+            raise _NoLab("holds no lab")
+        raise _NoLab(_no_lab(top, self._names))
+
+    def _take_labs(self, place: Path, name: str) -> None:
+        renamed = self._names.renamed(path.name for path in _folders(place))
+        for one, package in renamed.items():
+            if one.replace("-", "_") != package:
+                self._remarks.append(f"the folder {one!r} was taken as {package}")
+
+        def target(path: str) -> str:
+            first, slash, rest = path.partition("/")
+            # What `scan` has renamed already is spelt with underscores.
+            known = renamed.get(first) or next((p for o, p in renamed.items() if o.replace("-", "_") == first), first)
+            return f"{known}{slash}{rest}"
+
+        self._add(_scanned(place), name, target)
+        packed = [path.name for path in _files(place) if _is_packed(path) or path.suffix.lower() in OTHER_ARCHIVES]
+        self._remarks += [f"{one!r} lies beside the labs, stays packed and does not count" for one in packed]
+
+    def _add(self, entries: Iterable[Entry], name: str, target: Callable[[str], str]) -> None:
+        for entry in entries:
+            named = replace(entry, target=target(entry.target))
+            known = self._entries.setdefault(named.target, (named, name))
+            if known[0] is not named and not _same(known[0], named):
+                raise Refused(f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them")
+
+    # --- files alone ------------------------------------------------------------------------------------------------
+
+    def _take_files(self, pieces: Sequence[Piece]) -> None:
+        lab = self._names.single
+        is_lab = bool(self._entries) or any(piece.name.endswith(".py") for piece in pieces)
+        fitting = [piece for piece in pieces if piece.path.suffix.lower() not in (*OTHER_ARCHIVES, NOTEBOOK)]
+        if lab is None or not is_lab:
+            fitting = []
+        names = [piece.name for piece in fitting]
+        taken = []
+        for piece in fitting:
+            plain = _AGAIN.sub("", piece.name)
+            name = plain if plain not in names else piece.name
+            top = Path(os.path.realpath(piece.path.parent))
+            status = piece.path.stat()
+            entry = Entry(top, top / piece.path.name, f"{lab}/{name}", status.st_size, status.st_mtime_ns)
+            if entry.size_bytes > copying.MAX_FILE_BYTES:
+                self._reasons.append((repr(piece.name), f"is larger than {copying.MAX_FILE_BYTES // 2**20} MiB"))
+                continue
+            known = self._entries.setdefault(entry.target, (entry, piece.name))
+            if known[0] is entry or _same(known[0], entry):
+                taken.append(repr(piece.name))
+            else:
+                self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))
+        if taken:
+            self._remarks.append(f"{_some(taken)} counted as part of {lab}, the lab of this class")
+        for piece in pieces:
+            if piece not in fitting:
+                self._reasons.append((repr(piece.name), _what_of(piece.path, self._names)))
+
+
+class _NoLab(Refused):
+    """There is no lab in it; something else that was handed in may have one."""
+
+
+def copy_of(folder: Path, work: Path, names: LabNames) -> tuple[Path, tuple[str, ...]]:
+    """The labs of one folder, copied below the empty folder `work`, and what does not count of it.
+
+    Raises:
+        Refused, SubmissionError: they cannot be graded as they are.
+    """
+    found = assemble([Piece("folder", folder, folder.name)], work / "unpacked", IntakeLimits(), names)
+    copying.write(found.entries, work / "labs")
+    return work / "labs", found.remarks
+
+
+def holds_labs(folder: Path) -> bool:
+    """Whether lab folders lie in it, or in its folder `labs`."""
+    return _labs_at(folder, copying.is_lab) is not None
+
+
+def _place(top: Path, is_lab: _IsLab) -> Path | None:
+    if (found := _labs_at(top, is_lab)) is not None:
+        return found
+    places = [(path, labs) for path in _inner(top) if (labs := _labs_at(path, is_lab)) is not None]
+    if len(places) > 1:
+        names = ", ".join(repr(path.name) for path, _ in places)
+        raise Refused(f"holds labs in several folders, {names}; hand in one of them")
+    return places[0][1] if places else None
+
+
+def _labs_at(folder: Path, is_lab: _IsLab) -> Path | None:
+    for place in (folder, folder / "labs"):
+        if not place.is_symlink() and any(is_lab(path.name) for path in _folders(place)):
+            return place
+    return None
+
+
+def _inner(top: Path) -> list[Path]:
+    return [path for path in _folders(top) if path.name not in copying.LEFT_BEHIND and path.name != "__MACOSX"]
+
+
+def _wrapper(top: Path) -> list[Path]:
+    """The one folder in `top`, where it is the only one."""
+    inner = _inner(top)
+    return inner if len(inner) == 1 else []
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return []
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def _is_packed(path: Path) -> bool:
+    return archives.has_suffix(path.name)
+
+
+def _scanned(folder: Path) -> tuple[Entry, ...]:
+    try:
+        return copying.scan(folder)
+    except SubmissionError as error:
+        raise Refused(str(error).replace(f"{folder} ", "", 1)) from None
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    return one.size_bytes == other.size_bytes and one.source.read_bytes() == other.source.read_bytes()
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _no_lab(top: Path, names: LabNames) -> str:
+    """What is there where a lab should be, and what to do."""
+    found = [path for path in sorted(top.iterdir()) if path.name != "__MACOSX"]
+    files = [path for folder in (top, *_wrapper(top)) for path in _files(folder)]
+    if other := [path for path in files if path.suffix.lower() in OTHER_ARCHIVES]:
+        return f"holds no lab, but {other[0].name!r}, which {_what_of(other[0], names)}"
+    if files and all(path.suffix.lower() == NOTEBOOK for path in files) and not any(map(_inner, _inner(top))):
+        return f"holds no lab, but {files[0].name!r}, which {_what_of(files[0], names)}"
+    what = f"only {_some([repr(path.name) for path in found])}" if found else "nothing at all"
+    return f"holds no lab, {what}: hand in the lab's folder, as {names.example}, with all that is in it"
+
+
+def _what_of(file: Path, names: LabNames) -> str:
+    """What a file is that cannot count, and what to do."""
+    suffix = file.suffix.lower()
+    if suffix in OTHER_ARCHIVES:
+        return f"is a {suffix} file, and such are not unpacked here: pack the labs as .zip or .tar.gz"
+    if suffix == NOTEBOOK:
+        return f"is a notebook, and notebooks are not graded: hand in the lab's folder, as {names.example}"
+    if suffix == ".py":
+        return f"is a file alone: put it into its lab's folder, as {names.example}, and pack that"
+    return "is neither a zip nor a tar file; pack the labs as one of them"
+
+
+def _words(piece: Piece) -> str:
+    if piece.kind == "text":
+        return f"a text was handed in, {piece.name!r}, which nothing here grades: a person has to read it"
+    with piece.path.open("rb") as file:
+        found = _LINK.search(html.unescape(file.read(_LINK_BYTES).decode("utf-8", "replace")))
+    where = f" to {found[0]}" if found else ""
+    return (
+        f"a link was handed in, {piece.name!r}{where}, and links are not followed: hand in files; what is a repository "
+        "can be graded from a list of repositories"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
