@@ -1,40 +1,38 @@
-"""GitHub Classroom: the workflow that grades every push, and the two things that it reports.
+"""GitHub Actions: the workflow that grades every push, for courses that use no classroom on GitHub.
 
 The workflow lies in the student's repository, as everything else there it can be changed by the student: it tells them
-where they stand, and the course's grade comes from `gpulabs class`. Points reach Classroom through its own reporter
-(https://github.com/classroom-resources/autograding-grading-reporter), which takes results as base64 of JSON.
+where they stand, and the course's grade comes from `gpulabs class`. Not for Classroom 50 (`classroom50.py`).
 """
 
 from __future__ import annotations
 
-import base64
 import json
+import re
 from pathlib import Path
 
-from gradebook.exports.feedback import grade_markdown
 from gradebox.course import Course
-from gradebox.grade import Grade
-from gradebox.texts import printable_document
 
-WORKFLOW = Path(".github/workflows/classroom.yml")
-"""Where GitHub Classroom looks for it."""
+WORKFLOW = Path(".github/workflows/grade.yml")
 
-_TEMPLATE = Path(__file__).parent / "scripts" / "classroom.yml"
+_TEMPLATE = Path(__file__).parent / "scripts" / "actions.yml"
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of a runner, as Classroom 50 accepts it, too."""
 
 
 class WorkflowError(ValueError):
     """The workflow cannot be made; the message is one line."""
 
 
-def workflow(course: Course, *, lab: str | None = None) -> str:
+def workflow(course: Course, *, lab: str | None = None, runs_on: str | None = None) -> str:
     """The workflow file.
 
     Args:
         course: what is graded.
         lab: only these labs, for example `1,3`.
+        runs_on: labels of a runner of one's own, such as `self-hosted,gpu`; without it one of GitHub's.
 
     Raises:
-        WorkflowError: `lab` names no labs.
+        WorkflowError: `lab` names no labs, or there can be no such label.
     """
     if lab is not None:
         try:
@@ -43,32 +41,18 @@ def workflow(course: Course, *, lab: str | None = None) -> str:
             raise WorkflowError(str(error)) from None
         lab = ",".join(str(one.number) for one in labs)
     text = _TEMPLATE.read_text(encoding="utf-8")
+    if own := labels(runs_on):
+        text = text.replace("runs-on: ubuntu-latest", f"runs-on: {json.dumps(own)}")
     return text.replace("make grade", "make grade" if lab is None else f"make grade LAB={lab}")
 
 
-def summary(grade: Grade) -> str:
-    """The grade for the summary of a job, in Markdown."""
-    return grade_markdown(grade, "Grade")
+def labels(runs_on: str | None) -> list[str]:
+    """The labels of a runner, which stand in one text with commas.
 
-
-def reporter_result(grade: Grade) -> str:
-    """The grade as Classroom's reporter takes it: a test for each criterion, with its points."""
-    tests = []
-    for lab in grade.labs:
-        for criterion in lab.criteria:
-            if criterion.available:
-                problem = criterion.first_problem
-                test = {
-                    "name": f"Lab {lab.id.removeprefix('lab')}: {criterion.title}",
-                    "status": "pass" if criterion.points == criterion.max_points else "fail",
-                    "score": float(criterion.points),
-                    "message": "" if problem is None else f"{problem.name}: {problem.message}",
-                }
-                tests.append(test)
-    document = {
-        "version": 1,
-        "status": "pass" if grade.passed else "fail",
-        "max_score": float(grade.max_score),
-        "tests": tests,
-    }
-    return base64.b64encode(json.dumps(printable_document(document)).encode()).decode("ascii")
+    Raises:
+        WorkflowError: there can be no such label.
+    """
+    found = [label.strip() for label in (runs_on or "").split(",") if label.strip()]
+    if wrong := next((label for label in found if not _LABEL.fullmatch(label)), None):
+        raise WorkflowError(f"{wrong!r} is no label of a runner; write them like self-hosted,gpu")
+    return found

@@ -1,4 +1,4 @@
-"""Who is in the class: a CSV file as Canvas, Moodle or an instructor's own hand writes it.
+"""Who is in the class: a CSV file as Canvas, Moodle, a classroom on GitHub or an instructor's own hand writes it.
 
 The first line names the columns. The first of `KEYS` that is there is the students' key: it names them in the
 gradebook; who has nothing in it is named by the next one. Every column of `KEYS` may match a submission. All columns
@@ -19,10 +19,16 @@ from gradebook.settings import SettingsError, parse_moment
 
 KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
-    *("ID", "SID"),
+    *("ID", "SID", "username", "github_username", "identifier", "email"),
 )
+_LOGINS = ("username", "github_username")
+"""Names on GitHub: Classroom 50's `roster.csv`, formerly `students.csv`, has username, first_name, last_name, email,
+section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; a student who was invited by
+address has no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and
+name. Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
+_ROLE, _STUDENT = "role", "student"
 _NAMES = ("name", "Student", "full name", "display name")
-_PARTS = (("first name", "last name"), ("first name", "surname"))
+_PARTS = (("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"))
 _SUBMITTED_AT = "submitted_at"
 
 
@@ -54,16 +60,26 @@ class Roster:
                     # Moodle's worksheet says "Participant 12345" where its archives say 12345.
                     self._by_handle.setdefault(handle.removeprefix("participant "), entry)
         self._identifiers = frozenset(self._by_handle)
+        self._by_login = {
+            _folded(login): entry for entry in self.entries for name in _LOGINS if (login := _cell(entry.columns, name))
+        }
         for entry in self.entries:
             self._by_handle.setdefault(_folded(entry.name), entry)
 
     def find(self, handles: Iterable[str]) -> Entry | None:
         """The student with one of these identifiers, the first that is known."""
-        return next((self._by_handle[name] for one in handles if (name := _folded(one)) in self._by_handle), None)
+        handles = [_folded(one) for one in handles]
+        known = next((self._by_handle[one] for one in handles if one in self._by_handle), None)
+        return known or next((entry for one in handles if (entry := self._owner(one)) is not None), None)
+
+    def _owner(self, repository: str) -> Entry | None:
+        """Whose repository this is by the end of its name; of two logins that fit, the longer one."""
+        fitting = [login for login in self._by_login if repository.endswith(f"-{login}")]
+        return self._by_login[max(fitting, key=len)] if fitting else None
 
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
-        return any(_folded(one) in self._identifiers for one in handles)
+        return any(_folded(one) in self._identifiers or self._owner(_folded(one)) for one in handles)
 
 
 def load(path: Path) -> Roster:
@@ -92,6 +108,8 @@ def load(path: Path) -> Roster:
     entries: dict[str, Entry] = {}
     for number, row in enumerate(rows, start=2):
         cells = {name: value.strip() for name, value in row.items() if name}
+        if _cell(cells, _LOGINS[0]) and _cell(cells, _ROLE) not in ("", _STUDENT):
+            continue  # teachers and assistants stand in Classroom 50's file, too
         student = _cell(cells, key) or next((cells[name] for name in KEYS if cells.get(name)), "")
         if not student:
             continue  # such as Canvas's row "Points Possible"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,17 +115,23 @@ def export_gradescope_results(
     _put(gradescope.to_json(results), out)
 
 
-@export_app.command("github-classroom")
-def export_github_classroom(
-    out: Annotated[Path, typer.Option(help="The workflow file.")] = Path(".github/workflows/classroom.yml"),
+_RunsOn = Annotated[
+    str | None, typer.Option(help="Labels of a runner of your own, for example self-hosted,gpu (default: GitHub's).")
+]
+
+
+@export_app.command("github-actions")
+def export_github_actions(
+    out: Annotated[Path, typer.Option(help="The workflow file.")] = Path(".github/workflows/grade.yml"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    runs_on: _RunsOn = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a workflow that was edited.")] = False,
 ) -> None:
-    """Write the workflow with which GitHub Classroom grades every push."""
+    """Write a workflow with which GitHub Actions grades every push, without any classroom."""
     from gradebook.exports import github
 
     try:
-        text = github.workflow(course(), lab=lab)
+        text = github.workflow(course(), lab=lab, runs_on=runs_on)
     except github.WorkflowError as error:
         raise _fail(error) from None
     if not force and out.is_file() and out.read_text("utf-8", "replace") != text:
@@ -132,12 +139,48 @@ def export_github_classroom(
     _put(text, out)
 
 
-@export_app.command("github-result")
-def export_github_result(grade: _GradeFile) -> None:
-    """Print a grade as GitHub Classroom's reporter takes it: one line of base64."""
-    from gradebook.exports import github
+@export_app.command("classroom50")
+def export_classroom50(
+    out: Annotated[Path, typer.Option(help="The assignment's folder, CLASSROOM/autograders/ASSIGNMENT.")],
+    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
+    seed: Annotated[
+        int | None, typer.Option(help="The same inputs for everybody (default: new ones each time).")
+    ] = None,
+    runs_on: _RunsOn = None,
+) -> None:
+    """Write the autograder of an assignment of Classroom 50, and its runtime.json."""
+    from gradebook.exports import classroom50
 
-    echo(github.reporter_result(_read_grade(grade)))
+    try:
+        files = classroom50.autograder(course(), lab=lab, device=device, seed=seed, runs_on=runs_on)
+    except classroom50.Classroom50Error as error:
+        raise _fail(error) from None
+    for name, content in files.items():
+        _put(content, out / name)
+
+
+@export_app.command("classroom50-result")
+def export_classroom50_result(
+    grade: Annotated[Path | None, typer.Argument(help="The grade.json of one grading.")] = None,
+    failed: Annotated[Path | None, typer.Option(help="Instead: why nothing could be graded.")] = None,
+    lab: Annotated[str | None, typer.Option(help="With --failed: the labs that were to be graded.")] = None,
+    out: Annotated[Path, typer.Option(help="Where result.json and release-body.md go.")] = Path(),
+) -> None:
+    """Turn a grade.json into the result.json that Classroom 50 collects."""
+    from gradebook.exports import classroom50
+
+    if (grade is None) == (failed is None):
+        raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
+    if grade is not None:
+        found = _read_grade(grade)
+        result, body = classroom50.result(found, os.environ), classroom50.release_body(found)
+    else:
+        assert failed is not None
+        reason = _last_line(failed)
+        result, body = classroom50.not_graded(reason, _labs(lab), os.environ), f"Not graded: {reason}\n"
+    _put(classroom50.to_json(result), out / "result.json")
+    _put(body, out / "release-body.md")
 
 
 @export_app.command("labs", hidden=True)

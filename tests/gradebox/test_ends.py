@@ -171,7 +171,7 @@ def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
     here = Circumstances("ada", "0" * 64, "T4", True, "namespaces", 1, 1.0, incomplete="it was interrupted")
     course = grader.course().rubric
     (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
-    for export in ("gradescope-results", "github-result", "markdown"):
+    for export in ("gradescope-results", "classroom50-result", "markdown"):
         done = CliRunner().invoke(app, ["export", export, str(tmp_path / "grade.json")])
         assert done.exit_code == 1
         assert "is not over (it was interrupted), so its points are no result" in done.stderr

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
-import json
 from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,7 +13,7 @@ import pytest
 
 import grader
 from gradebook import standing
-from gradebook.exports import feedback, github, gradescope, page, review_list, statistics, tables, view
+from gradebook.exports import classroom50, feedback, gradescope, page, review_list, statistics, tables, view
 from gradebook.results import ClassResult, StudentResult
 from gradebook.store import Plan, Recorded
 from gradebox.criterion import CheckFunction
@@ -173,5 +171,5 @@ def test_platforms_are_told_titles() -> None:
     assert names[WARMED] == f"Benchmark implementation: {WARMED_TITLE}"
     (by_hand,) = [test for test in tests if test["name"] == "Memory profiling"]
     assert f"needs review: {PEAK_TITLE}. cannot tell" in by_hand["output"]
-    told = json.loads(base64.b64decode(github.reporter_result(made)))
-    assert told["tests"][0]["message"] == f"{WARMED_TITLE}: saw 60 ms"
+    told = classroom50.result(made, {})
+    assert told["tests"][0]["output"] == f"{WARMED_TITLE}: saw 60 ms"

@@ -167,19 +167,19 @@ def test_what_is_no_grade_is_refused_in_one_line(tmp_path: Path) -> None:
         assert len(text.splitlines()) == 1
 
 
-def test_the_workflow_is_written_where_classroom_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workflow_is_written_where_github_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    gpulabs("export", "github-classroom", "--lab", "1")
-    assert "make grade LAB=1" in (tmp_path / ".github" / "workflows" / "classroom.yml").read_text()
+    gpulabs("export", "github-actions", "--lab", "1")
+    assert "make grade LAB=1" in (tmp_path / ".github" / "workflows" / "grade.yml").read_text()
 
 
 def test_a_workflow_that_somebody_edited_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    gpulabs("export", "github-classroom")
-    gpulabs("export", "github-classroom")
-    file = tmp_path / ".github" / "workflows" / "classroom.yml"
+    gpulabs("export", "github-actions")
+    gpulabs("export", "github-actions")
+    file = tmp_path / ".github" / "workflows" / "grade.yml"
     file.write_text(file.read_text() + "# mine\n")
-    assert "replace it with --force" in gpulabs("export", "github-classroom", code=1)
+    assert "replace it with --force" in gpulabs("export", "github-actions", code=1)
     assert file.read_text().endswith("# mine\n")
-    gpulabs("export", "github-classroom", "--force")
+    gpulabs("export", "github-actions", "--force")
     assert not file.read_text().endswith("# mine\n")

