@@ -34,6 +34,9 @@ class StudentResult:
     submitted_at: datetime | None = None
     """With a time zone; None where it is not known."""
     commit: str | None = None
+    team: str = ""
+    teammates: tuple[str, ...] = ()
+    """Whose the same submission is as well."""
     late: LatePenalty | None = None
     grade: Grade | None = None
     """With overrides applied, without the penalty; only of a graded submission."""

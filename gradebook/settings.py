@@ -6,6 +6,7 @@ device = "vgpu:T4"                          # default: auto
 deadline = 2026-03-01T23:59:00+01:00        # with its time zone
 submitted = "files"                         # take files' times for the time of submission; default: "unknown"
 roster = "roster.csv"                       # paths are relative to this file
+teams = "groups.csv"                        # who works together; or a column `team` of the roster
 overrides = "overrides.toml"
 
 [late]
@@ -84,6 +85,7 @@ class Settings:
     times_of_files: bool = False
     """Whether a file's time of change says when it was handed in; downloads often do not keep it."""
     roster: Path | None = None
+    teams: Path | None = None
     overrides: Path | None = None
     late: LateRules = field(default_factory=LateRules)
     extensions: Mapping[str, datetime] = field(default_factory=dict)
@@ -144,6 +146,7 @@ class _File:
     deadline: datetime | None = None
     submitted: Literal["unknown", "files"] = "unknown"
     roster: Path | None = None
+    teams: Path | None = None
     overrides: Path | None = None
     late: _Late = field(default_factory=_Late)
     extensions: Mapping[str, datetime] = field(default_factory=dict)
@@ -169,6 +172,7 @@ def parse(text: str, path: Path) -> Settings:
         deadline=found.deadline,
         times_of_files=found.submitted == "files",
         roster=None if found.roster is None else path.parent / found.roster,
+        teams=None if found.teams is None else path.parent / found.teams,
         overrides=None if found.overrides is None else path.parent / found.overrides,
         late=LateRules(
             grace=timedelta(minutes=float(late.grace_minutes)),

@@ -133,7 +133,12 @@ def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
 def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
     """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs."""
     result = StudentResult(
-        student=student.student, name=student.name, columns=student.columns, status="missing", score=Decimal(0)
+        student=student.student,
+        name=student.name,
+        columns=student.columns,
+        status="missing",
+        team=student.team,
+        score=Decimal(0),
     )
     if not strangers:
         return result
@@ -160,6 +165,8 @@ def _result(
         reason=student.reason,
         submitted_at=student.submitted_at,
         commit=student.commit,
+        team=student.team,
+        teammates=student.teammates,
     )
     if student.status == "could_not_fetch":
         return replace(nothing, status="could_not_fetch")
@@ -176,7 +183,8 @@ def _result(
     gradings = {name: counting[name] for name in wanted}
     if problem := next((one.reason for one in gradings.values() if one.grade is None), None):
         return replace(nothing, status="could_not_grade", reason=problem)
-    theirs = tuple(override for override in given if override.student == student.student)
+    mine = {student.student, student.team} - {""}
+    theirs = tuple(override for override in given if override.student in mine)
     made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
     late, deadline = None, settings.deadline_of(student.student)
     if deadline is not None and student.submitted_at is not None:

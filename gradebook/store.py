@@ -171,6 +171,8 @@ class Gradebook:
             self._database.execute("INSERT OR IGNORE INTO rubrics VALUES (?, ?, ?)", row)
             taken = {student.student: student.taken_at.isoformat() for student in students if student.taken_at}
             self._database.execute("INSERT OR REPLACE INTO meta VALUES ('taken', ?)", (json.dumps(taken),))
+            teams = {student.student: (student.team, student.teammates) for student in students}
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('teams', ?)", (json.dumps(teams),))
             self._database.execute("DELETE FROM students")
             self._database.executemany(
                 "INSERT INTO students VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [_row(student) for student in students]
@@ -179,6 +181,7 @@ class Gradebook:
     def students(self) -> list[Student]:
         """Everybody, by key."""
         taken = json.loads(self._meta("taken") or "{}")
+        teams = json.loads(self._meta("teams") or "{}")
         rows = self._database.execute("SELECT * FROM students ORDER BY student")
         return [
             Student(
@@ -186,6 +189,7 @@ class Gradebook:
                 submitted_at=datetime.fromisoformat(submitted_at) if submitted_at else None,
                 commit=commit, content=content,
                 taken_at=datetime.fromisoformat(taken[key]) if key in taken else None,
+                team=teams[key][0] if key in teams else "", teammates=tuple(teams[key][1]) if key in teams else (),
             )
             for key, name, columns, status, reason, submitted_at, commit, content in rows
         ]  # fmt: skip

@@ -70,7 +70,17 @@ def remarks(line: Line) -> tuple[str, ...]:
     commit, time = line.result.commit, line.result.submitted_at
     at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
     graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
-    return graded + ((f"Note: {line.result.reason}.",) if line.result.reason else ())
+    return graded + _together(line) + ((f"Note: {line.result.reason}.",) if line.result.reason else ())
+
+
+def _together(line: Line) -> tuple[str, ...]:
+    """Whose work it is as well, where several handed it in together."""
+    if not line.result.teammates:
+        return ()
+    team = f" of the team {line.result.team}" if line.result.team else ""
+    return (
+        f"The work{team} of several: it is graded once, and counts for {', '.join(line.result.teammates)} as well.",
+    )
 
 
 def grade_markdown(

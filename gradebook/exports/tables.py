@@ -10,7 +10,7 @@ from gradebook.exports.view import Line, View
 from gradebox.report.document import points
 
 _FIRST = ("student", "name", "status", "score", "max_score", "passed", "before_penalty", "late_points", "late_rule")
-_LAST = ("submitted_at", "commit", "open_reviews", "overrides", "submission_sha256", "reason")
+_LAST = ("submitted_at", "commit", "open_reviews", "overrides", "submission_sha256", "reason", "team", "teammates")
 
 
 def grades(view: View) -> str:
@@ -40,6 +40,8 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
     yield " ".join(row.id for row in rows.values() if row.override is not None)
     yield "" if grade is None else grade.submission_sha256
     yield result.reason
+    yield result.team
+    yield " ".join(result.teammates)
 
 
 def checks(statistics: Sequence[CheckStatistics]) -> str:

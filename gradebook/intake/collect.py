@@ -44,6 +44,10 @@ class Student:
     """SHA-256 of the submission, by which its copy is found."""
     taken_at: datetime | None = None
     """When we took it in."""
+    team: str = ""
+    """The name of the team, where somebody said it."""
+    teammates: tuple[str, ...] = ()
+    """Whose the same submission is as well."""
 
 
 STORE = "submissions"
@@ -137,17 +141,27 @@ class Intake:
             found: dict[str, list[_Theirs]] = {}
             for one in handed_in.find(folder):
                 for person in one.people:
-                    found.setdefault(self._key(person), []).append(_Theirs(person, one))
+                    for key in self._keys(person):
+                        theirs = found.setdefault(key, [])
+                        if all(other.handed_in is not one for other in theirs):
+                            theirs.append(_Theirs(person, one))
             self.passed_over = handed_in.passed_over(folder)
             self._set_apart_namesakes(found)
             students = []
             for key, ones in found.items():
                 told(key)
-                students.append(self._take(key, ones))
+                mates = [other for other in found if other != key and _share(found[other], ones)]
+                students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in found:
                 students.append(
-                    Student(student=entry.student, name=entry.name, columns=entry.columns, status="missing")
+                    Student(
+                        student=entry.student,
+                        name=entry.name,
+                        columns=entry.columns,
+                        status="missing",
+                        team=entry.team,
+                    )
                 )
         return sorted(students, key=lambda student: student.student)
 
@@ -164,25 +178,34 @@ class Intake:
                     if one not in sure:
                         found.setdefault(one.person.key, []).append(one)
 
-    def _key(self, person: Person) -> str:
-        entry = self._roster.find(person.handles) if self._roster else None
-        return entry.student if entry else person.key
+    def _keys(self, person: Person) -> list[str]:
+        owners = self._roster.owners(person.handles) if self._roster else []
+        return [entry.student for entry in owners] or [person.key]
 
     def _take(self, key: str, theirs: list[_Theirs]) -> Student:
-        entry = self._roster.find([key, *theirs[0].person.handles]) if self._roster else None
-        ones = [one.handed_in for one in theirs]
+        entry = self._roster.find([key]) if self._roster else None
+        several: dict[tuple[str, str], list[HandedIn]] = {}
+        for one in theirs:
+            kind = (one.handed_in.platform, one.handed_in.key if one.handed_in.platform else one.handed_in.label)
+            several.setdefault(kind, []).append(one.handed_in)
         student = Student(
             student=key,
             name=entry.name if entry else "",
             columns=entry.columns if entry else {},
             status="refused",
             submitted_at=entry.submitted_at if entry else None,
+            team=entry.team if entry else "",
         )
+        names = ", ".join(sorted(one.handed_in.label for one in theirs))
         try:
-            if len({(one.platform, one.key) for one in ones}) > 1 or (len(ones) > 1 and not ones[0].platform):
-                names = ", ".join(sorted(one.label for one in ones))
+            if len(several) > 1 and not student.team:
                 raise Refused(f"handed in more than once: {names}; keep one of them")
-            return self._taken(student, ones)
+            taken = [self._taken(student, ones) for ones in several.values()]
+            if len({one.content for one in taken}) > 1:
+                raise Refused(
+                    f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
+                )
+            return taken[0]
         except Refused as refusal:
             return replace(student, reason=printable(str(refusal), lines=False))
         except CouldNotFetch as failure:
@@ -265,6 +288,10 @@ class Intake:
                 and not pieces.holds_labs(items[0])
             )
             yield items[0] if is_wrapped else Path(temporary)
+
+
+def _share(ones: Sequence[_Theirs], others: Sequence[_Theirs]) -> bool:
+    return any(one.handed_in is other.handed_in for one in ones for other in others)
 
 
 def _piece(one: HandedIn, work: Path) -> Piece:

@@ -20,11 +20,11 @@ def check(settings: Settings, given: Sequence[Override], students: Sequence[Stud
         OverrideError, SettingsError: somebody is not; the message is one line that suggests whom was meant.
     """
     known = [student.student for student in students]
+    teams = sorted({student.team for student in students} - {""})
     for override in given:
-        if override.student not in known:
-            raise OverrideError(
-                f"the override of {override.criterion} for {override.student!r}: {_nobody(override.student, known)}"
-            )
+        if override.student not in (*known, *teams):
+            nobody = _nobody(override.student, [*known, *teams])
+            raise OverrideError(f"the override of {override.criterion} for {override.student!r}: {nobody}")
     for name in settings.extensions:
         if name not in known:
             raise SettingsError(f"[extensions] {name!r}: {_nobody(name, known)}")
@@ -58,7 +58,7 @@ def _without_effect(given: Sequence[Override], students: Sequence[Student], crit
         about = f"the override of {override.criterion} for {override.student} has no effect"
         if override.criterion not in criteria:
             texts.append(f"{about}: its lab is not graded in this class")
-        elif (why := said.get(status[override.student])) is not None:
+        elif (why := said.get(status.get(override.student, ""))) is not None:
             texts.append(f"{about}: {override.student} {why}, and there is no grade to change")
     return texts
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from gradebook.intake import csv_text
+from gradebook.intake import csv_text, teams
 from gradebook.settings import SettingsError, parse_moment
 
 KEYS = (
@@ -44,13 +44,21 @@ class Entry:
     name: str
     columns: Mapping[str, str]
     submitted_at: datetime | None
+    team: str = ""
+    """Who works together has the same one; empty where somebody works alone."""
 
 
 class Roster:
     """The students of a class, to be found by any of their identifiers."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry], strangers: Iterable[str] = ()) -> None:
+        """`strangers` stand in a list of teams, and not in the roster."""
         self.entries = tuple(entries)
+        self.strangers = tuple(strangers)
+        self._teams: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.team:
+                self._teams.setdefault(_folded_team(entry.team), []).append(entry)
         self._by_handle: dict[str, Entry] = {}
         for column in KEYS:
             for entry in self.entries:
@@ -72,6 +80,20 @@ class Roster:
         known = next((self._by_handle[one] for one in handles if one in self._by_handle), None)
         return known or next((entry for one in handles if (entry := self._owner(one)) is not None), None)
 
+    def owners(self, handles: Iterable[str]) -> list[Entry]:
+        """Whose it is what has these identifiers: a team's by its name, else that of one student and their team.
+
+        The team's name goes first, because platforms number groups as they number students.
+        """
+        handles = list(handles)
+        team = next((self._teams[name] for one in handles if (name := _folded_team(one)) in self._teams), None)
+        if team is not None:
+            return team
+        entry = self.find(handles)
+        if entry is None:
+            return []
+        return [entry, *(one for one in self._teams.get(_folded_team(entry.team), ()) if one is not entry)]
+
     def _owner(self, repository: str) -> Entry | None:
         """Whose repository this is by the end of its name; of two logins that fit, the longer one."""
         fitting = [login for login in self._by_login if repository.endswith(f"-{login}")]
@@ -79,15 +101,37 @@ class Roster:
 
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
-        return any(_folded(one) in self._identifiers or self._owner(_folded(one)) for one in handles)
+        return any(
+            _folded(one) in self._identifiers or _folded_team(one) in self._teams or self._owner(_folded(one))
+            for one in handles
+        )
 
 
-def load(path: Path) -> Roster:
-    """Read a roster.
+def load(path: Path, teams_file: Path | None = None) -> Roster:
+    """Read a roster, and who works together: by its own column, or by another file.
 
     Raises:
-        RosterError: it cannot be read, has no column of `KEYS`, or names a student twice.
+        RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
     """
+    roster = _load(path)
+    if teams_file is None:
+        return roster
+    if any(entry.team for entry in roster.entries):
+        raise RosterError(f"both {path} and {teams_file} say who works together; keep one of them")
+
+    def key(handles: Iterable[str]) -> str | None:
+        entry = roster.find(handles)
+        return entry.student if entry else None
+
+    try:
+        found = teams.load(teams_file, KEYS, key)
+    except teams.TeamsError as error:
+        raise RosterError(str(error)) from None
+    entries = [replace(entry, team=found.of.get(entry.student, "")) for entry in roster.entries]
+    return Roster(entries, found.strangers)
+
+
+def _load(path: Path) -> Roster:
     try:
         text = csv_text.read(path)
     except OSError as error:
@@ -116,7 +160,11 @@ def load(path: Path) -> Roster:
         if student in entries:
             raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice; keep one")
         entries[student] = Entry(
-            student, _name(cells), cells, _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}")
+            student,
+            _name(cells),
+            cells,
+            _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}"),
+            _cell(cells, teams.COLUMN),
         )
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")
@@ -147,6 +195,10 @@ def _name(cells: Mapping[str, str]) -> str:
 def _cell(cells: Mapping[str, str], name: str) -> str:
     # Exactly so, in upper and lower case: Canvas calls names `Student`, and `student` is our own key.
     return cells.get(name) or ""
+
+
+def _folded_team(text: str) -> str:
+    return _folded(text.replace("_", " "))  # as Moodle writes it
 
 
 def _folded(text: str) -> str:

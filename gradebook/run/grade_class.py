@@ -223,6 +223,8 @@ class _Run:
         known = self._gradebook.plan().settings.get("roster") or (before.roster and str(before.roster.resolve()))
         if after.roster is not None and str(after.roster.resolve()) != known:
             return f"roster = {str(after.roster)!r}"
+        if after.teams != before.teams:
+            return "teams"
         if after.times_of_files != before.times_of_files:
             return "submitted"
         if after.git != before.git:
@@ -270,7 +272,11 @@ class _Run:
     def _take_in(self, plan: Plan) -> list[Student]:
         assert self._order.submissions is not None
         file = self.settings.roster
-        known_by = roster.load(file) if file else None
+        if self.settings.teams and not file:
+            raise IntakeError("teams needs a roster, which says who is in the class: name one with --roster")
+        known_by = roster.load(file, self.settings.teams) if file else None
+        if known_by is not None and known_by.strangers:
+            self._progress.say(f"note: in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}")
         names = LabNames.of(self._rubric.labs, plan.labs)
         intake = Intake(self.settings, known_by, self._store, self._room, self._order.commit, names)
         try:

@@ -77,7 +77,12 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
         names = LabNames.of(course().rubric.labs)
         intake = Intake(Settings(), None, store, room / "room", None, names)
         students = intake.take_all(source, lambda name: None)
-    taken = {student.student: store.path(student.content) for student in students if student.content}
+    taken: dict[str, Path] = {}
+    content = {student.student: student.content for student in students}
+    for student in students:
+        # What a team handed in together is one submission, not several that are alike.
+        if student.content and not any(one in taken and content[one] == student.content for one in student.teammates):
+            taken[student.student] = store.path(student.content)
     return taken, [student for student in students if not student.content and student.status != "missing"]
 
 

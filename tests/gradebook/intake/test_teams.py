@@ -1,0 +1,180 @@
+"""Teams: one submission of several is graded once, and counts for each, in every export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradebook.intake import roster as rosters
+from gradebook.intake.handed_in import IntakeError
+from gradebook.intake.roster import RosterError
+from gradebook.results import ClassResult
+from gradebook.standing import GradebookError
+from gradebox.report.document import points
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.intake.test_archives import zipped
+
+ROSTER = "student,name,ID,team\nada,Ada,17,Team 1\nbob,bob,18,Team 1\ncarl,Carl,19,\neve,Eve,45,\n"
+LAB = {"lab1_gpu_basics/benchmark.py": b"# together\n"}
+
+
+class Course:
+    """A class whose roster says who works together."""
+
+    def __init__(self, small: SmallClass) -> None:
+        self.small = small
+        self.folder = small.submissions.parent
+
+    def grade(self, roster: str = ROSTER, **files: str) -> ClassResult:
+        (self.folder / "roster.csv").write_text(roster)
+        for name, text in files.items():
+            (self.folder / f"{name}.csv").write_text(text)
+        if files:
+            lines = [f'{name} = "{name}.csv"\n' for name in files]
+            (self.folder / "class.toml").write_text("".join(lines))
+            return self.small.grade(roster=self.folder / "roster.csv", configuration=self.folder / "class.toml")
+        return self.small.grade(roster=self.folder / "roster.csv")
+
+    def text(self, name: str) -> str:
+        return (self.small.out / "exports" / name).read_text()
+
+
+@pytest.fixture
+def course(small_class: SmallClass) -> Course:
+    return Course(small_class)
+
+
+def statuses(result: ClassResult) -> dict[str, str]:
+    return {row.student: row.status for row in result.students}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Team 1_45_assignsubmission_file_labs.zip", "project_17_4711_labs.zip", "Team 1.zip", "bob.zip"],
+    ids=["Moodle's group", "a member's ID in Canvas", "the team's name", "a member"],
+)
+def test_what_one_hands_in_counts_for_all(course: Course, name: str) -> None:
+    zipped(course.small.submissions / name, LAB)
+    result = course.grade()
+    assert statuses(result) == {"ada": "graded", "bob": "graded", "carl": "missing", "eve": "missing"}
+    ada, bob = result.students[:2]
+    assert (ada.team, ada.teammates, bob.teammates) == ("Team 1", ("bob",), ("ada",))
+    assert ada.grade is not None
+    assert ada.score == bob.score
+    assert len(course.small.graded) == 1
+
+
+def test_every_export_has_every_member(course: Course) -> None:
+    zipped(course.small.submissions / "Team 1.zip", LAB)
+    score = course.grade().students[0].score
+    assert score
+    for name in ("grades.csv", "canvas.csv", "moodle-grades.csv"):
+        lines = [line for line in course.text(name).splitlines() if "ada" in line.lower() or "bob" in line]
+        assert len(lines) == 2, name
+        assert all(f",{points(score)}," in f"{line}," for line in lines), name
+    assert "(Team 1)" in course.text("class.html")
+    for member, other in (("ada", "bob"), ("bob", "ada")):
+        told = f"The work of the team Team 1 of several: it is graded once, and counts for {other} as well."
+        for name in (f"feedback/{member}.html", f"feedback/{member}.md", f"gradescope/{member}.json"):
+            assert told in course.text(name), name
+
+
+def test_members_who_join_and_leave_share_from_the_next_run_on(course: Course) -> None:
+    zipped(course.small.submissions / "ada.zip", LAB)
+    assert statuses(course.grade())["bob"] == "graded"
+    later = course.grade(ROSTER.replace("18,Team 1", "18,").replace("19,", "19,team 1"))
+    assert statuses(later) == {"ada": "graded", "bob": "missing", "carl": "graded", "eve": "missing"}
+    assert later.students[0].teammates == ("carl",)
+    assert len(course.small.graded) == 1
+
+
+def test_who_left_a_team_hands_in_alone(course: Course) -> None:
+    zipped(course.small.submissions / "ada.zip", LAB)
+    zipped(course.small.submissions / "bob.zip", {"lab1_gpu_basics/benchmark.py": b"# alone\n"})
+    ada, bob, *_ = course.grade(ROSTER.replace("18,Team 1", "18,")).students
+    assert (ada.status, bob.status, bob.teammates) == ("graded", "graded", ())
+    assert len(course.small.graded) == 2
+
+
+def test_a_team_that_hands_in_twice_is_refused_unless_it_is_the_same(course: Course) -> None:
+    for name in ("ada", "bob"):
+        zipped(course.small.submissions / f"{name}.zip", LAB)
+    assert statuses(course.grade())["ada"] == "graded"
+    zipped(course.small.submissions / "bob.zip", {"lab1_gpu_basics/benchmark.py": b"# other\n"})
+    ada, bob, *_ = course.grade().students
+    assert ada.reason == bob.reason
+    assert ada.reason == (
+        "the team 'Team 1' handed in more than once, and not the same: ada.zip, bob.zip; keep one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "name,canvas_user_id,user_id,login_id,sections,group_name,canvas_group_id,group_id\n"
+        "Ada,17,,,,Team 1,5,\nBob,18,,,,Team 1,5,\nZoe,99,,,,Team 2,6,\nCarl,19,,,,,,\n",
+        "First name;Last name;ID number;Groups\nAda;L;17;Team 1\nBob;B;18;Team 1\nZoe;Z;99;Team 2\n",
+    ],
+    ids=["Canvas", "Moodle"],
+)
+def test_a_platforms_list_says_who_works_together(course: Course, groups: str) -> None:
+    zipped(course.small.submissions / "ada.zip", LAB)
+    result = course.grade("student,ID\nada,17\nbob,18\ncarl,19\n", teams=groups)
+    assert statuses(result) == {"ada": "graded", "bob": "graded", "carl": "missing"}
+    assert rosters.load(course.folder / "roster.csv", course.folder / "teams.csv").strangers == ("99",)
+
+
+@pytest.mark.parametrize(
+    ("roster", "groups", "message"),
+    [
+        (ROSTER, "student,team\nada,x\n", r"both .* and .* say who works together; keep one of them"),
+        ("student\nada\n", "student\nada\n", "has no column that names teams; call one of them team"),
+        ("student\nada\n", "who,team\nada,x\n", "has no column that identifies students"),
+        ("student\nada\n", "student,team\nada,x\nada,y\n", "line 3: ada is in 'x' and in 'y'; keep one"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_one_line(course: Course, roster: str, groups: str, message: str) -> None:
+    course.small.hands_in("ada")
+    with pytest.raises(RosterError, match=message) as error:
+        course.grade(roster, teams=groups)
+    assert "\n" not in str(error.value)
+
+
+def test_teams_need_a_roster(course: Course) -> None:
+    course.small.hands_in("ada")
+    (course.folder / "class.toml").write_text('teams = "teams.csv"\n')
+    with pytest.raises(IntakeError, match="teams needs a roster"):
+        course.small.grade(configuration=course.folder / "class.toml")
+
+
+def test_other_teams_need_the_submissions(course: Course) -> None:
+    course.small.hands_in("ada")
+    course.grade("student\nada\n", teams="student,team\nada,x\n")
+    (course.folder / "class.toml").write_text("")
+    with pytest.raises(GradebookError, match="teams decides how submissions are taken in"):
+        course.small.grade(submissions=None, configuration=course.folder / "class.toml")
+
+
+def test_points_given_to_a_team_are_every_members(course: Course) -> None:
+    zipped(course.small.submissions / "ada.zip", LAB)
+    given = '[[override]]\nstudent = "{}"\ncriterion = "lab1.memory"\npoints = 1.5\nreason = "by hand"\n'
+    (course.small.out).mkdir()
+    (course.small.out / "overrides.toml").write_text(given.format("Team 1"))
+    for row in course.grade().students[:2]:
+        assert row.grade is not None
+        (memory,) = [one for lab in row.grade.labs for one in lab.criteria if one.id == "lab1.memory"]
+        assert (memory.points, memory.override is not None) == (1.5, True)
+    (course.small.out / "overrides.toml").write_text(given.format("Team 2"))
+    with pytest.raises(ValueError, match="did you mean 'Team 1'"):
+        course.grade()
+
+
+def test_who_handed_in_together_is_not_similar(course: Course, tmp_path: Path) -> None:
+    from grader.cli.integrity import _submissions
+
+    zipped(course.small.submissions / "ada.zip", LAB)
+    zipped(course.small.submissions / "carl.zip", LAB)
+    course.grade()
+    taken, refused = _submissions(course.small.out, tmp_path)
+    assert (sorted(taken), refused) == (["ada", "carl"], [])
