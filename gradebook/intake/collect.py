@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ class Student:
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
 _CHECKOUT = "repository"
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ class Intake:
         self._names = names or LabNames()
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
+        self.notices: list[str] = []
+        """What an instructor should look at."""
 
     def take_all(self, source: Path, told: Callable[[str], None]) -> list[Student]:
         """Every student: of the submissions in `source`, and of the roster.
@@ -141,7 +145,7 @@ class Intake:
             found: dict[str, list[_Theirs]] = {}
             for one in handed_in.find(folder):
                 for person in one.people:
-                    for key in self._keys(person):
+                    for key in self._keys(person, one.platform):
                         theirs = found.setdefault(key, [])
                         if all(other.handed_in is not one for other in theirs):
                             theirs.append(_Theirs(person, one))
@@ -178,8 +182,19 @@ class Intake:
                     if one not in sure:
                         found.setdefault(one.person.key, []).append(one)
 
-    def _keys(self, person: Person) -> list[str]:
+    def _keys(self, person: Person, platform: str) -> list[str]:
         owners = self._roster.owners(person.handles) if self._roster else []
+        if len(owners) == 1 and person.name and owners[0].name:
+            named = person.name.casefold()
+            is_group = not any(word in named for word in _WORD.findall(owners[0].name.casefold()))
+            if platform == "Moodle" and is_group:
+                owners = []  # Moodle numbers groups as it numbers students, and this is a group's number
+            elif platform == "Canvas" and is_group and not owners[0].team:
+                name = printable(person.name, lines=False)
+                self.notices.append(
+                    f"{owners[0].student} handed in as {name!r}; if that is a group, say who is in it: name a list "
+                    "with teams in class.toml"
+                )
         return [entry.student for entry in owners] or [person.key]
 
     def _take(self, key: str, theirs: list[_Theirs]) -> Student:

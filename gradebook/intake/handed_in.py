@@ -40,6 +40,8 @@ class Person:
     key: str
     handles: tuple[str, ...]
     """What a roster may know them by."""
+    name: str = ""
+    """That of the student or group, as Canvas and Moodle write it into names of files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,8 @@ def _at(path: Path) -> HandedIn | None:
     else:
         return None
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
-    person = Person(printable(mark.key if mark else name, lines=False), mark.handles if mark else (name,))
+    key = printable(mark.key if mark else name, lines=False)
+    person = Person(key, mark.handles if mark else (name,), mark.whose if mark else "")
     return HandedIn(
         people=(person,),
         label=printable(path.name, lines=False),

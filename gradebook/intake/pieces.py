@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -148,7 +148,7 @@ class _Assembly:
         for folder in (top, *_wrapper(top)):
             if self._names.single and any(path.suffix == ".py" for path in _files(folder)):
                 self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
-                self._add(_scanned(folder), name, lambda target: f"{self._names.single}/{target}")
+                self._add(folder, name, lambda target: f"{self._names.single}/{target}")
                 return
         if inner and depth:
             raise _NoLab("holds no lab")
@@ -166,12 +166,14 @@ class _Assembly:
             known = renamed.get(first) or next((p for o, p in renamed.items() if o.replace("-", "_") == first), first)
             return f"{known}{slash}{rest}"
 
-        self._add(_scanned(place), name, target)
+        self._add(place, name, target)
         packed = [path.name for path in _files(place) if _is_packed(path) or path.suffix.lower() in OTHER_ARCHIVES]
         self._remarks += [f"{one!r} lies beside the labs, stays packed and does not count" for one in packed]
 
-    def _add(self, entries: Iterable[Entry], name: str, target: Callable[[str], str]) -> None:
-        for entry in entries:
+    def _add(self, folder: Path, name: str, target: Callable[[str], str]) -> None:
+        """Take everything in `folder`, each file as `target` says."""
+        self._remarks += _left_out(folder)
+        for entry in _scanned(folder):
             named = replace(entry, target=target(entry.target))
             known = self._entries.setdefault(named.target, (named, name))
             if known[0] is not named and not _same(known[0], named):
@@ -275,6 +277,21 @@ def _scanned(folder: Path) -> tuple[Entry, ...]:
         return copying.scan(folder)
     except SubmissionError as error:
         raise Refused(str(error).replace(f"{folder} ", "", 1)) from None
+
+
+def _left_out(top: Path) -> list[str]:
+    """What `copying.scan` passes over of what somebody may have meant to hand in."""
+    found = []
+    for folder, inner, names in os.walk(top):
+        here = [name for name in (*inner, *names) if name not in copying.LEFT_BEHIND]
+        inner[:] = [name for name in inner if name in here and not Path(folder, name, "pyvenv.cfg").exists()]
+        for path in (Path(folder, name) for name in here):
+            shown = repr(path.relative_to(top).as_posix())
+            if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(top.resolve())):
+                found.append(f"{shown} is a link, and does not count")
+            elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
+                found.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
+    return sorted(found)
 
 
 def _same(one: Entry, other: Entry) -> bool:

@@ -47,6 +47,8 @@ class Mark:
     handles: tuple[str, ...]
     """What a roster may know them by."""
     kind: Literal["file", "text", "link"]
+    whose: str
+    """The name of the student or group, as far as a file's name shows it."""
     late: bool = False
     """Whether Canvas marked it as late."""
     name: str = ""
@@ -62,6 +64,7 @@ def mark(name: str) -> Mark | None:
             key=f"{group}_{number}" if number else group,
             handles=(number, group) if number else (group,),
             kind="text" if found["type"] == "onlinetext" else "file",
+            whose=group,
             name=found["rest"] or "",
         )
     found = _CANVAS.fullmatch(name)
@@ -75,5 +78,11 @@ def mark(name: str) -> Mark | None:
     if found["type"]:
         kind = "text" if found["type"] == "text" else "link"
     return Mark(
-        platform="Canvas", key=key, handles=handles, kind=kind, late=bool(found["late"]), name=found["rest"] or ""
+        platform="Canvas",
+        key=key,
+        handles=handles,
+        kind=kind,
+        whose=found["name"],
+        late=bool(found["late"]),
+        name=found["rest"] or "",
     )

@@ -285,8 +285,9 @@ class _Run:
             self._progress.close()
         if unknown := [one.student for one in students if file and not one.columns]:
             self._progress.say(f"not in {file}: {', '.join(unknown)}")
-        if intake.passed_over:
-            self._progress.say(f"note: no submissions, so not graded: {', '.join(intake.passed_over)}")
+        passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
+        for text in dict.fromkeys([*passed_over, *intake.notices]):
+            self._progress.say(f"note: {text}")
         if self._order.commit and not any(one.commit for one in students):
             self._progress.say(f"note: --commit {self._order.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -338,6 +339,22 @@ def test_what_nothing_here_reads_is_named_with_what_to_do(
     downloads.put(place.format(name))
     (student,) = downloads.take().values()
     assert (student.status, words in student.reason) == ("refused", True)
+
+
+def test_what_is_too_large_or_leads_elsewhere_is_named(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    os.truncate(downloads.put(f"ada/{LAB}/results/model.pt"), 17 * 2**20)
+    os.truncate(downloads.put(f"ada/{LAB}/.venv/torch.bin"), 17 * 2**20)
+    (downloads.folder / "ada" / LAB / "data").symlink_to("/")
+    (downloads.folder / "ada" / LAB / "passwd").symlink_to("/etc/passwd")
+    (downloads.folder / "ada" / LAB / "same.py").symlink_to("benchmark.py")
+    student = downloads.take()["ada"]
+    assert sorted(downloads.files(student)) == [f"{LAB}/benchmark.py", f"{LAB}/same.py"]
+    assert student.reason.split("; ") == [
+        f"'{LAB}/data' is a link, and does not count",
+        f"'{LAB}/passwd' is a link, and does not count",
+        f"'{LAB}/results/model.pt' is larger than 16 MiB, and does not count",
+    ]
 
 
 def test_a_document_of_another_program_is_no_archive(downloads: Downloads) -> None:

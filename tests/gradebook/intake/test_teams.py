@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gradebook.intake import roster as rosters
 from gradebook.intake.handed_in import IntakeError
@@ -63,6 +65,23 @@ def test_what_one_hands_in_counts_for_all(course: Course, name: str) -> None:
     assert ada.grade is not None
     assert ada.score == bob.score
     assert len(course.small.graded) == 1
+
+
+def test_a_groups_number_is_no_students(course: Course) -> None:
+    zipped(course.small.submissions / "Team 9_45_assignsubmission_file_labs.zip", LAB)
+    result = course.grade()
+    assert statuses(result) == dict.fromkeys(("ada", "bob", "carl", "eve"), "missing") | {"Team 9_45": "graded"}
+    assert all(row.withheld for row in result.students if row.status == "missing")
+
+
+@pytest.mark.parametrize(("name", "said"), [("lovelaceada", False), ("projectgroup1", True)])
+def test_what_may_be_a_groups_is_said(course: Course, name: str, said: bool) -> None:
+    zipped(course.small.submissions / f"{name}_17_4711_labs.zip", LAB)
+    (course.folder / "roster.csv").write_text('Student,ID,SIS Login ID\n"Lovelace, Ada",17,ada\n"B, Bob",18,bob\n')
+    output = StringIO()
+    result = course.small.grade(roster=course.folder / "roster.csv", console=Console(file=output, width=300))
+    assert statuses(result) == {"ada": "graded", "bob": "missing"}
+    assert ("note: ada handed in as 'projectgroup1'; if that is a group, say who is in it" in output.getvalue()) == said
 
 
 def test_every_export_has_every_member(course: Course) -> None:
