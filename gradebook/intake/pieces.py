@@ -104,14 +104,15 @@ class _Assembly:
         self._take_files([piece for piece in pieces if piece.kind == "file"])
         words = [_words(piece) for piece in pieces if piece.kind in ("text", "link")]
         if not self._entries:
-            raise Refused("; ".join([*self._why(several=len(pieces) > 1), *words]) or "holds nothing")
+            named = max(len(pieces), len(self._reasons)) > 1 or pieces[0].kind == "file"
+            raise Refused("; ".join([*self._why(named=named), *words]))
         self._remarks += [f"{name} does not count: it {reason}" for name, reason in self._reasons]
         self._remarks += words
         entries = (entry for entry, _ in self._entries.values())
         return Submission(tuple(sorted(entries, key=lambda entry: entry.target)), tuple(self._remarks))
 
-    def _why(self, *, several: bool) -> list[str]:
-        return [f"{name} {reason}" if several else reason for name, reason in self._reasons]
+    def _why(self, *, named: bool) -> list[str]:
+        return [f"{name} {reason}" if named else reason for name, reason in self._reasons]
 
     def _take(self, piece: Piece) -> None:
         try:

@@ -107,7 +107,7 @@ def test_files_alone_do_not_say_which_of_several_labs_they_are(downloads: Downlo
     student = downloads.take(1, 2)["lovelaceada_17"]
     assert (student.status, student.reason) == (
         "refused",
-        "is a file alone: put it into its lab's folder, as lab1_gpu_basics, and pack that",
+        "'benchmark.py' is a file alone: put it into its lab's folder, as lab1_gpu_basics, and pack that",
     )
 
 
@@ -300,6 +300,15 @@ def test_archives_in_archives_are_unpacked(downloads: Downloads, tmp_path: Path)
     assert sorted(downloads.files(student)) == [f"{LAB}/benchmark.py", "lab2_mixed_precision/amp.py"]
 
 
+def test_every_archive_without_a_lab_is_named(downloads: Downloads, tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "essay.zip", {"essay.txt": b""}).read_bytes()
+    downloads.pack("ada.zip", {"essay.zip": inner})
+    assert downloads.take()["ada"].reason == (
+        "'essay.zip' holds no lab, only 'essay.txt': hand in the lab's folder, as lab1_gpu_basics, with all that is in "
+        "it; 'ada.zip' holds no lab"
+    )
+
+
 def test_archives_without_end_are_refused(downloads: Downloads, tmp_path: Path) -> None:
     content = zipped(tmp_path / "0.zip", {f"{LAB}/benchmark.py": CODE}).read_bytes()
     for number in range(1, 6):
@@ -338,7 +347,7 @@ def test_what_nothing_here_reads_is_named_with_what_to_do(
 ) -> None:
     downloads.put(place.format(name))
     (student,) = downloads.take().values()
-    assert (student.status, words in student.reason) == ("refused", True)
+    assert (student.status, f"{name!r}" in student.reason, words in student.reason) == ("refused", True, True)
 
 
 def test_what_is_too_large_or_leads_elsewhere_is_named(downloads: Downloads) -> None:
@@ -359,7 +368,8 @@ def test_what_is_too_large_or_leads_elsewhere_is_named(downloads: Downloads) -> 
 
 def test_a_document_of_another_program_is_no_archive(downloads: Downloads) -> None:
     downloads.pack(f"{CANVAS}report.docx", {"word/document.xml": b""})
-    assert downloads.take()["lovelaceada_17"].reason == "is neither a zip nor a tar file; pack the labs as one of them"
+    reason = downloads.take()["lovelaceada_17"].reason
+    assert reason == "'report.docx' is neither a zip nor a tar file; pack the labs as one of them"
 
 
 def test_what_is_no_submission_is_named_too(small_class: SmallClass) -> None:
