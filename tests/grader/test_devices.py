@@ -25,7 +25,7 @@ _LEAVES = textwrap.dedent("""
 
     threads_after("first")  # what starts but once
     before = threads_after("before")
-    with devices.attach(sys.argv[2], values=True, ranks=1, prepared=None):
+    with devices.attach(sys.argv[2], values=True, ranks=1, prepared=None, line=None):
         print(before, threads_after("attached"), threads_after("again"))
 """)
 

@@ -13,12 +13,12 @@ _DTYPES = ("not given", "float16", "bfloat16", "float64")
 def _calls(request: Request) -> Iterator[Case]:
     """Calls on a GPU, with what their request says for all of them."""
     params = request.params
-    hiccups = params.get("hiccups") or [[] for _ in params["calls"]]
-    for call, disturbed in zip(params["calls"], hiccups, strict=True):
+    disturbed = {one["stage"] for one in request.conditions if "stage" in one}  # the first call's is 1
+    for stage, call in enumerate(params["calls"], 1):
         if call.get("device") != "cpu":
             warm = "warm" if params.get("warm") else "cold"
             busy = call.get("busy", params.get("busy_products", 0))
-            yield {**call, "busy": busy, "disturbed": bool(disturbed), "start": warm}
+            yield {**call, "busy": busy, "disturbed": stage in disturbed, "start": warm}
 
 
 def _iterations(case: Case) -> str:

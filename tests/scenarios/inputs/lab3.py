@@ -322,11 +322,11 @@ SHARES = Space(
 )
 MEASURING = Space(
     probes=("lab3.scaling.measured",),
-    cases=lambda request: [{**request.params, "ranks": request.ranks}],
+    cases=lambda request: [{**request.params, "ranks": request.ranks, "slow": bool(request.conditions)}],
     dimensions=(
         Dimension("ranks", ("1", "2", "4"), lambda case: str(case["ranks"])),
         Dimension("kind", ("strong", "weak"), lambda case: str(case["kind"])),
-        Dimension("a slow GPU", ("no", "yes"), lambda case: "yes" if max(case["slowdowns"]) > 1 else "no"),
+        Dimension("a slow GPU", ("no", "yes"), lambda case: "yes" if case["slow"] else "no"),
     ),
     apart={
         ("ranks=1", "a slow GPU=no"): "a slow GPU that is alone is a GPU",
@@ -365,6 +365,5 @@ WITHOUT: dict[str, str] = {
     "lab3.launch.program": _PROGRAM,
     "lab3.launch.torchrun": _PROGRAM,
     "lab3.scaling.plotted": "the points of `analyse`, of both kinds and of one",
-    "lab3.scaling.slow_down": "no probe: what makes a rank slow, for two of them",
     "lab3.scaling_truth.truth": "our own truth of `measured`",
 }
