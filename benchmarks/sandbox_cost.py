@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grader
 from benchmarks.measure import interleaved, save, summary
 from gradebox.sandbox import Request, Sandbox
 from grader.lab1.probes import gpu_basics as lab1
@@ -50,7 +51,7 @@ def _ask(sandbox: Sandbox, request: Request) -> None:
 
 def _cost(sandbox: Sandbox, device: str) -> dict[str, float]:
     """Of one request, on average; the first of its kind, which makes its template, is left out."""
-    request = Request("trial.product", params=PRODUCT, device=device, student=False)
+    request = Request("shared.trial.product", params=PRODUCT, device=device, student=False)
     _ask(sandbox, request)
     before = _used(os.getpid())
     for _ in range(REQUESTS):
@@ -82,7 +83,7 @@ def main() -> Path:
     """Time the probe `lab1.peak_share` three ways and save the ratios."""
     student = InProcess()
     fresh = [sys.executable, "-c", FRESH.format(root=str(ROOT), cases=CASES)]
-    with Sandbox(ROOT / "solutions") as sandbox:
+    with Sandbox(ROOT / "solutions", grader.course().environment) as sandbox:
         request = Request("lab1.gpu_basics.peak_share", params={"cases": CASES})
         on_gpu = Request("lab1.gpu_basics.peak_share", params={"cases": CASES}, device="vgpu:T4", values=False)
 
