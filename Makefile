@@ -20,7 +20,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign pytorch-cases matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade watch test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign pytorch-cases matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -45,6 +45,9 @@ next: $(READY) ## which task to do next, and why (HINTS=1 to 3)
 # Points that are missing are no error of make's; the exit code of `gpulabs grade` tells them.
 grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)") || case $$? in 1|3) ;; *) exit 2;; esac
+
+watch: $(READY) ## grade again whenever a file is saved: what that can have changed, in a second
+	@$(BIN)/gpulabs watch "$(SUBMISSION)" --device "$(DEVICE)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)")
 
 # Only for testing deploy/, the notebooks and the site: without it those tests are skipped.
 $(TESTS_READY): $(READY)

@@ -60,6 +60,30 @@ def grade_submission(
     raise typer.Exit(launch.run(options))
 
 
+@app.command("watch")
+def watch_submission(
+    course: _Course,
+    submission: arguments.OwnLabs = Path("labs"),
+    lab: arguments.Lab = None,
+    criterion: arguments.Criterion = None,
+    device: _Device = "auto",
+    seed: arguments.Seed = None,
+) -> None:
+    """Grade again whenever a file is saved: only what that can have changed, and in a second; Ctrl-C ends it.
+
+    Writes no report, and is no grade: `grade` asks everything. Exit codes: 0 ended, 2 could not grade.
+    """
+    options = Options(
+        course=str(_own(course, submission)),
+        submission=str(submission),
+        lab=lab,
+        criterion=criterion,
+        device=device,
+        seed=seed,
+    )
+    raise typer.Exit(launch.run(options, watch=True))
+
+
 @app.command("next")
 def show_next(
     course: _Course,

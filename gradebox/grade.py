@@ -7,7 +7,7 @@ for showing the grade (`report/`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Literal
 from gradebox import charging
 from gradebox.overrides import Override
 from gradebox.rubric import Criterion, Lab, Rubric
+from gradebox.sandbox.types import TAMPERING
 
 SCHEMA_VERSION = "1.5"
 
@@ -351,3 +352,17 @@ def _criterion(
         tuple(checks),
         None if override is None else OverrideResult(earned, override.reason),
     )
+
+
+def in_doubt(reports: dict[str, CheckReport], notes: Sequence[IntegrityNote]) -> dict[str, CheckReport]:
+    """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
+
+    Whoever tampers from a thread may not be caught in every check.
+    """
+    void = {note.check.rpartition(".")[0] for note in notes if note.kind == TAMPERING}
+    return {
+        check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=PASSED_IN_DOUBT)
+        if report.outcome is Outcome.PASSED and check.rpartition(".")[0] in void
+        else report
+        for check, report in reports.items()
+    }

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +22,11 @@ from gradebox.configuration import ENGINE_COMMAND
 from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU
 from gradebox.fresh import Fresh
-from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade, in_doubt
+from gradebox.inquiry import Grounds, Inquiry
 from gradebox.order import GradingError, Lane, Order, lanes_of, plan_of, titles_of
-from gradebox.sandbox import TAMPERING, Isolation, Sandbox, SandboxError
-from gradebox.submission import Inquiry, ProbeFailed, Submission
+from gradebox.sandbox import Isolation, Sandbox, SandboxError
+from gradebox.submission import ProbeFailed, Submission
 from gradebox.texts import printable
 
 _MANY_CHECKS = 40
@@ -71,8 +72,19 @@ def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None
 class Grading:
     """A grading that can be looked at while it goes on. Use as a context manager."""
 
-    def __init__(self, order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None) -> None:
+    def __init__(
+        self,
+        order: Order,
+        watcher: Watcher | None = None,
+        *,
+        sandbox: Sandbox | None = None,
+        known: Mapping[str, CheckReport] | None = None,
+    ) -> None:
         """Take up the submission.
+
+        Args:
+            order, watcher, sandbox: as `run` takes them.
+            known: reports of checks that need not be asked, because nothing that they look at has changed.
 
         Raises:
             GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks,
@@ -93,6 +105,7 @@ class Grading:
         self._failure: BaseException | None = None
         self._threads: list[threading.Thread] = []
         self._kept = sandbox is not None
+        self._known = known or {}
         try:
             if sandbox is not None:
                 sandbox.turn_to(order.submission)
@@ -115,6 +128,16 @@ class Grading:
         """Of all sandboxes, which are alike; asked of one that has answered, since a thread may be using the first."""
         known = (box.known_isolation for box in self._boxes)
         return next((one for one in known if one is not None), None) or self._boxes[0].isolation
+
+    def grounds(self, check: str) -> Grounds:
+        """What the report of a check follows from."""
+        return self._inquiry.grounds(check)
+
+    @property
+    def reports(self) -> Mapping[str, CheckReport]:
+        """What has come in so far, by check."""
+        with self._lock:
+            return dict(self._reports)
 
     def keep(self, names: Collection[str]) -> None:
         """Ask only these checks, and those that they build on; before the grading begins."""
@@ -243,6 +266,11 @@ class Grading:
             return self._open.popleft() if self._open and not self._stopped else None
 
     def _ask(self, check: CheckFunction, box: Sandbox) -> None:
+        if (known := self._known.get(check.id)) is not None:
+            with self._lock:
+                self._reports[check.id] = known
+                self._lock.notify_all()
+            return
         started = time.monotonic()
         with self._lock:
             self._watcher.starting(check.id)
@@ -374,17 +402,3 @@ class Grading:
             files = self._boxes[0].python_files()
             self._source_notes = source.notes(files, self.order.labs, self.order.course)
         return self._source_notes
-
-
-def in_doubt(reports: dict[str, CheckReport], notes: Sequence[IntegrityNote]) -> dict[str, CheckReport]:
-    """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
-
-    Whoever tampers from a thread may not be caught in every check.
-    """
-    void = {note.check.rpartition(".")[0] for note in notes if note.kind == TAMPERING}
-    return {
-        check: replace(report, outcome=Outcome.NEEDS_REVIEW, message=PASSED_IN_DOUBT)
-        if report.outcome is Outcome.PASSED and check.rpartition(".")[0] in void
-        else report
-        for check, report in reports.items()
-    }

@@ -7,9 +7,6 @@ Runs probes in the sandbox and turns every way a student's code can end into a c
 from __future__ import annotations
 
 import difflib
-import json
-import math
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +18,8 @@ from gradebox import imports
 from gradebox.aside import Aside
 from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
-from gradebox.grade import IntegrityNote
 from gradebox.inputs import apart
+from gradebox.inquiry import Inquiry, Question
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, codec
 from gradebox.texts import printable
 
@@ -94,47 +91,6 @@ class Seen:
             raise AttributeError(f"the probe did not report {name!r}{meant}") from None
 
     __getitem__ = __getattr__
-
-
-class Inquiry:
-    """What one grading has asked so far and what was noticed on the way; shared by its checks, and by threads."""
-
-    def __init__(self, time_limit_seconds: float | None = None, order: Sequence[str] = ()) -> None:
-        """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks."""
-        self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
-        self.deadline = time.monotonic() + self.time_limit
-        self.lock = threading.Lock()
-        self.endless: dict[str, list[str]] = {}
-        """Where imports did not end, by lab."""
-        self._places = {check: place for place, check in enumerate(order)}
-        self._asked: dict[str, _Asked] = {}
-
-    @property
-    def integrity(self) -> tuple[IntegrityNote, ...]:
-        """What was noticed, each note under the first of the checks that asked for it."""
-        with self.lock:
-            return tuple(
-                IntegrityNote(kind, detail, where, min(one.checks, key=lambda check: self._places.get(check, -1)))
-                for one in self._asked.values()
-                for kind, detail, where in one.notes
-            )
-
-    def question(self, key: str, check: str) -> _Asked:
-        """The question of this key, which `check` asks."""
-        with self.lock:
-            one = self._asked.setdefault(key, _Asked())
-            one.checks.append(check)
-            return one
-
-
-class _Asked:
-    """One question, asked once however many checks want its answer."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.reply: Reply | None = None
-        self.checks: list[str] = []
-        self.notes: list[tuple[str, str, str]] = []
 
 
 class Submission:
@@ -232,10 +188,12 @@ class Submission:
 
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""
-        return self._sandbox.read_text(path)
+        text = self._sandbox.read_text(path)
+        self._inquiry.note_reading(self._check, path, text)
+        return text
 
     def _run(self, request: Request) -> Reply:
-        asked = self._inquiry.question(key_of(request), self._check)
+        asked = self._inquiry.question(request, self._check)
         with asked.lock:
             if asked.reply is None:
                 asked.reply = self._ask(request)
@@ -278,7 +236,7 @@ class Submission:
     def _lab(self) -> str:
         return self._check.partition(".")[0]
 
-    def _note(self, asked: _Asked, request: Request, reply: Reply) -> None:
+    def _note(self, asked: Question, request: Request, reply: Reply) -> None:
         """File what the sandbox noticed, and ends that a trick would have."""
         notes = [(note.kind, note.detail, note.where) for note in reply.notes]
         if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
@@ -370,18 +328,6 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
     if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
         return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
     return CheckFailed(text, _APART_HINT, answered=False)
-
-
-def key_of(request: Request) -> str:
-    """The same for the same question; time and memory limits do not count."""
-    arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
-    return json.dumps(
-        [
-            *(request.probe, dict(request.params), arrays, request.ranks, request.device, request.values),
-            *(request.student, [dict(one) for one in request.conditions]),
-        ],
-        sort_keys=True,
-    )
 
 
 def _machine_is_busy() -> bool:

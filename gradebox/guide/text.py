@@ -84,7 +84,8 @@ def _body(step: Step, hints: Mapping[str, Hint], course: Course, options: str) -
     criterion = step.check.rpartition(".")[0]
     if step.lab is not None:
         chosen = f"--criterion {criterion}" if criterion else f"--lab {step.lab.option}"
-        yield f"  test    {_typed(course, 'grade')}{options} {chosen}"
+        yield f"  test    {_typed(course, 'watch')}{options.partition(' --report ')[0]} {chosen}"
+        yield f"          {_typed(course, 'grade')}{options} {chosen}"
         yield f"          {_typed(course, 'next')} --grade{options} --lab {step.lab.option}"
 
 

@@ -18,18 +18,18 @@ from gradebox.grade import CheckReport, CheckResult, CriterionResult, Grade, Int
 from gradebox.report.console import Console
 from gradebox.report.document import points
 
-_MARK = {
+MARK = {
     Outcome.PASSED: ("✓", "green"),
     Outcome.FAILED: ("✗", "red"),
     Outcome.BLOCKED: ("·", "yellow"),
     Outcome.NEEDS_REVIEW: ("?", "magenta"),
 }
 _FOLLOWS = ("↳", "yellow")
-_WIDTH = 100
+WIDTH = 100
 
 
 def _mark(check: CheckResult) -> tuple[str, str]:
-    return _FOLLOWS if check.follows_from else _MARK[check.outcome]
+    return _FOLLOWS if check.follows_from else MARK[check.outcome]
 
 
 class Progress:
@@ -81,21 +81,22 @@ def show(
     partial: bool = False,
     folder: Path | None = None,
     then: str = "",
+    paged: bool = True,
 ) -> None:
     """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
 
     `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
     criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it. `then` is the
-    command that says what to do next.
+    command that says what to do next. `paged` says that there is a page with all that is left out here.
     """
     folder = folder or Path.cwd()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=_WIDTH)
+        console = Console(file=sys.stdout, highlight=False, width=WIDTH)
     console.print()
     console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
     for lab in grade.labs:
-        _show_lab(console, lab)
+        _show_lab(console, lab, paged)
     _show_notes(console, grade.integrity)
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
@@ -109,17 +110,17 @@ def show(
         console.print(f"[dim]what to do next:[/] {escape(then)}", soft_wrap=True)
 
 
-def _show_lab(console: Console, lab: LabResult) -> None:
+def _show_lab(console: Console, lab: LabResult, paged: bool) -> None:
     number = lab.id.removeprefix("lab")
     if not lab.available:
         console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
         return
     console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
     for criterion in lab.criteria:
-        _show_criterion(console, criterion)
+        _show_criterion(console, criterion, paged)
 
 
-def _show_criterion(console: Console, criterion: CriterionResult) -> None:
+def _show_criterion(console: Console, criterion: CriterionResult, paged: bool) -> None:
     if not criterion.available:
         console.print(f"  [dim]- {criterion.title}: not available yet[/]")
         return
@@ -142,17 +143,17 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
             f"given by the instructor instead of {points(criterion.override.automatic_points)}: "
             f"{criterion.override.reason}"
         )
-        console.print(_indented(text, console.width, 10), style="magenta", soft_wrap=True)
+        console.print(indented(text, console.width, 10), style="magenta", soft_wrap=True)
     problem = criterion.first_problem
     if problem is None:
         return
-    mark, style = _MARK[problem.outcome]
+    mark, style = MARK[problem.outcome]
     review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
     told = (f"  {problem.id}", "dim") if problem.title else ""
     console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), told), soft_wrap=True)
-    console.print(_indented(problem.message, console.width, 12), soft_wrap=True)
+    console.print(indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
-        console.print(_indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
+        console.print(indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
     others = [check for check in criterion.checks if check.outcome is not Outcome.PASSED and check is not problem]
     waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
     for check in others:
@@ -161,8 +162,9 @@ def _show_criterion(console: Console, criterion: CriterionResult) -> None:
         elif check.outcome is not Outcome.BLOCKED:
             _show_in_a_line(console, check, problem)
     if waiting:
-        blocked, style = _MARK[Outcome.BLOCKED]
-        text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check, all in grade.html"
+        blocked, style = MARK[Outcome.BLOCKED]
+        text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check"
+        text += ", all in grade.html" if paged else ""
         console.print(Text.assemble((f"{' ' * 10}{blocked} ", style), (text, "dim")), soft_wrap=True)
 
 
@@ -173,14 +175,14 @@ def _show_following(console: Console, check: CheckResult, told: str) -> None:
 
 def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:
     """Another check that did not pass, and what was seen, as far as a line goes; all of it is in grade.html."""
-    mark, style = _MARK[check.outcome]
+    mark, style = MARK[check.outcome]
     text = "" if check.message == first.message else f": {' '.join(check.message.split())}"
     row = Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (text, "dim"))
     row.truncate(console.width, overflow="ellipsis")
     console.print(row, soft_wrap=True)
 
 
-def _indented(text: str, width: int, indent: int) -> Text:
+def indented(text: str, width: int, indent: int) -> Text:
     """Folded at words, without padding, so that it can be copied."""
     margin = " " * indent
     lines = [
@@ -196,7 +198,7 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
     console.print("\n[bold]For the instructor's eyes[/] (notes never cost points by themselves)")
     for note in notes:
         where = f" at {note.where}" if note.where else ""
-        console.print(_indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
+        console.print(indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
 
 
 def _show_result(console: Console, grade: Grade, partial: bool) -> None:
@@ -208,7 +210,7 @@ def _show_result(console: Console, grade: Grade, partial: bool) -> None:
         end = "[dim]of the criteria that were asked for; labs are passed as a whole[/]"
     console.print(f"\n[bold]Grade {points(grade.score)}/{points(grade.max_score)}[/]  {end}")
     if grade.incomplete:
-        console.print(_indented(f"This grading is not over: {grade.incomplete}. Its points are no result.", _WIDTH, 0))
+        console.print(indented(f"This grading is not over: {grade.incomplete}. Its points are no result.", WIDTH, 0))
     elif grade.needs_review:
         count = len(grade.needs_review)
         console.print(

@@ -10,11 +10,13 @@ from grader.cli.integrity import report_similarity
 from grader.cli.next import show_next
 from grader.cli.notebook import notebook_app
 from grader.cli.releasing import release_labs
+from grader.cli.watching import watch_submission
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tools for running the course.")
 app.command("doctor")(examine_machine)
 app.command("next")(show_next)
 app.command("grade")(grade_submission)
+app.command("watch")(watch_submission)
 app.command("release")(release_labs)
 app.command("class")(grade_submissions)
 app.command("review")(review_class)

@@ -11,8 +11,9 @@ import pytest
 
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import Device
+from gradebox.inquiry import Inquiry
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
-from gradebox.submission import Inquiry, Submission
+from gradebox.submission import Submission
 
 HANGS = RankReply("timeout", message="no result within 60 s", where="benchmark.py:3", importing=True)
 FINE = RankReply("ok", {"answer": 42})

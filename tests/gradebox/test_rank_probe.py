@@ -8,8 +8,9 @@ import pytest
 
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import Device
+from gradebox.inquiry import Inquiry
 from gradebox.sandbox import Limits, RankReply, Reply, Request
-from gradebox.submission import Inquiry, Submission
+from gradebox.submission import Submission
 
 
 class Answers:

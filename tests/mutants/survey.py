@@ -29,7 +29,7 @@ from tests.scenarios import ours
 from tests.scenarios.asking import Turn
 from tests.scenarios.build import ROOT
 from tests.scenarios.grading import Bench
-from tests.scenarios.reuse import REFERENCE, Code
+from tests.scenarios.reuse import REFERENCE, code_of
 from tests.scenarios.store import Store
 
 REPLIES = ROOT / "build" / "replies-mutants"
@@ -148,7 +148,7 @@ def _begun(kind: type[_Grading], lab: str, files: dict[str, str], replies: Path)
     shutil.copytree(REFERENCE, bench.folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in files.items():
         (bench.folder / name).write_text(text, encoding="utf-8")
-    bench.asking.begin(Turn(Code.of(bench.folder), hangs=frozenset("*")))
+    bench.asking.begin(Turn(code_of(bench.folder), hangs=frozenset("*")))
     with (
         mock.patch("gradebox.submission._machine_is_busy", return_value=False),
         kind(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,

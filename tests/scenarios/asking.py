@@ -15,12 +15,12 @@ from pathlib import Path
 
 from gradebox.assertions import NeedsReview
 from gradebox.grade import CheckReport
+from gradebox.inquiry import key_of
 from gradebox.run import Watcher
 from gradebox.sandbox import DESCENDANTS, Isolation, Limits, Reply, Request, Sandbox
 from gradebox.sandbox.types import Environment
-from gradebox.submission import key_of
 from tests.scenarios import ours
-from tests.scenarios.reuse import REFERENCE, Code
+from tests.scenarios.reuse import REFERENCE, Code, code_of
 from tests.scenarios.store import Store
 
 PATIENCE_SECONDS = 3.0
@@ -190,7 +190,7 @@ def _starts_interpreters(request: Request) -> bool:
 
 @functools.cache
 def _reference() -> Code:
-    return Code.of(REFERENCE)
+    return code_of(REFERENCE)
 
 
 def _digest(text: str) -> str:

@@ -19,7 +19,7 @@ from gradebox.run import Grading, Order
 from gradebox.sandbox import Sandbox
 from tests.scenarios.asking import Asking, Turn
 from tests.scenarios.build import Scenario
-from tests.scenarios.reuse import REFERENCE, Code
+from tests.scenarios.reuse import REFERENCE, code_of
 from tests.scenarios.store import Store
 
 SEED = 20260
@@ -160,7 +160,7 @@ class Bench:
         """Grade a folder as it is."""
         shutil.rmtree(self.folder)
         shutil.copytree(submission, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
-        self.asking.begin(Turn(Code.of(self.folder)))
+        self.asking.begin(Turn(code_of(self.folder)))
         return self.carry_out(self.order(labs))
 
     def carry_out(self, order: Order, asking: Asking | None = None, kind: type[Grading] = Grading) -> Graded:
@@ -192,7 +192,7 @@ def _wanted(bug: Scenario, order: Order) -> frozenset[str]:
 def turn_of(scenario: Scenario, folder: Path) -> Turn:
     """How the sandbox treats a scenario, which `folder` holds."""
     return Turn(
-        code=Code.of(folder) if scenario.is_honest else None,
+        code=code_of(folder) if scenario.is_honest else None,
         hangs=frozenset(scenario.table.get("hangs", [])),
         cold=scenario.group != "bugs" or bool(scenario.table.get("cold")),
     )

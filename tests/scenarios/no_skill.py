@@ -14,7 +14,7 @@ from gradebox.run import Grading
 from gradebox.sandbox import RankReply, Reply, Request
 from tests.scenarios.asking import Asking, Turn
 from tests.scenarios.grading import Bench, Graded
-from tests.scenarios.reuse import Code
+from tests.scenarios.reuse import code_of
 
 Asked = tuple[str, int, str, bool]
 """What a request asks for, without its inputs."""
@@ -68,5 +68,5 @@ class Replaying(Asking):
 
 def grade(bench: Bench, used: Recording | Replaying, lab: int, seed: int) -> Graded:
     """Grade the bench's folder through `used`, no check being blocked by another."""
-    used.begin(Turn(Code.of(bench.folder)))
+    used.begin(Turn(code_of(bench.folder)))
     return bench.carry_out(bench.order(str(lab), seed=seed), used, Unblocked)

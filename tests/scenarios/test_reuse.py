@@ -8,12 +8,12 @@ import pytest
 
 from gradebox.sandbox import Request
 from tests.scenarios.build import SCENARIOS, load
-from tests.scenarios.reuse import REFERENCE, Code, Symbol
+from tests.scenarios.reuse import REFERENCE, Code, Symbol, code_of
 
 AMP, COMPARISON = "lab2_mixed_precision.amp_training", "lab2_mixed_precision.precision_comparison"
 TRAINING, CHECKPOINTS = "lab3_distributed.ddp_training", "lab3_distributed.checkpoints"
 TRAIN, CONCLUDE = Request("lab2.training.train"), Request("lab2.comparison.conclude")
-REFERENCES = Code.of(REFERENCE)
+REFERENCES = code_of(REFERENCE)
 
 
 def _reference(folder: Path) -> Path:
@@ -25,7 +25,7 @@ def _edited(folder: Path, file: str, old: str, new: str) -> Code:
     text = place.read_text()
     assert old in text
     place.write_text(text.replace(old, new))
-    return Code.of(folder)
+    return code_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_what_no_source_tells_is_not_known() -> None:
 
 
 def test_a_bug_changes_what_reaches_it_and_nothing_else(tmp_path: Path) -> None:
-    same = Code.of(_reference(tmp_path / "same"))
-    bug = Code.of(load(SCENARIOS / "lab2/bugs/speedup_upside_down").build(tmp_path / "bug"))
+    same = code_of(_reference(tmp_path / "same"))
+    bug = code_of(load(SCENARIOS / "lab2/bugs/speedup_upside_down").build(tmp_path / "bug"))
     assert same.digest(TRAIN) == REFERENCES.digest(TRAIN) == bug.digest(TRAIN)
     assert same.digest(CONCLUDE) == REFERENCES.digest(CONCLUDE) != bug.digest(CONCLUDE)
     assert bug.digest(CONCLUDE) is not None
@@ -65,14 +65,14 @@ def test_a_bug_changes_what_reaches_it_and_nothing_else(tmp_path: Path) -> None:
 def test_a_run_without_the_submission_is_the_same_for_everybody(tmp_path: Path) -> None:
     truth = Request("lab2.training.train", student=False)
     folder = load(SCENARIOS / "exploits/hostile_files_around_the_labs").build(tmp_path / "other")
-    assert Code.of(folder).digest(truth) == REFERENCES.digest(truth)
+    assert code_of(folder).digest(truth) == REFERENCES.digest(truth)
 
 
 def test_files_that_no_lab_has_leave_a_doubt(tmp_path: Path) -> None:
     folder = load(SCENARIOS / "exploits/hostile_files_around_the_labs").build(tmp_path / "other")
-    assert Code.of(folder).digest(TRAIN) is None
+    assert code_of(folder).digest(TRAIN) is None
     (_reference(tmp_path / "more") / "lab2_mixed_precision" / "notes.txt").write_text("")
-    assert Code.of(tmp_path / "more").digest(TRAIN) is None
+    assert code_of(tmp_path / "more").digest(TRAIN) is None
 
 
 def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gradebox.sandbox import DESCENDANTS, Isolation, Limits, Note, RankReply, Re
 from tests.scenarios import asking, ours
 from tests.scenarios.asking import Asking, Turn
 from tests.scenarios.build import SCENARIOS, load
-from tests.scenarios.reuse import Code
+from tests.scenarios.reuse import code_of
 from tests.scenarios.store import Store, decode, encode
 
 REPLY = Reply(
@@ -131,7 +131,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
 def _asking(folder: Path, store: Path, scenario: str = "exploits/honest_right", reply: Reply = OK) -> Asking:
     submission = load(SCENARIOS / scenario).build(folder)
     found = Asking(_Answering(submission, reply), Store(store))
-    found.begin(Turn(Code.of(submission)))
+    found.begin(Turn(code_of(submission)))
     return found
 
 
@@ -183,7 +183,7 @@ def test_other_code_of_ours_or_another_machine_is_asked(tmp_path: Path, monkeypa
         one.run(PROBE)
     assert _asked(one) == 2
     other = Asking(one.sandbox, one.store)
-    other.begin(Turn(Code.of(tmp_path / "right")))
+    other.begin(Turn(code_of(tmp_path / "right")))
     monkeypatch.setattr(ours, "of_machine", lambda isolation: "another")
     other.run(PROBE)
     assert _asked(other) == 3
@@ -237,7 +237,7 @@ def test_what_is_chance_is_not_kept(reply: Reply, tmp_path: Path) -> None:
 def test_what_hangs_on_purpose_gets_little_time_and_is_kept(tmp_path: Path) -> None:
     late = Reply("timeout", (RankReply("timeout"),), 3.0)
     one = _asking(tmp_path / "right", tmp_path / "store", reply=late)
-    one.begin(Turn(Code.of(tmp_path / "right"), hangs=frozenset({PROBE.probe})))
+    one.begin(Turn(code_of(tmp_path / "right"), hangs=frozenset({PROBE.probe})))
     one.run(PROBE)
     one.run(PROBE)
     assert isinstance(one.sandbox, _Answering)

@@ -8,7 +8,7 @@ from gradebox.sandbox import Reply, Request
 from tests.scenarios.asking import Asking, Turn
 from tests.scenarios.build import SCENARIOS, load
 from tests.scenarios.grading import Bench, rebuild
-from tests.scenarios.reuse import Code
+from tests.scenarios.reuse import code_of
 
 
 class Listening(Asking):
@@ -32,7 +32,7 @@ def requests_of(bench: Bench, lab: int, seeds: Iterable[int]) -> list[Request]:
     rebuild(load(SCENARIOS / "exploits" / "honest_right"), bench.folder)
     listening = Listening(bench.asking)
     for seed in seeds:
-        listening.begin(Turn(Code.of(bench.folder)))
+        listening.begin(Turn(code_of(bench.folder)))
         graded = bench.carry_out(bench.order(str(lab), seed=seed), listening)
         assert graded.problems == "", f"the reference of Lab {lab} lost points: {graded.problems}"
     return [request for request in listening.requests if request.student]

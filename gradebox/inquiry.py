@@ -1,0 +1,94 @@
+"""What one grading has asked so far, and for which of its checks."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gradebox.grade import IntegrityNote
+from gradebox.sandbox import Reply, Request
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a check's report follows from."""
+
+    requests: tuple[Request, ...]
+    texts: Mapping[str, str | None]
+    """Files of the submission, by path; None where there was none."""
+    remarkable: bool
+    """Whether the sandbox noticed something."""
+
+
+class Question:
+    """One question, asked once however many checks want its answer."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.lock = threading.Lock()
+        self.reply: Reply | None = None
+        self.checks: list[str] = []
+        self.notes: list[tuple[str, str, str]] = []
+
+
+class Inquiry:
+    """What one grading has asked so far and what was noticed on the way; shared by its checks, and by threads."""
+
+    def __init__(self, time_limit_seconds: float | None = None, order: Sequence[str] = ()) -> None:
+        """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks."""
+        self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
+        self.deadline = time.monotonic() + self.time_limit
+        self.lock = threading.Lock()
+        self.endless: dict[str, list[str]] = {}
+        """Where imports did not end, by lab."""
+        self._places = {check: place for place, check in enumerate(order)}
+        self._asked: dict[str, Question] = {}
+        self._read: dict[str, dict[str, str | None]] = {}
+
+    @property
+    def integrity(self) -> tuple[IntegrityNote, ...]:
+        """What was noticed, each note under the first of the checks that asked for it."""
+        with self.lock:
+            return tuple(
+                IntegrityNote(kind, detail, where, min(one.checks, key=lambda check: self._places.get(check, -1)))
+                for one in self._asked.values()
+                for kind, detail, where in one.notes
+            )
+
+    def question(self, request: Request, check: str) -> Question:
+        """The question that `check` asks."""
+        with self.lock:
+            one = self._asked.setdefault(key_of(request), Question(request))
+            one.checks.append(check)
+            return one
+
+    def note_reading(self, check: str, path: str, text: str | None) -> None:
+        """`check` has read a file of the submission by itself."""
+        with self.lock:
+            self._read.setdefault(check, {})[path] = text
+
+    def grounds(self, check: str) -> Grounds:
+        """All that a check which has reported was told."""
+        with self.lock:
+            asked = [one for one in self._asked.values() if check in one.checks]
+            return Grounds(
+                tuple(one.request for one in asked),
+                dict(self._read.get(check, {})),
+                remarkable=any(one.notes for one in asked),
+            )
+
+
+def key_of(request: Request) -> str:
+    """The same for the same question; time and memory limits do not count."""
+    arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
+    return json.dumps(
+        [
+            *(request.probe, dict(request.params), arrays, request.ranks, request.device, request.values),
+            *(request.student, [dict(one) for one in request.conditions]),
+        ],
+        sort_keys=True,
+    )
