@@ -68,6 +68,7 @@ def watch_submission(
     criterion: arguments.Criterion = None,
     device: _Device = "auto",
     seed: arguments.Seed = None,
+    asked: arguments.Asked = False,
 ) -> None:
     """Grade again whenever a file is saved: only what that can have changed, and in a second; Ctrl-C ends it.
 
@@ -81,7 +82,7 @@ def watch_submission(
         device=device,
         seed=seed,
     )
-    raise typer.Exit(launch.run(options, watch=True))
+    raise typer.Exit(launch.run(options, rounds="answer" if asked else "watch"))
 
 
 @app.command("next")

@@ -31,3 +31,7 @@ Jobs = Annotated[
 Hints = Annotated[int, typer.Option(min=0, max=MAX_STEPS, help="So many steps of the hint: 1 idea, 2 method, 3 shape.")]
 Check = Annotated[str | None, typer.Option(help="Hints for this check or criterion instead.")]
 GradeFirst = Annotated[bool, typer.Option("--grade", help="Grade first (these labs), then say what is next.")]
+Asked = Annotated[
+    bool,
+    typer.Option("--asked", help="Grade when a line on standard input names criteria, and answer in a line of JSON."),
+]

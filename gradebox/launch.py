@@ -43,19 +43,21 @@ _IMPATIENCE = 3
 """So many wishes to stop, and the judge is killed."""
 _TIDY_SECONDS = 30.0
 """After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
-_UNDER_PYTEST, _WATCHING = "under pytest", "watching"
+_UNDER_PYTEST = "under pytest"
+_ROUNDS = {"watch": watching.watch, "answer": watching.answer}
+"""Ways to grade again and again."""
 JUDGE = "gradebox.pytest_judge"
 """The plugin of the judge's pytest."""
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
-def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, watch: bool = False) -> int:
+def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, rounds: str = "") -> int:
     """Grade in a judge of its own and wait for it; the exit code, one of `ExitCode`.
 
     Args:
         options: what is asked, but for `origin`, which becomes the current folder.
         pytest_arguments: those of a `pytest --grade`, which the judge then runs under pytest; without them it does not.
-        watch: whether it grades again whenever a file is saved, until it is interrupted.
+        rounds: "watch" to grade again whenever a file is saved, "answer" whenever a line on standard input asks for it.
     """
     origin = Path.cwd()
     options = replace(options, origin=str(origin))
@@ -72,7 +74,7 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, watc
     first = _search_path(sys.path, origin, options.folder, Path(options.course).parent)
     command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), json.dumps(asdict(options))]
     command += [] if pytest_arguments is None else [_UNDER_PYTEST, *pytest_arguments]
-    command += [_WATCHING] if watch else []
+    command += [rounds] if rounds else []
     before = _written_at(options.report_folder)
     with place:
         # The judge holds its room, too: it may live a little longer than a front that was killed.
@@ -137,8 +139,8 @@ def judge(arguments: list[str]) -> int:
         code = pytest_judge.ended_with
         return int(ExitCode.COULD_NOT_GRADE) if code is None else _ENDED + code
     try:
-        if _WATCHING in arguments[1:2]:
-            return _ENDED + watching.watch(options)
+        if arguments[1:2]:
+            return _ENDED + _ROUNDS[arguments[1]](options)
         return _ENDED + front.grade(options, alone=True)
     except (GradingError, DeviceError, ValueError) as error:
         return _ENDED + refuse(str(error))

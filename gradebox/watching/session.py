@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gradebox.criterion import CheckFunction
 from gradebox.grade import CheckReport, Grade, Outcome
 from gradebox.inquiry import Grounds, key_of
 from gradebox.order import GradingError, Order, plan_of, titles_of
 from gradebox.reach import Reach
+from gradebox.rubric import Lab
 from gradebox.run import Grading, Watcher
 from gradebox.sandbox import Reply, Request, Sandbox, copying
 
@@ -112,11 +114,14 @@ class Session:
     ) -> None:
         self._box.close()
 
-    def again(self, watcher: Watcher, stale: Callable[[], bool] = lambda: False) -> Round:
+    def again(
+        self, watcher: Watcher, stale: Callable[[], bool] = lambda: False, *, labs: tuple[Lab, ...] | None = None
+    ) -> Round:
         """Grade the folder as it is now; `watcher` hears of the checks that are asked.
 
         Args:
             stale: whether to give up, asked between checks.
+            labs: instead of those of the order; see `Course.select`.
 
         Raises:
             GradingError, SandboxError: it cannot be graded as it is.
@@ -125,9 +130,11 @@ class Session:
         version = _Version(self._reach, _contents(self.order.submission, self.order.course.environment.labs))
         self._box.version = version
         self._box.turn_to(self.order.submission)
-        known = self._unchanged(version)
+        order = self.order if labs is None else replace(self.order, labs=labs)
+        plan = plan_of(order)
+        known = self._unchanged(version, plan)
         listening = _Listening(watcher, stale)
-        grading = Grading(self.order, listening, sandbox=self._box, known=known)
+        grading = Grading(order, listening, sandbox=self._box, known=known)
         listening.grading = grading
         with grading:
             grading.carry_out()
@@ -138,16 +145,16 @@ class Session:
             result = grading.result()
         return Round(
             grade=result,
-            reports={check.id: reports[check.id] for check in self.plan if check.id in reports},
+            reports={check.id: reports[check.id] for check in plan if check.id in reports},
             asked=tuple(listening.heard),
             seconds=time.monotonic() - started,
             over=not listening.gave_up,
         )
 
-    def _unchanged(self, version: _Version) -> dict[str, CheckReport]:
+    def _unchanged(self, version: _Version, plan: Sequence[CheckFunction]) -> dict[str, CheckReport]:
         """The reports that still hold."""
         found: dict[str, CheckReport] = {}
-        for check in self.plan:
+        for check in plan:
             kept = self._kept.get(check.id)
             if (
                 kept is not None

@@ -16,6 +16,7 @@ def watch_submission(
     criterion: arguments.Criterion = None,
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
     seed: arguments.Seed = None,
+    asked: arguments.Asked = False,
 ) -> None:
     """Grade again whenever a file is saved: only what that can have changed, and in a second; Ctrl-C ends it.
 
@@ -24,4 +25,4 @@ def watch_submission(
     options = Options(
         course=str(FOLDER), submission=str(submission), lab=lab, criterion=criterion, device=device, seed=seed
     )
-    raise typer.Exit(launch.run(options, watch=True))
+    raise typer.Exit(launch.run(options, rounds="answer" if asked else "watch"))

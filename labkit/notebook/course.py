@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from labkit.device import Device, open_device
-from labkit.notebook import errors, grading, kernel
+from labkit.notebook import errors, grading, kernel, notes
 from labkit.notebook.modules import Modules, find_folder
 
 _LABS: dict[int | str, str] = {
@@ -76,6 +76,25 @@ class Course:
         grading.grade_and_show(self.lab, self.labs, root=self.root, folder=self.folder)
 
 
+def _register_magic(course: Course) -> None:
+    """`%grade lab1.memory` in a notebook; nothing outside of one."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        return
+    asking = grading.Asking(course.root, course.labs)
+    atexit.register(asking.close)
+
+    def grade(line: str) -> None:
+        if course.lab is None:
+            notes.card("%grade needs a lab's notebook: this one was opened without any.")
+            return
+        asking.grade(course.lab, line)
+
+    shell.register_magic_function(grade, "line", "grade")
+
+
 _opened: Course | None = None
 _held = contextlib.ExitStack()
 
@@ -107,6 +126,7 @@ def open_course(lab: int | str | None = None) -> Course:
         atexit.register(_held.close)
         _opened = Course(lab, device, folder, find_folder(folder))
         errors.install(_opened.labs)
+        _register_magic(_opened)
         if device.simulated:
             kernel.keep_real_time()
     _opened.lab = lab

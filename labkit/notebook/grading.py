@@ -1,7 +1,11 @@
-"""The last cell of a lab's notebook: grade the lab in a process of its own, and show the result as a table."""
+"""Grading in a notebook: the whole lab in its last cell, and `%grade` wherever one wants to know, in a second.
+
+Either in a process of its own. That of `%grade` stays, and asks only what can have changed since the last time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,6 +19,7 @@ from labkit.notebook import notes
 LEFT_OUT = "GPULABS_NOTEBOOK_GRADE"
 _MARKS = {"passed": "✓", "failed": "✗", "blocked": "·", "needs_review": "?"}
 _MAX_TOLD = 3
+_PATIENCE_SECONDS = 20.0
 
 
 def grade_and_show(lab: int | str | None, labs: Path, *, root: Path, folder: Path) -> None:
@@ -43,6 +48,74 @@ def grade_and_show(lab: int | str | None, labs: Path, *, root: Path, folder: Pat
         notes.wrong("Nothing could be graded.", "\n".join(told))
         return
     _show(lab, grade)
+
+
+class Asking:
+    """`%grade lab1.memory`: some criteria, or without any the notebook's lab."""
+
+    def __init__(self, root: Path, labs: Path) -> None:
+        self._root = root
+        self._labs = labs
+        self._process: subprocess.Popen[str] | None = None
+        self._option = ""
+
+    def grade(self, lab: int | str, criteria: str) -> None:
+        """Show what the checks say of the files as they are saved now."""
+        if os.environ.get(LEFT_OUT) == "0":
+            notes.card("Grading is left out here.")
+            return
+        try:
+            answer = self._ask(str(lab), criteria.replace(" ", ""))
+        except (OSError, ValueError):  # it has ended, or said something else
+            told = self._end()
+            notes.wrong("Nothing could be graded.", told)
+            return
+        if "error" in answer:
+            notes.wrong("Nothing could be graded.", answer["error"])
+            return
+        _show(lab, answer["grade"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+    def _ask(self, lab: str, criteria: str) -> dict[str, Any]:
+        """Raises OSError, ValueError: there is no answer."""
+        if self._process is None or self._process.poll() is not None or self._option != lab:
+            self._end()
+            self._start(lab)
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{criteria}\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def _start(self, lab: str) -> None:
+        device = os.environ.get("GPULABS_DEVICE", "auto")
+        command = [sys.executable, "-c", "from grader.cli import app; app(prog_name='gpulabs')", "watch", "--asked"]
+        self._process = subprocess.Popen(
+            [*command, str(self._labs.resolve()), f"--lab={lab}", f"--device={device}"],
+            cwd=self._root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+        )
+        self._option = lab
+
+    def _end(self) -> str:
+        """End the process; what it still had to say."""
+        process, self._process = self._process, None
+        if process is None:
+            return ""
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+            return "\n".join(process.communicate(timeout=_PATIENCE_SECONDS)[0].strip().splitlines()[-12:])
+        process.kill()
+        process.wait()
+        return ""
 
 
 def _show(lab: int | str | None, grade: Mapping[str, Any]) -> None:

@@ -415,6 +415,9 @@ notebook.table(
 # The checks of your instructor, with fresh inputs each time. An open task costs only its own points, so do not wait.
 # What is left after this notebook: the four programs, which write your `results/`, and the report (Task 1.5), whose
 # numbers must be those.
+#
+# While you work, a cell with `%grade lab1.benchmark` asks one criterion, again only what your last edit can have
+# changed.
 
 # %%
 course.grade()

@@ -529,6 +529,9 @@ notebook.table(
 #
 # The next cell grades this lab as `make grade LAB=2` does, and says what to do next. The four programs of the lab and
 # the report are not in this notebook: run them in a terminal, with the same `--device` for all.
+#
+# While you work, a cell with `%grade lab2.amp` asks one criterion, again only what your last edit can have
+# changed.
 
 # %%
 course.grade()

@@ -603,6 +603,9 @@ notebook.card(
 #
 # The next cell grades this lab as `make grade LAB=3` does, and says what to do next. `spawn` and torchrun, which
 # start new interpreters, and the report are not in this notebook: run the programs in a terminal.
+#
+# While you work, a cell with `%grade lab3.accumulation` asks one criterion, again only what your last edit can have
+# changed.
 
 # %%
 course.grade()

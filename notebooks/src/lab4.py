@@ -544,6 +544,9 @@ notebook.table(
 #
 # The programs write what the report is compared with (`python -m labs.lab4_memory.gradient_checkpointing` and its
 # three neighbours; the README lists them). Then fill in `labs/lab4_memory/REPORT.md`. The last cell grades this lab.
+#
+# While you work, a cell with `%grade lab4.attention` asks one criterion, again only what your last edit can have
+# changed.
 
 # %%
 course.grade()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import re
 import signal
@@ -17,10 +19,11 @@ import pytest
 
 from gradebox.configuration import ROOT
 from gradebox.grade import CheckReport
+from gradebox.options import Options
 from gradebox.order import GradingError
 from gradebox.run import Grading, Watcher
 from gradebox.sandbox import Reply, Request, Sandbox
-from gradebox.watching import Session
+from gradebox.watching import Session, answer
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 from tests.gradebox.test_run import order
@@ -249,3 +252,20 @@ def test_reports_come_with_the_checks_in_the_rubrics_order(tmp_path: Path) -> No
     with session(tmp_path) as one:
         round_ = one.again(Hearing())
     assert [check for check, _ in heard] == list(round_.asked) == list(round_.reports)
+
+
+def test_questions_are_answered_line_by_line(tmp_path: Path) -> None:
+    course = write_course(tmp_path)
+    write_submission(tmp_path, PLAIN.replace("left * right", "left + right"))
+    options = Options(course=str(course), submission="handed-in", device="cpu", origin=str(tmp_path), seed=7)
+    questions, answers = io.StringIO("basics.numbers\nbasics.numbers\nbasics.nothing\n\n"), io.StringIO()
+    assert answer(options, questions, answers) == 0
+    first, second, wrong, whole = map(json.loads, answers.getvalue().splitlines())
+    assert first["asked"] == [PRODUCT, POWER]
+    assert (first["grade"]["score"], first["grade"]["max_score"]) == (1.5, 4)
+    assert second["asked"] == []
+    assert second["grade"]["labs"] == first["grade"]["labs"]
+    assert "basics.nothing" in wrong["error"]
+    assert whole["grade"]["max_score"] == 10
+    assert PRODUCT not in whole["asked"]
+    assert TOTAL in whole["asked"]

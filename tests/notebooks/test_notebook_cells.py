@@ -1,5 +1,6 @@
 """What a cell shows for an open task, for an error in student code, for an error of its own, and for a grade."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_a_lab_is_really_graded() -> None:
     assert "0 of 15 points" in text
     assert "Complete pipeline | 0 / 5 |" in text
     assert "make next" in text
+
+
+@pytest.mark.night
+def test_a_criterion_is_graded_by_a_magic_and_an_edit_counts(tmp_path: Path) -> None:
+    labs = tmp_path / "labs"
+    shutil.copytree(build.ROOT / "labs", labs)
+    mended = build.ROOT / "solutions/lab1_gpu_basics/environment.py"
+    edit = f"import shutil\nshutil.copy({str(mended)!r}, {str(labs / 'lab1_gpu_basics')!r})"
+    cells = [OPEN, "%grade lab1.benchmark", edit, "%grade lab1.benchmark", "%grade lab1.nothing"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    done = build.execute(notebook, {"GPULABS_LABS": str(labs), "GPULABS_DEVICE": "vgpu:T4"}, to_the_end=True)
+    first, then, wrong = (shown(done.cells[place].outputs) for place in (1, 3, 4))
+    assert "0 of 5 points" in first
+    assert "Benchmark implementation | 0.5 / 5 | ✓" in then
+    assert "there is no criterion lab1.nothing" in wrong
 
 
 def test_the_folder_of_the_labs_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
