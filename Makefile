@@ -60,7 +60,7 @@ $(TESTS_READY): $(READY)
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) $(TESTS_READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
 
 # For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
 # where nothing is but Python, make and git, and skip the rest.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradebox.aside import in_place
+from gradebox.pictures import Picture, curve
 
 _TOLD = 0.005
 """A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
@@ -51,20 +52,32 @@ def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
         yield
     except CheckFailed as error:
         if error.cause is None and (found := cause()) is not None:
-            raise CheckFailed(error.message, found) from None
+            raise CheckFailed(error.message, found, picture=error.picture) from None
+        raise
+
+
+@contextlib.contextmanager
+def picturing(picture: Callable[[], Picture | None]) -> Iterator[None]:
+    """Where a check fails in here, `picture` is shown beside its words."""
+    try:
+        yield
+    except CheckFailed as error:
+        if error.picture is None:
+            error.picture = picture()
         raise
 
 
 class CheckFailed(AssertionError):
     """The submission does something wrong: says what was seen, what was expected, and where to look."""
 
-    def __init__(self, message: str, hint: str = "", *, answered: bool = True) -> None:
-        """`answered`: the submission's code came to its end, and what it gave was judged."""
+    def __init__(self, message: str, hint: str = "", *, answered: bool = True, picture: Picture | None = None) -> None:
+        """`answered`: the submission's code came to its end, and what it gave was judged. `picture`: for the page."""
         message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = str(hint)
         self.answered = answered
+        self.picture = picture
         self.cause = hint if isinstance(hint, Cause) else None
 
 
@@ -221,6 +234,7 @@ def require_arrays_close(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
             f"{_apart(seen[first].item(), truth[first].item())}",
             hint,
+            picture=curve(what, seen, truth),
         )
 
 

@@ -26,7 +26,7 @@ GIVEN = ("submission", "fresh")
 """What a check may take."""
 
 
-def criterion(criterion_id: str, *, early: bool = False) -> Callable[[_Class], _Class]:
+def criterion(criterion_id: str, *, early: bool = False, timeline: bool = False) -> Callable[[_Class], _Class]:
     """Bind a class of checks to one criterion of a `rubric.toml`.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
@@ -36,11 +36,15 @@ def criterion(criterion_id: str, *, early: bool = False) -> Callable[[_Class], _
     Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
     longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
     has the processor.
+
+    Beside checks of a criterion with a `timeline` that fail stands what ran on the simulated device, and what ran there
+    in a run of the course's own, where the check asked for one.
     """
 
     def bind(cls: _Class) -> _Class:
         cls.__criterion__ = criterion_id  # type: ignore[attr-defined]
         cls.__early__ = early  # type: ignore[attr-defined]
+        cls.__timeline__ = timeline  # type: ignore[attr-defined]
         return cls
 
     return bind
@@ -95,6 +99,8 @@ class CheckFunction:
     """Whether its criterion is begun before others."""
     builds_on: tuple[str, ...] = ()
     """Ids of the checks whose wrong answer makes it fail as well, but for those that it requires."""
+    timeline: bool = False
+    """Whether a picture of the device's work stands beside it where it fails."""
 
     @property
     def function(self) -> FunctionType:
@@ -131,5 +137,6 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
                 name=name,
                 takes=tuple(inspect.signature(function).parameters)[1:],
                 early=getattr(cls, "__early__", False),
+                timeline=getattr(cls, "__timeline__", False),
                 builds_on=tuple(f"{bound}.{one}" for one in getattr(function, "__builds_on__", ())),
             )

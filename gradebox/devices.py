@@ -133,7 +133,8 @@ class DeviceModule(Protocol):
         """In that process: be `device` for the ranks at the other ends of `lines`, until `control` says a word.
 
         `present` says whether there is a submission, `conditions` what a check wants of the device. Returns, for each
-        rank, what its probe has had read (`readings`), and why it was cut off (`faults`, empty where it was not).
+        rank, what its probe has had read (`readings`), and why it was cut off (`faults`, empty where it was not); and
+        perhaps rows that `gradebox.pictures.timeline` draws of it (`shown`).
         """
 
     def attach(

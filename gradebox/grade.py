@@ -15,10 +15,11 @@ from typing import Literal
 
 from gradebox import charging
 from gradebox.overrides import Override
+from gradebox.pictures import Picture
 from gradebox.rubric import Criterion, Lab, Rubric
 from gradebox.sandbox.types import TAMPERING
 
-SCHEMA_VERSION = "1.5"
+SCHEMA_VERSION = "1.6"
 
 
 class Outcome(StrEnum):
@@ -57,6 +58,7 @@ class CheckReport:
     """Of a failed check: the submission's code came to its end, and what it gave was judged."""
     built_on: str = ""
     """Of such a check, one that it builds on and that failed in the same way."""
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class CheckResult:
     follows_from: str = ""
     """Of a failed check, the one of its criterion that failed for the same cause, or that it builds on, and that is
     charged; new in 1.5."""
+    picture: Picture | None = None
+    """Of a failed check: what was seen and what was expected, to be drawn; new in 1.6."""
 
     @property
     def is_charged(self) -> bool:
@@ -339,6 +343,7 @@ def _criterion(
                 cause=report.cause,
                 belongs_to=report.belongs_to,
                 follows_from=follows.get(check.id, ""),
+                picture=report.picture if report.outcome is Outcome.FAILED else None,
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradebox.grade import IntegrityNote
+from gradebox.pictures import Picture, timeline
 from gradebox.sandbox import Reply, Request
 
 
@@ -70,6 +71,20 @@ class Inquiry:
         """`check` has read a file of the submission by itself."""
         with self.lock:
             self._read.setdefault(check, {})[path] = text
+
+    def timeline(self, check: str) -> Picture | None:
+        """What ran on a simulated device when `check` last asked for the submission's code, and in a run of ours."""
+        with self.lock:
+            asked = [one for one in self._asked.values() if check in one.checks and one.reply and any(one.reply.shown)]
+        last = {one.request.student: one for one in asked}  # of each kind the last
+        if True not in last:
+            return None
+        return timeline(
+            (title, rows)
+            for student, title in ((True, "yours"), (False, "expected"))
+            if student in last and (reply := last[student].reply) is not None
+            for rows in [max(reply.shown, key=len)]
+        )
 
     def grounds(self, check: str) -> Grounds:
         """All that a check which has reported was told."""

@@ -283,6 +283,8 @@ class Grading:
             if self._stopped:  # it lost its sandbox
                 return
             report = self._report_of(error, box)
+            if check.timeline and report.answered and report.picture is None:
+                report = replace(report, picture=self._inquiry.timeline(check.id))
         self._record(check.id, replace(report, seconds=time.monotonic() - started))
 
     def _try(self, box: Sandbox) -> None:
@@ -316,7 +318,9 @@ class Grading:
         """
         match error:
             case CheckFailed():
-                report = CheckReport(Outcome.FAILED, error.message, error.hint, answered=error.answered)
+                report = CheckReport(
+                    Outcome.FAILED, error.message, error.hint, answered=error.answered, picture=error.picture
+                )
                 if error.cause is not None:
                     report = replace(report, cause=error.cause.name, belongs_to=error.cause.check)
             case NeedsReview():

@@ -13,9 +13,12 @@ from markupsafe import Markup
 
 from gradebox.grade import CheckResult, Grade, LatePenalty, Outcome
 from gradebox.report.document import duration, points
+from gradebox.report.drawing import draw
 from gradebox.report.progress import Progress
 from gradebox.texts import printable
 
+_MOST_DRAWN = 40
+"""Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 
 
@@ -65,6 +68,7 @@ def render(
             passed=score >= grade.pass_score if late else grade.passed,
             reviewed=reviewed,
             waits=_waiting(grade),
+            drawn=[check.id for check in grade.checks if check.picture and not check.follows_from][:_MOST_DRAWN],
             following=any(check.follows_from for check in grade.checks),
             undecided=[check for check in grade.needs_review if check.id not in reviewed],
         )
@@ -97,5 +101,6 @@ def environment(folder: Path) -> jinja2.Environment:
     made.filters["signed"] = lambda value: f"{'+' if value > 0 else '-'}{points(abs(value))}"
     made.filters["duration"] = duration
     made.filters["state"] = lambda check: "follows" if check.follows_from else check.outcome.value
+    made.filters["draw"] = draw
     made.filters["mark"] = lambda check: "↳" if check.follows_from else _MARKS[check.outcome]
     return made

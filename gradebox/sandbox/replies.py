@@ -65,7 +65,7 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         found.append(Note(DESCENDANTS, f"{left} still there at the end"))
     failed = [rank.kind for rank in ranks if rank.kind != "ok"]
     kind = "tampered" if "tampered" in failed else failed[0] if failed else "ok"
-    return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(found)))
+    return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(found)), shown=tuple(device.get("shown", ())))
 
 
 def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], readings: Sequence[Any]) -> RankReply:

@@ -197,6 +197,8 @@ class Reply:
     seconds: float
     """Real time of the round trip."""
     notes: tuple[Note, ...] = ()
+    shown: tuple[Sequence[Sequence[Any]], ...] = ()
+    """For each rank rows of what ran on a simulated device, which `gradebox.pictures.timeline` draws."""
 
     @property
     def first(self) -> RankReply:

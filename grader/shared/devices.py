@@ -21,6 +21,8 @@ from gradebox.devices import CPU, Device, DeviceError, Simulator
 
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
+_SHOWN_KERNELS = 40
+"""Of each rank, beside a check of times that fails."""
 
 # --- in the judge -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ def serve(
         open_record=not present,
     )
     service.serve(lines, control)
-    return {"readings": service.readings, "faults": service.faults}
+    return {"readings": service.readings, "faults": service.faults, "shown": service.shown(_SHOWN_KERNELS)}
 
 
 @contextlib.contextmanager

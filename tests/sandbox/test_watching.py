@@ -161,6 +161,13 @@ def test_the_device_is_in_another_process_that_does_not_tell(namespaces: Sandbox
     assert why in reply.message
 
 
+def test_the_device_shows_what_ran_without_being_asked_by_the_submission(namespaces: Sandbox) -> None:
+    reply = on_the_virtual_gpu(namespaces, "logs_in_a_signal_handler")
+    (rows,) = reply.shown
+    assert {row[0] for row in rows} == {"host", "stream 0"}
+    assert min(row[1] for row in rows) == 0.0
+
+
 def test_a_handler_that_logs_in_the_midst_of_launches_voids_nothing(namespaces: Sandbox) -> None:
     reply = on_the_virtual_gpu(namespaces, "logs_in_a_signal_handler")
     assert (reply.kind, reply.value, reply.notes) == ("ok", {"returned": 60}, ()), reply.first

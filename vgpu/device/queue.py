@@ -312,6 +312,11 @@ class DeviceQueue(Queue):
             self._kernels += [Kernel(*entry) for entry in self._entries[len(self._kernels) :]]
             return self._kernels
 
+    def recent(self, count: int) -> list[Kernel]:
+        """The last ones of the timeline."""
+        with self._lock:
+            return [Kernel(*entry) for entry in self._entries[-count:]]
+
     def last(self) -> Kernel:
         """See `Queue`."""
         return Kernel(*self._entries[-1])

@@ -278,7 +278,27 @@ class Service:
         """What each rank has had read, in the order in which it did."""
         return [rank.readings for rank in self._ranks]
 
+    def shown(self, count: int) -> list[list[tuple[str, float, float, str]]]:
+        """For each rank what ran last on the GPU that it used most, `count` kernels at most, to be drawn.
+
+        Rows of lane, begin and duration in seconds, and name: one of the lane `host` for each launch, one of
+        `stream N` for the kernel. Time begins with the first launch.
+        """
+        return [_rows(max(rank.queues, key=len).recent(count)) for rank in self._ranks]
+
     @property
     def faults(self) -> list[str]:
         """Why a rank was cut off; empty where it was not."""
         return [rank.fault for rank in self._ranks]
+
+
+def _rows(kernels: Sequence[Kernel]) -> list[tuple[str, float, float, str]]:
+    zero = min((kernel.launched_at for kernel in kernels), default=0.0)
+    return [
+        row
+        for kernel in kernels
+        for row in (
+            ("host", kernel.launched_at - zero, kernel.host_seconds, kernel.name),
+            (f"stream {kernel.stream}", kernel.start - zero, kernel.seconds, kernel.name),
+        )
+    ]

@@ -73,7 +73,7 @@ _FIELDS = Cause("field_of_the_result", "each field holds what its line in the do
 """What is measured can be judged all the same."""
 
 
-@criterion("lab1.benchmark")
+@criterion("lab1.benchmark", timeline=True)
 class TestBenchmark:
     def test_environment_described(self, submission: Submission, fresh: Fresh) -> None:
         """Describes the machine that it runs on."""

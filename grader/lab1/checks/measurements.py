@@ -39,7 +39,7 @@ _NEAR = 0.02
 SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
 
 
-@criterion("lab1.measurements")
+@criterion("lab1.measurements", timeline=True)
 class TestMeasurements:
     @requires("lab1.benchmark.returns_result")
     def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:

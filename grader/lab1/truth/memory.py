@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradebox.assertions import mebibytes, number, require_between
+from gradebox.assertions import mebibytes, number, picturing, require_between
 from gradebox.fresh import Fresh
+from gradebox.pictures import Picture, bars
 from gradebox.submission import Submission
 from grader.shared.cases import every_value, one_and_its_opposite
 
@@ -102,17 +104,18 @@ class Truth:
         """Fail unless `field` agrees in every stage, within a share of the step's peak."""
         stages = self.like(profile)
         slack = share * max(stage["peak_bytes"] for stage in stages.values())
-        for stage in profile["stages"]:
-            real = stages[stage["stage"]][field]
-            require_between(
-                stage[field],
-                real - slack,
-                real + slack,
-                what=f"{field} of stage {stage['stage']!r}{self.what}",
-                show=mebibytes,
-                expected=f"{mebibytes(real)}, give or take {mebibytes(slack)}",
-                hint=_UNITS if _in_mebibytes(stage[field], real) else hint,
-            )
+        with picturing(lambda: _bars(field, profile, stages)):
+            for stage in profile["stages"]:
+                real = stages[stage["stage"]][field]
+                require_between(
+                    stage[field],
+                    real - slack,
+                    real + slack,
+                    what=f"{field} of stage {stage['stage']!r}{self.what}",
+                    show=mebibytes,
+                    expected=f"{mebibytes(real)}, give or take {mebibytes(slack)}",
+                    hint=_UNITS if _in_mebibytes(stage[field], real) else hint,
+                )
 
     def compare_falls(self, profile: Mapping[str, Any], hint: str) -> None:
         """Fail unless the peak of every stage lies as far below the largest as it should, within the same TOLERANCE."""
@@ -134,6 +137,18 @@ class Truth:
 
 
 _UNITS = "the figures are in bytes"
+
+
+def _bars(field: str, profile: Mapping[str, Any], stages: Mapping[str, Mapping[str, int]]) -> Picture | None:
+    told = [(stage["stage"], stage[field]) for stage in profile["stages"]]
+    if not all(isinstance(value, (int, float)) and math.isfinite(value) for _, value in told):
+        return None
+    return bars(
+        f"{field} of each stage",
+        "MiB",
+        [(name, value / 2**20) for name, value in told],
+        [(name, stages[name][field] / 2**20) for name, _ in told],
+    )
 
 
 def _in_mebibytes(told: Any, real: int) -> bool:

@@ -140,7 +140,7 @@ def truths(submission: Submission, device: str, case: Case) -> dict[str, dict[st
     }
 
 
-@criterion("lab2.comparison", early=True)
+@criterion("lab2.comparison", early=True, timeline=True)
 class TestComparison:
     def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures the true seconds of a training step."""

@@ -145,7 +145,7 @@ def _is_perfect(line: list[list[float]], sizes: Sequence[int]) -> bool:
     return len(line) >= 2 and all(any(abs(height - size) <= 1e-6 * size for height in heights) for size in sizes)
 
 
-@criterion("lab3.scaling", early=True)
+@criterion("lab3.scaling", early=True, timeline=True)
 class TestScaling:
     def test_speedup_and_efficiency_strong(self, submission: Submission, fresh: Fresh) -> None:
         """Computes strong speedup and efficiency."""

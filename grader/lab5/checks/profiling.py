@@ -106,7 +106,7 @@ def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: 
         )
 
 
-@criterion("lab5.profiling", early=True)
+@criterion("lab5.profiling", early=True, timeline=True)
 class TestProfiling:
     def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
         """Records the steps that the schedule asks for."""
