@@ -162,7 +162,7 @@ def test_the_device_is_in_another_process_that_does_not_tell(namespaces: Sandbox
 
 
 def test_the_device_shows_what_ran_without_being_asked_by_the_submission(namespaces: Sandbox) -> None:
-    reply = on_the_virtual_gpu(namespaces, "logs_in_a_signal_handler")
+    reply = on_the_virtual_gpu(namespaces, "measures_honestly")
     (rows,) = reply.shown
     assert {row[0] for row in rows} == {"host", "stream 0"}
     assert min(row[1] for row in rows) == 0.0
