@@ -10,12 +10,86 @@ from typing import Literal
 
 from gradebox.grade import Grade, LatePenalty
 
-Status = Literal["graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository"]
-"""`could_not_fetch`: the way to the repository failed; `no_repository`: where the class looks there is none for us."""
+Status = Literal[
+    "graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository", "excused"
+]
+"""`could_not_fetch`: the way to the repository failed; `no_repository`: where the class looks there is none for us;
+`excused`: the work, if there is any, does not count."""
 
 
 class GradebookError(ValueError):
     """There is no gradebook to read, or it cannot be read; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """What a grader said, and what it added to the points; None where it was only said."""
+
+    text: str
+    points: Decimal | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandCriterion:
+    """What people gave for one criterion of theirs."""
+
+    id: str
+    title: str
+    points: Decimal | None
+    """None: nobody has given any yet, or they were given for other files than count now."""
+    max_points: Decimal
+    remarks: tuple[Remark, ...] = ()
+    by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandResult:
+    """What people gave one submission, beside the points of the checks."""
+
+    title: str
+    criteria: tuple[HandCriterion, ...]
+    released: bool
+    """Whether it counts, and students may see it."""
+    anew: bool = False
+    """Whether something was given for other files, and nobody has looked again."""
+
+    @property
+    def complete(self) -> bool:
+        return all(one.points is not None for one in self.criteria)
+
+    @property
+    def points(self) -> Decimal:
+        """Those that were given so far."""
+        return sum((one.points for one in self.criteria if one.points is not None), Decimal(0))
+
+    @property
+    def max_points(self) -> Decimal:
+        return sum((one.max_points for one in self.criteria), Decimal(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegradeRequest:
+    """A student asks that somebody look again."""
+
+    id: str
+    student: str
+    text: str
+    asked_at: datetime
+    about: str = ""
+    """A criterion; empty for the whole."""
+    answer: str = ""
+    answered_by: str = ""
+    answered_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excused:
+    """What does not count of a student, and why."""
+
+    student: str
+    reason: str
+    lab: int | None = None
+    """None: everything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +113,18 @@ class StudentResult:
     """Whose the same submission is as well."""
     late: LatePenalty | None = None
     grade: Grade | None = None
-    """With overrides applied, without the penalty; only of a graded submission."""
+    """With overrides applied, without the penalty; of a graded submission, or of points that were given in the place of
+    one."""
     score: Decimal | None = None
-    """The grade's score less the penalty, at least 0. Missing and refused submissions have 0, open ones None."""
+    """What counts: the checks' points less the penalty, at least 0, and what people gave where that is released.
+    Missing and refused submissions have 0, open and excused ones None."""
+    checks_score: Decimal | None = None
+    """The part of it that checks and overrides gave, less the penalty."""
+    hands: HandResult | None = None
+    """What people gave; None where they grade nothing of it."""
+    requests: tuple[RegradeRequest, ...] = ()
+    excused: tuple[Excused, ...] = ()
+    """What does not count. Where that are some labs, `score` is in proportion: the rest counts for the whole."""
     withheld: bool = False
     """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
     outdated: bool = False
@@ -60,4 +143,15 @@ class ClassResult:
     device: str
     labs: tuple[int, ...]
     max_score: Decimal
+    """With what people give, where that is released."""
     students: tuple[StudentResult, ...]
+    hands_title: str = ""
+    """What people grade; empty where they grade nothing."""
+    hands_max: Decimal = Decimal(0)
+    """What they can give."""
+    hands_released: bool = False
+
+    @property
+    def checks_max(self) -> Decimal:
+        """The points of checks alone."""
+        return self.max_score - (self.hands_max if self.hands_released else Decimal(0))

@@ -13,17 +13,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from gradebook import excused
 from gradebook import settings as class_settings
+from gradebook.hands import HandsError, merging
 from gradebook.intake import mentioned
 from gradebook.intake.collect import Student
-from gradebook.results import ClassResult, GradebookError, StudentResult
+from gradebook.results import ClassResult, Excused, GradebookError, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebox import overrides, reading, rubric
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, grade
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox import DESCENDANTS
 
+_NOTHING = {"missing": "no submission was found", "refused": "the submission was refused"}
 _NAMED = 5
 """So many strangers are named where all of them would be too many."""
 
@@ -46,12 +49,13 @@ def of(gradebook: Gradebook) -> ClassResult:
     students = gradebook.students()
     try:
         given = given_overrides(settings, gradebook.folder, points)
-        mentioned.check(settings, given, students)
-    except (overrides.OverrideError, class_settings.SettingsError) as error:
+        let_off = excused.load(gradebook.folder)
+        mentioned.check(settings, given, students, let_off)
+    except (overrides.OverrideError, class_settings.SettingsError, excused.ExcusedError) as error:
         raise GradebookError(str(error)) from None
     labs = points.select(plan.labs)
     strangers = _strangers(students)
-    return ClassResult(
+    result = ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
         rubric_version=plan.rubric_version,
@@ -60,13 +64,30 @@ def of(gradebook: Gradebook) -> ClassResult:
         device=plan.device,
         labs=plan.labs,
         max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
-        students=tuple(
-            _missing(student, strangers)
-            if student.status == "missing"
-            else _result(student, gradebook, plan, settings, points, labs, given)
-            for student in students
-        ),
+        students=(),
     )
+    whole = excused.wholly(let_off, plan.labs)
+    lines = []
+    for student in students:
+        theirs = tuple(one for one in let_off if one.student == student.student)
+        if student.student in whole:
+            lines.append(_excused(student, whole[student.student], theirs))
+            continue
+        counting = [lab for lab in labs if lab.number not in {one.lab for one in theirs}]
+        if student.status == "missing":
+            line = _missing(student, strangers)
+        else:
+            line = _result(student, gradebook, plan, settings, points, counting, given)
+        if line.grade is None and line.status in ("missing", "refused"):
+            line = _given_instead(line, plan, points, counting, given)
+        score = line.score
+        if score is not None and line.grade is not None and theirs:
+            score = merging.in_proportion(score, line.grade.max_score, result.max_score)
+        lines.append(replace(line, checks_score=line.score, score=score, excused=theirs))
+    try:
+        return merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
+    except HandsError as error:
+        raise GradebookError(str(error)) from None
 
 
 def stored_settings(plan: Plan) -> Settings:
@@ -128,6 +149,33 @@ def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
     if not any(student.columns for student in students):
         return ()
     return tuple(student.student for student in students if not student.columns)
+
+
+def _excused(student: Student, reason: str, entries: tuple[Excused, ...]) -> StudentResult:
+    """Somebody of whom nothing counts, whatever they handed in."""
+    return StudentResult(
+        student=student.student, name=student.name, columns=student.columns, status="excused", reason=reason,
+        submitted_at=student.submitted_at, commit=student.commit, team=student.team, excused=entries,
+    )  # fmt: skip
+
+
+def _given_instead(
+    line: StudentResult, plan: Plan, points: Rubric, labs: Sequence[Lab], given: Sequence[overrides.Override]
+) -> StudentResult:
+    """Points by override for who handed in nothing that can be graded: the criteria without one have 0."""
+    wanted = {one.id for lab in labs for one in lab.criteria if one.available}
+    mine = {line.student, line.team} - {""}
+    theirs = tuple(one for one in given if one.student in mine and one.criterion in wanted)
+    if not theirs:
+        return line
+    nothing = CheckReport(Outcome.BLOCKED, "nothing was graded: " + _NOTHING[line.status])
+    reports = {check.id: nothing for lab in labs for one in lab.criteria for check in one.checks}
+    circumstances = Circumstances(
+        submission=line.student, submission_sha256="0" * 64, device=plan.device, simulated=False,
+        isolation="namespaces", seed=plan.seed, seconds=0.0, overrides=theirs,
+    )  # fmt: skip
+    made = grade(points, labs, reports, circumstances)
+    return replace(line, grade=made, score=made.score, withheld=False)
 
 
 def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from gradebook import standing
+from gradebook import excused, standing
 from gradebook.exports import decisions, everything, reviews, view
-from gradebook.results import ClassResult
+from gradebook.results import ClassResult, Excused
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
 from gradebox import rubric
@@ -59,6 +59,15 @@ class Book:
         entries = decisions.accept(self.view, self.folder, student, criterion)
         count = sum(len(entry.items) for entry in entries)
         return f"accepted {count} things of {student} in {', '.join(entry.criterion for entry in entries)}"
+
+    def excuse(self, student: str, lab: str, reason: str) -> str:
+        """Let a student off a lab, or `all`; says what was done. Raises `ValueError`."""
+        decisions.student_of(self.view, student)
+        labs = {f"lab{number}": number for number in self.result.labs}
+        if lab != decisions.ALL and lab not in labs:
+            raise ValueError(f"there is no lab {lab!r} in this class; there are {', '.join(labs)} and all")
+        excused.add(self.folder, Excused(student=student, reason=reason, lab=labs.get(lab)))
+        return f"{student} is excused from {lab}; written to {self.folder / excused.FILE}"
 
     def override(self, student: str, criterion: str, given: str, reason: str) -> str:
         """Give points by hand; says what was done. Raises `ValueError`."""

@@ -4,7 +4,7 @@ What Canvas reads (its own `GradebookImporter` and the guide "How do I import gr
 `Student`, `ID`, `SIS User ID`, `SIS Login ID` (then perhaps `Integration ID` and `Root Account`) and `Section` in this
 order, then a column for each assignment, `Title (ASSIGNMENT_ID)`; then the row `Points Possible`; then a row for each
 student. Canvas knows a student by ID, else by SIS ID or login, else by name. An empty cell of an assignment would clear
-the score that Canvas has, so who has no score yet gets no row; nor does who is not in the roster.
+the score that Canvas has, so who has no score yet gets no row; nor does who is not in the roster. `EX` excuses.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gradebook.exports.cells import to_csv
 from gradebook.exports.view import Line, View
 from gradebox.report.document import points
 
+EXCUSED = "EX"
 _IDS = ("ID", "SIS User ID", "SIS Login ID")
 _MORE_IDS = ("Integration ID", "Root Account")
 _TITLE_AND_ID = re.compile(r"(?P<title>.+) \(\d+\)")
@@ -35,8 +36,14 @@ def gradebook(view: View, *, assignment_id: int | None = None) -> str:
     more = [name for name in _MORE_IDS if any(row.get(name) for row in rows)]
     who = ["Student", *_IDS, *more, "Section"]
     possible = ["    Points Possible", *[""] * (len(who) - 1), points(view.result.max_score)]
-    students = [[*_who(line, who), points(line.result.score or Decimal(0))] for line in view.for_platforms]
+    strangers = {line.student for line in view.strangers}
+    rated = [line for line in view.lines if line.decided or line.result.status == "excused"]
+    students = [[*_who(line, who), _cell(line)] for line in rated if line.student not in strangers]
     return to_csv([*who, column(view, assignment_id)], [possible, *students])
+
+
+def _cell(line: Line) -> str:
+    return EXCUSED if line.result.status == "excused" else points(line.result.score or Decimal(0))
 
 
 def column(view: View, assignment_id: int | None) -> str:

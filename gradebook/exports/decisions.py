@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gradebook.exports import reviews
 from gradebook.exports.view import Line, View
+from gradebook.toml_text import quoted
 from gradebox import overrides
 from gradebox.overrides import Override, OverrideError
 from gradebox.rubric import Rubric
@@ -126,8 +127,8 @@ def _changed(text: str, wanted: Override) -> str:
     gap = "\n" if lines and lines[-1].strip() else ""
     entry = [
         f"{_HEADER}\n",
-        f"student = {reviews.quoted(wanted.student)}\n",
-        f"criterion = {reviews.quoted(wanted.criterion)}\n",
+        f"student = {quoted(wanted.student)}\n",
+        f"criterion = {quoted(wanted.criterion)}\n",
         *_values(wanted),
     ]
     return "".join([*_ended(lines), gap, *entry])
@@ -147,7 +148,7 @@ def _sets(line: str, *keys: str) -> bool:
 
 
 def _values(wanted: Override) -> list[str]:
-    return [f"points = {wanted.points:f}\n", f"reason = {reviews.quoted(wanted.reason)}\n"]
+    return [f"points = {wanted.points:f}\n", f"reason = {quoted(wanted.reason)}\n"]
 
 
 def _ended(lines: Sequence[str]) -> list[str]:

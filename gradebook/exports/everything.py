@@ -112,6 +112,19 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
         names = ", ".join(line.student for line in seen.undecided[:5])
         more = f" and {len(seen.undecided) - 5} more" if len(seen.undecided) > 5 else ""
         texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
+    if seen.excused:
+        names = ", ".join(line.student for line in seen.excused)
+        texts.append(
+            f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
+            "for them (Grades, Single view); in Gradescope take them out of the assignment"
+        )
+    if seen.by_hand_open and result.hands_max:
+        what = "so no score, and in no file for platforms" if result.hands_released else "and nothing is released"
+        names = ", ".join(line.student for line in seen.by_hand_open[:5])
+        more = f" and {len(seen.by_hand_open) - 5} more" if len(seen.by_hand_open) > 5 else ""
+        texts.append(f"not graded by hand to the end, {what}: {names}{more}")
+    elif result.hands_max and not result.hands_released:
+        texts.append("all is graded by hand, and nothing released: released = true in hands/rubric.toml does it")
     if seen.strangers:
         names = ", ".join(line.student for line in seen.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")

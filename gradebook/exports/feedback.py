@@ -7,19 +7,17 @@ stands in code blocks, where Markdown and HTML mean nothing.
 from __future__ import annotations
 
 import html as html_escape
-import re
 from collections.abc import Collection, Iterator
 from decimal import Decimal
 from pathlib import Path
 
+from gradebook.exports import by_hand
+from gradebook.exports.markdown import code_block, escaped
 from gradebook.exports.view import Line
 from gradebox.grade import CheckResult, CriterionResult, Grade, Outcome
 from gradebox.report import html
 from gradebox.report.document import duration, points
 from gradebox.texts import printable, sentence
-
-_SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&$])")
-_BACKTICKS = re.compile(r"`+")
 
 _STATUS = {
     "waiting": "Your submission has not been graded yet.",
@@ -29,6 +27,7 @@ _STATUS = {
     "could_not_fetch": "Your repository could not be fetched; the course staff knows, and this costs no points.",
     "no_repository": "No repository of yours was found where the course looks for it; tell the course staff where it "
     "is.",
+    "excused": "You are excused: nothing of this counts, neither for you nor against you.",
 }
 
 
@@ -41,6 +40,7 @@ def page(line: Line, title: str, *, notes: bool = False) -> str:
         title=title,
         student=line.label,
         remarks=remarks(line),
+        more=by_hand.section(line),
         late=line.result.late,
         reviewed=_reviewed(line, line.grade),
         notes=notes,
@@ -50,9 +50,10 @@ def page(line: Line, title: str, *, notes: bool = False) -> str:
 def markdown(line: Line, title: str) -> str:
     """One student's feedback as Markdown."""
     if line.grade is None:
-        return printable("\n\n".join([f"# {escaped(title)}", *map(escaped, _without_grade(line))]) + "\n")
+        blocks = [f"# {escaped(title)}", *map(escaped, _without_grade(line)), *by_hand.markdown(line)]
+        return printable("\n\n".join(blocks) + "\n")
     late = line.result.late
-    score = line.grade.score if line.result.score is None else line.result.score
+    score = line.grade.score if line.checks_score is None else line.checks_score
     head = [f"Student: {escaped(line.label)}"] if line.label else []
     head += map(escaped, remarks(line))
     if late is not None:
@@ -60,17 +61,21 @@ def markdown(line: Line, title: str) -> str:
             f"Handed in {duration(late.seconds_late)} late: {points(late.points)} of the {points(line.grade.score)} "
             f"points that were earned are deducted{f' ({escaped(late.rule)})' if late.rule else ''}."
         )
-    return grade_markdown(
+    told = grade_markdown(
         line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
     )
+    return printable("\n\n".join([told.rstrip("\n"), *by_hand.markdown(line)]) + "\n")
 
 
 def remarks(line: Line) -> tuple[str, ...]:
-    """What a student should know of what was graded: which commit, and what came too late to count."""
+    """What a student should know of what was graded: which commit, what came too late to count, what people gave."""
     commit, time = line.result.commit, line.result.submitted_at
     at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
     graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
-    return graded + _together(line) + ((f"Note: {line.result.reason}.",) if line.result.reason else ())
+    instead = "An instructor gave points in its place."
+    without = () if line.result.status == "graded" else (f"{_STATUS[line.result.status]} {instead}",)
+    noted = (f"Note: {line.result.reason}.",) if line.result.reason else ()
+    return graded + without + _together(line) + noted + by_hand.remarks(line)
 
 
 def _together(line: Line) -> tuple[str, ...]:
@@ -136,17 +141,12 @@ def summary(line: Line) -> tuple[str, ...]:
         for criterion in lab.criteria:
             if criterion.available:
                 texts.append(_one_line(criterion))
-    return tuple(texts)
+    return (*texts, *by_hand.summary(line))
 
 
 def summary_html(line: Line) -> str:
     """`summary` as one line of HTML, because Moodle takes comments for HTML."""
     return "<br>".join(html_escape.escape(text, quote=False) for text in summary(line))
-
-
-def escaped(text: str) -> str:
-    """`text` as one line of Markdown that means nothing but itself."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _reviewed(line: Line, grade: Grade) -> frozenset[str]:
@@ -156,13 +156,14 @@ def _reviewed(line: Line, grade: Grade) -> frozenset[str]:
 
 
 def _without_grade(line: Line) -> tuple[str, ...]:
-    reason = f"Reason: {line.result.reason}." if line.result.status == "refused" and line.result.reason else ""
+    told = line.result.status in ("refused", "excused") and line.result.reason
+    reason = f"Reason: {line.result.reason}." if told else ""
     return tuple(text for text in (f"{line.label}: {_STATUS[line.result.status]}", reason) if text)
 
 
 def _page_without_grade(line: Line, title: str) -> str:
     template = html.environment(Path(__file__).parent).get_template("feedback.html.jinja")
-    return template.render(title=title, texts=_without_grade(line))
+    return template.render(title=title, texts=_without_grade(line), more=by_hand.section(line))
 
 
 def _table(grade: Grade) -> Iterator[str]:
@@ -198,16 +199,10 @@ def _problem(check: CheckResult, follows: str, *, accepted: bool) -> str:
     if accepted:
         lines.append("  An instructor has looked at this; the points stand.")
     if check.message:
-        lines += ["", *_code_block(check.message)]
+        lines += ["", *code_block(check.message)]
     if check.hint:
         lines += ["", f"  Where to look: {escaped(check.hint)}"]
     return "\n".join(lines)
-
-
-def _code_block(text: str) -> list[str]:
-    """A block as part of a list item; its fence is longer than any in the text."""
-    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
-    return [f"  {line}" for line in (f"{fence}text", *text.splitlines(), fence)]
 
 
 def _one_line(criterion: CriterionResult) -> str:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebook.exports import feedback
+from gradebook.exports import by_hand, feedback
 from gradebook.exports.view import Line
 from gradebox.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from gradebox.report.document import duration, points
@@ -87,7 +87,10 @@ def student_results(line: Line) -> dict[str, Any]:
     told = feedback.remarks(line)
     if late is not None:
         told += (f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.",)
-    return results(line.grade, score=line.result.score, remarks=told)
+    made = results(line.grade, score=line.checks_score, remarks=told)
+    made["tests"] += by_hand.tests(line)
+    made["score"] = float(line.result.score if line.result.score is not None else line.grade.score)
+    return made
 
 
 def to_json(document: dict[str, Any]) -> str:

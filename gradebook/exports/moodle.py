@@ -9,7 +9,8 @@ The worksheet (assignment, Download grading worksheet, then Upload it) must keep
 skips a grade above the assignment's maximum, and a student whose grade changed in Moodle since the download.
 
 Moodle takes comments for HTML, so they are. Who has no score yet keeps what Moodle has: no row in the first file, the
-old cells in the second. Who is not in the roster is in neither.
+old cells in the second. Who is not in the roster is in neither. Nor can a file excuse anybody: what Moodle calls
+"Excluded" is ticked in its Single view.
 """
 
 from __future__ import annotations

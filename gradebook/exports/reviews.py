@@ -10,7 +10,6 @@ override (`gradebox/overrides.py`), and it settles its criterion too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import Literal
 
 from gradebook.exports.cells import write
 from gradebook.results import StudentResult
+from gradebook.toml_text import quoted
 from gradebox import reading
 from gradebox.grade import Grade
 
@@ -121,7 +121,7 @@ def handing_in(result: StudentResult) -> Item | None:
         kind = "withheld"
     elif result.status == "could_not_fetch":
         kind = "unfetched"
-    elif result.status == "refused":
+    elif result.status == "refused" and result.grade is None:  # else somebody gave points in its place
         kind = "refused"
     else:
         return None
@@ -201,8 +201,3 @@ def _text(entry: Accepted) -> str:
         f"items = [{', '.join(map(quoted, entry.items))}]\n"
         f"accepted_at = {entry.accepted_at.isoformat()}\n"
     )
-
-
-def quoted(text: str) -> str:
-    """A basic string of TOML: JSON's escapes are among TOML's, but for DEL and lone surrogates."""
-    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")

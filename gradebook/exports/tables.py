@@ -11,6 +11,7 @@ from gradebox.report.document import points
 
 _FIRST = ("student", "name", "status", "score", "max_score", "passed", "before_penalty", "late_points", "late_rule")
 _LAST = ("submitted_at", "commit", "open_reviews", "overrides", "submission_sha256", "reason", "team", "teammates")
+_HANDS = ("checks_score", "by_hand", "by_hand_max", "by_hand_open", "by_hand_graders", "excused", "open_requests")
 
 
 def grades(view: View) -> str:
@@ -19,8 +20,13 @@ def grades(view: View) -> str:
     Columns of criteria bear the rubric's names (`lab1.benchmark`). An empty score means that there is none yet.
     """
     criteria = [criterion.id for criterion in view.criteria]
-    header = [*_FIRST, *criteria, *_LAST]
-    return to_csv(header, (list(_student(line, view, criteria)) for line in view.lines))
+    header = [*_FIRST, *criteria, *_LAST, *_HANDS]
+    rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in view.lines]
+    given = [one.id for line in view.lines if line.result.hands for one in line.result.hands.criteria]
+    if names := [f"hands.{name}" for name in dict.fromkeys(given)]:
+        header += names
+        rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, view.lines, strict=True)]
+    return to_csv(header, rows)
 
 
 def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
@@ -42,6 +48,24 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
     yield result.reason
     yield result.team
     yield " ".join(result.teammates)
+
+
+def _by_hand(line: Line) -> Iterator[str]:
+    hands, score = line.result.hands, line.checks_score
+    yield "" if score is None else points(score)
+    yield from ("", "", "") if hands is None else (
+        points(hands.points), points(hands.max_points), str(sum(one.points is None for one in hands.criteria))
+    )  # fmt: skip
+    yield "" if hands is None else ", ".join(dict.fromkeys(one.by for one in hands.criteria if one.by))
+    yield "; ".join(f"{'all' if one.lab is None else f'lab{one.lab}'}: {one.reason}" for one in line.result.excused)
+    yield str(sum(one.answered_at is None for one in line.result.requests))
+
+
+def _criteria_by_hand(line: Line, names: Sequence[str]) -> Iterator[str]:
+    given = {f"hands.{one.id}": one.points for one in line.result.hands.criteria} if line.result.hands else {}
+    for name in names:
+        value = given.get(name)
+        yield "" if value is None else points(value)
 
 
 def checks(statistics: Sequence[CheckStatistics]) -> str:

@@ -22,6 +22,8 @@ class Line:
     """For files about this student, without a suffix."""
     open: tuple[reviews.Item, ...]
     """What a person still has to look at."""
+    most: Decimal
+    """What the class can earn."""
 
     @property
     def student(self) -> str:
@@ -33,6 +35,11 @@ class Line:
         return self.result.name or self.result.student
 
     @property
+    def checks_score(self) -> Decimal | None:
+        """What checks and overrides gave, less the penalty."""
+        return self.result.score if self.result.checks_score is None else self.result.checks_score
+
+    @property
     def decided(self) -> bool:
         """Whether there is a score to hand over. What waits, or was not fetched or graded, has none; nor has who is
         missing but may have handed in under another name, until somebody says that the 0 stands."""
@@ -40,8 +47,11 @@ class Line:
 
     @property
     def passed(self) -> bool:
-        """With the penalty for handing in late."""
-        return self.grade is not None and self.result.score is not None and self.result.score >= self.grade.pass_score
+        """By the points of checks, with the penalty for handing in late: those of people stand beside them."""
+        if self.grade is None:
+            return False
+        lost = self.result.late.points if self.result.late else Decimal(0)
+        return self.grade.score - lost >= self.grade.pass_score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +63,22 @@ class View:
 
     @property
     def graded(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if line.grade is not None)
+        """Those with a submission that was graded; not those who only were given points in the place of one."""
+        return tuple(line for line in self.lines if line.grade is not None and line.result.status == "graded")
+
+    @property
+    def excused(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.result.status == "excused")
+
+    @property
+    def by_hand_open(self) -> tuple[Line, ...]:
+        """Those whose submission people have not graded to its end, or for other files than count now."""
+        return tuple(line for line in self.lines if line.result.hands is not None and not line.result.hands.complete)
 
     @property
     def undecided(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if not line.decided)
+        """Those who have no score yet; who is excused will have none."""
+        return tuple(line for line in self.lines if not line.decided and line.result.status != "excused")
 
     @property
     def waiting(self) -> tuple[Line, ...]:
@@ -112,7 +133,9 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
         still_open = reviews.still_open(found, accepted)
         if student.withheld and not still_open:
             student = replace(student, score=Decimal(0))
-        lines.append(Line(result=student, grade=grade, file_name=names[student.student], open=still_open))
+        lines.append(
+            Line(result=student, grade=grade, file_name=names[student.student], open=still_open, most=result.max_score)
+        )
     return View(result=result, lines=tuple(lines))
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
+from gradebook.excused import ExcusedError
 from gradebook.intake.collect import Student
+from gradebook.results import Excused
 from gradebook.settings import Settings, SettingsError
 from gradebox.overrides import Override, OverrideError
 
 
-def check(settings: Settings, given: Sequence[Override], students: Sequence[Student]) -> None:
-    """Who has an override or an extension is in the class.
+def check(
+    settings: Settings, given: Sequence[Override], students: Sequence[Student], let_off: Sequence[Excused] = ()
+) -> None:
+    """Who has an override or an extension, or is excused, is in the class.
 
     Raises:
-        OverrideError, SettingsError: somebody is not; the message is one line that suggests whom was meant.
+        OverrideError, SettingsError, ExcusedError: somebody is not; the message is one line that says whom was meant.
     """
     known = [student.student for student in students]
     teams = sorted({student.team for student in students} - {""})
@@ -28,6 +32,9 @@ def check(settings: Settings, given: Sequence[Override], students: Sequence[Stud
     for name in settings.extensions:
         if name not in known:
             raise SettingsError(f"[extensions] {name!r}: {_nobody(name, known)}")
+    for entry in let_off:
+        if entry.student not in known:
+            raise ExcusedError(f"excused.toml names {entry.student!r}: {_nobody(entry.student, known)}")
 
 
 def notices(
@@ -48,8 +55,6 @@ def notices(
 def _without_effect(given: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:
     status = {student.student: student.status for student in students}
     said = {
-        "missing": "handed in nothing",
-        "refused": "was refused",
         "could_not_fetch": "could not be fetched",
         "no_repository": "has no repository that can be fetched",
     }

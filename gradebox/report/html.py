@@ -19,6 +19,7 @@ from gradebox.texts import printable
 
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
+_NOTHING = Markup()
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 
 
@@ -34,6 +35,7 @@ def render(
     progress: Progress | None = None,
     partial: bool = False,
     then: str = "",
+    more: Markup = _NOTHING,
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
 
@@ -48,6 +50,7 @@ def render(
         progress: what changed since the last run.
         partial: these are some criteria of a lab, so that nothing is said about passing it.
         then: the command that says what to do next, where the page should say it.
+        more: sections before those of the labs.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
     return (
@@ -63,6 +66,7 @@ def render(
             progress=progress,
             partial=partial,
             then=then,
+            more=more,
             gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,

@@ -247,6 +247,10 @@ def review_class(
         tuple[str, str, str, str] | None,
         typer.Option(metavar="STUDENT CRITERION POINTS REASON", help="Give these points instead."),
     ] = None,
+    excuse: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option(metavar="STUDENT LAB REASON", help="Let the student off a lab, like lab2, or off 'all'."),
+    ] = None,
     rerun: Annotated[str | None, typer.Option(metavar="STUDENT", help="Grade this submission again.")] = None,
 ) -> None:
     """List what a person has to look at, or settle it.
@@ -260,11 +264,11 @@ def review_class(
     from gradebox.devices import DeviceError
     from gradebox.rubric import RubricError
 
-    if sum(choice is not None for choice in (accept, override, rerun)) > 1:
-        raise _fail("decide one thing at a time: --accept, --override or --rerun", 2)
+    if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
+        raise _fail("decide one thing at a time: --accept, --override, --excuse or --rerun", 2)
     try:
         book = Book.open(folder)
-        if accept is None and override is None and rerun is None:
+        if accept is None and override is None and excuse is None and rerun is None:
             echo(review_list.text(book.view, folder))
             raise typer.Exit(3 if book.view.open or book.view.waiting else 0)
         if rerun is not None:
@@ -274,6 +278,8 @@ def review_class(
             echo(book.accept(*accept))
         elif override is not None:
             echo(book.override(*override))
+        elif excuse is not None:
+            echo(book.excuse(*excuse))
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise _fail(error, 2) from None

@@ -1,0 +1,127 @@
+"""What people gave, and what students asked and were answered, as parts of a student's feedback.
+
+Only what is released is shown. Not for the page in which people grade (`gradebook/desk/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from markupsafe import Markup
+
+from gradebook.exports.markdown import code_block, escaped
+from gradebook.exports.view import Line
+from gradebook.results import HandResult, RegradeRequest, Remark
+from gradebox.report import html
+from gradebox.report.document import points
+from gradebox.texts import printable
+
+
+def shown(line: Line) -> HandResult | None:
+    """What people gave, if the student may see it and there was something to read."""
+    hands = line.result.hands
+    return hands if hands is not None and hands.released and hands.criteria and line.grade is not None else None
+
+
+def remarks(line: Line) -> tuple[str, ...]:
+    """How points of people and what is excused enter what counts, a sentence each."""
+    result, hands = line.result, shown(line)
+    told = [
+        f"You are excused from lab {one.lab} ({one.reason}): it does not count, and the rest counts for the whole"
+        for one in result.excused
+        if one.lab is not None and line.grade is not None
+    ]
+    told = [f"{text}." for text in told]
+    if hands is not None and not hands.complete:
+        told.append(f"{hands.title} is graded by people, and that is not finished: there is no score yet.")
+    elif hands is not None and result.score is not None:
+        told.append(
+            f"{hands.title}, graded by people: {points(hands.points)} of {points(hands.max_points)} points. "
+            f"Together {points(result.score)} of {points(line.most)}. Whether you pass, the points of checks decide."
+        )
+    elif told and result.score is not None and line.grade is not None and line.checks_score is not None:
+        own = f"{points(line.checks_score)} of {points(line.grade.max_score)} points"
+        told.append(f"Your {own} count as {points(result.score)} of {points(line.most)}.")
+    return tuple(told)
+
+
+def section(line: Line) -> Markup:
+    """The part of the student's page."""
+    template = html.environment(Path(__file__).parent).get_template("hands.html.jinja")
+    return Markup(
+        template.render(hands=shown(line), requests=line.result.requests, names=_names(line, line.result.requests))
+    )
+
+
+def markdown(line: Line) -> Iterator[str]:
+    """The same as blocks of Markdown."""
+    if (hands := shown(line)) is not None:
+        total = f"{points(hands.points)} of {points(hands.max_points)}"
+        yield f"## {escaped(hands.title)}, graded by people: {total}"
+        for one in hands.criteria:
+            given = "not graded yet" if one.points is None else f"{points(one.points)} of {points(one.max_points)}"
+            yield f"- {escaped(one.title)}: **{given}**"
+            for remark in one.remarks:
+                yield "\n".join(_quoted(_said(remark)))
+    names = _names(line, line.result.requests)
+    for request in line.result.requests:
+        about = f": {escaped(names[request.about])}" if names[request.about] else ""
+        yield f"## You asked to look again{about}"
+        yield "\n".join(_quoted(request.text))
+        if request.answered_at is None:
+            yield "**Not answered yet.**"
+        else:
+            yield "Answer:"
+            yield "\n".join(_quoted(request.answer))
+
+
+def summary(line: Line) -> tuple[str, ...]:
+    """A line of plain text for each criterion, and for each answer."""
+    texts = []
+    if (hands := shown(line)) is not None:
+        for one in hands.criteria:
+            given = "not graded yet" if one.points is None else points(one.points)
+            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
+            texts.append(f"{one.title}: {given} / {points(one.max_points)}. {said}".rstrip(" ."))
+    texts += [
+        f"You asked: {' '.join(one.text.split())} Answer: {' '.join(one.answer.split())}"
+        for one in line.result.requests
+        if one.answered_at is not None
+    ]
+    return tuple(texts)
+
+
+def tests(line: Line) -> Iterator[dict[str, object]]:
+    """A test of Gradescope's format for each criterion that has points."""
+    hands = shown(line)
+    for number, one in enumerate(hands.criteria if hands else (), start=1):
+        if one.points is not None:
+            yield {
+                "name": f"{hands.title if hands else ''}: {one.title}",
+                "number": f"H.{number}",
+                "score": float(one.points),
+                "max_score": float(one.max_points),
+                "status": "passed" if one.points == one.max_points else "failed",
+                "output": "\n".join(map(_said, one.remarks)),
+                "tags": ["by hand"],
+                "visibility": "visible",
+            }
+
+
+def _said(remark: Remark) -> str:
+    if not remark.points:
+        return remark.text
+    sign = "+" if remark.points > 0 else "-"
+    return f"{sign}{points(abs(remark.points))} {remark.text}".rstrip()
+
+
+def _quoted(text: str) -> list[str]:
+    return code_block(printable(text))
+
+
+def _names(line: Line, requests: tuple[RegradeRequest, ...]) -> dict[str, str]:
+    """Titles of what requests are about, by id."""
+    titles = {one.id: one.title for lab in line.grade.labs for one in lab.criteria} if line.grade else {}
+    titles |= {f"hands.{one.id}": one.title for one in line.result.hands.criteria} if line.result.hands else {}
+    return {one.about: titles.get(one.about, one.about) for one in requests}

@@ -1,0 +1,122 @@
+"""What people gave, put beside what checks gave: into each student's line, and into the score where it is released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+from gradebook.hands import HandsError, comments, marks, requests, rubric, units
+from gradebook.hands.comments import Comment
+from gradebook.hands.marks import Mark
+from gradebook.hands.rubric import Criterion, Rubric
+from gradebook.intake.collect import Student
+from gradebook.results import ClassResult, HandCriterion, HandResult, Remark, StudentResult
+
+_CENT = Decimal("0.01")
+
+
+@dataclass(frozen=True)
+class Hands:
+    """All that lies in the folder `hands` of a class."""
+
+    rubric: Rubric | None
+    comments: Mapping[str, Comment]
+    marks: Mapping[str, Mapping[str, Mark]]
+    """By the submission's key, then by criterion."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Hands:
+        """Read it. Raises `HandsError` where a file cannot be used, or names what another one does not have."""
+        found = cls(rubric.load(folder), comments.load(folder), marks.load_all(folder))
+        for unit, given in found.marks.items():
+            for mark in given.values():
+                for name in mark.comments:
+                    if name not in found.comments:
+                        raise HandsError(
+                            f"the mark of {unit!r} for {mark.criterion} has the comment {name!r}, which is not in "
+                            f"{folder / 'hands' / comments.FILE}: put it back there, or take it out of the mark"
+                        )
+        return found
+
+
+def merged(result: ClassResult, folder: Path, students: Sequence[Student]) -> ClassResult:
+    """A class with what people gave; as it was, where they grade nothing and nobody asked to look again.
+
+    Raises:
+        HandsError: a file of theirs cannot be used.
+    """
+    hands, asked = Hands.load(folder), requests.load(folder)
+    lines = result.students
+    if asked:
+        lines = tuple(
+            replace(line, requests=tuple(one for one in asked if one.student == line.student)) for line in lines
+        )
+    if (points := hands.rubric) is None:
+        return replace(result, students=lines)
+    excused = {line.student for line in lines if line.status == "excused"}
+    of = {one.student: unit for unit in units.of(students, excused) for one in unit.members}
+    lines = tuple(
+        line if line.status == "excused" else _with_hands(line, points, hands, of.get(line.student), result.max_score)
+        for line in lines
+    )
+    return replace(
+        result,
+        students=lines,
+        max_score=result.max_score + (points.points if points.released else Decimal(0)),
+        hands_title=points.title,
+        hands_max=points.points,
+        hands_released=points.released,
+    )
+
+
+def of_unit(points: Rubric, criteria: Sequence[Criterion], hands: Hands, unit: units.Unit | None) -> HandResult:
+    """What one submission was given by now; who handed in nothing has 0."""
+    given = hands.marks.get(unit.key, {}) if unit else {}
+    rows, anew = [], False
+    for one in criteria:
+        mark = given.get(one.id)
+        counts = mark is not None and unit is not None and mark.content == unit.content
+        anew |= mark is not None and not counts and (mark.done or bool(mark.text or mark.comments))
+        worth = marks.points(one, mark, hands.comments) if mark and counts and mark.done else None
+        rows.append(
+            HandCriterion(
+                id=one.id,
+                title=one.title,
+                points=Decimal(0) if unit is None else worth,
+                max_points=one.points,
+                remarks=_remarks(mark, hands.comments) if mark and worth is not None else (),
+                by=mark.by if mark and worth is not None else "",
+            )
+        )
+    return HandResult(title=points.title, criteria=tuple(rows), released=points.released, anew=anew)
+
+
+def _with_hands(
+    line: StudentResult, points: Rubric, hands: Hands, unit: units.Unit | None, checks_max: Decimal
+) -> StudentResult:
+    labs = {one.lab: one.reason for one in line.excused if one.lab is not None}
+    found = of_unit(points, points.without(labs), hands, unit)
+    score = line.score
+    if points.released and score is not None:
+        own = found.max_points + (line.grade.max_score if line.grade and labs else checks_max)
+        total = (line.checks_score or Decimal(0)) + found.points
+        score = in_proportion(total, own, checks_max + points.points) if found.complete else None
+    return replace(line, hands=found, score=score)
+
+
+def in_proportion(points: Decimal, of_points: Decimal, most: Decimal) -> Decimal:
+    """Points of those that can be earned, as the same part of `most`, to a hundredth; unchanged where both agree."""
+    if of_points == most:
+        return points
+    return (points * most / of_points).quantize(_CENT) if of_points else Decimal(0)
+
+
+def _remarks(mark: Mark, known: Mapping[str, Comment]) -> tuple[Remark, ...]:
+    said = [Remark(text=known[name].text, points=known[name].points) for name in mark.comments]
+    if mark.text.strip():
+        said.append(Remark(text=mark.text.strip(), points=mark.adjust or None))
+    elif mark.adjust:
+        said.append(Remark(text="", points=mark.adjust))
+    return tuple(said)

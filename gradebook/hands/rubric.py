@@ -1,0 +1,150 @@
+"""`hands/rubric.toml`: what people grade, and how many points that is worth.
+
+title = "Report"                  # the section's name in every grade
+released = false                  # true: students and platforms are given the points
+blind = false                     # true: the page shows no names
+graders = ["Ana", "Ben"]          # who may grade; left out: anybody
+
+[[criterion]]
+id = "discussion"
+title = "Discussion of the results"
+points = 6
+start = "full"                    # comments deduct from all points; "zero": they add to none
+lab = 1                           # whose report it is about; left out: all of the submission
+about = "Are the numbers explained by what the GPU does?"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from gradebook.hands import FOLDER, HandsError
+from gradebox import reading
+
+FILE = "rubric.toml"
+PREFIX = "hands."
+"""Before a criterion's id, where criteria of checks stand beside it."""
+_ID = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_MOST = 1000
+_TEMPLATE = """# What people grade of this class. `gpulabs hands grade FOLDER --as NAME` opens the page.
+title = "Report"
+released = false                  # true: students' feedback and the exports have these points
+blind = false                     # true: the page shows no names
+# graders = ["Ana", "Ben"]        # who may grade; left out: anybody
+
+[[criterion]]
+id = "discussion"
+title = "Discussion of the results"
+points = 6
+start = "full"                    # comments deduct; "zero": they add
+# lab = 1                         # whose report it is about; left out: all of the submission
+about = "Are the numbers explained by what the GPU does?"
+
+[[criterion]]
+id = "figures"
+title = "Figures"
+points = 4
+about = "Axes, units, and a caption that says what is to be seen."
+"""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that people judge."""
+
+    id: str
+    title: str
+    points: Decimal
+    start: Literal["full", "zero"] = "full"
+    lab: int | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """What is graded by hand in one class."""
+
+    criterion: tuple[Criterion, ...]
+    title: str = "By hand"
+    released: bool = False
+    blind: bool = False
+    graders: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> Decimal:
+        return sum((one.points for one in self.criterion), Decimal(0))
+
+    def find(self, name: str) -> Criterion:
+        """The criterion of this id.
+
+        Raises:
+            HandsError: there is none.
+        """
+        found = next((one for one in self.criterion if one.id == name.removeprefix(PREFIX)), None)
+        if found is None:
+            known = ", ".join(one.id for one in self.criterion)
+            raise HandsError(f"there is no criterion {name!r} that is graded by hand; there are {known}")
+        return found
+
+    def without(self, labs: Mapping[int, str]) -> tuple[Criterion, ...]:
+        """The criteria that are not about one of these labs."""
+        return tuple(one for one in self.criterion if one.lab not in labs)
+
+
+def load(folder: Path) -> Rubric | None:
+    """The rubric of the class in `folder`; None where nothing is graded by hand.
+
+    Raises:
+        HandsError: it cannot be used.
+    """
+    path = folder / FOLDER / FILE
+    if not path.exists():
+        return None
+    try:
+        document = reading.toml(path)
+        found = reading.into(Rubric, document)
+        _check(document, found)
+    except reading.ReadingError as error:
+        raise HandsError(str(error)) from None
+    return found
+
+
+def write_template(folder: Path) -> Path:
+    """Write a rubric to begin with.
+
+    Raises:
+        HandsError: there is one.
+    """
+    path = folder / FOLDER / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_TEMPLATE)
+    except FileExistsError:
+        raise HandsError(f"{path} is there already; change it") from None
+    return path
+
+
+def _check(document: reading.Document, found: Rubric) -> None:
+    """Raise ReadingError for what types do not say."""
+    if not found.criterion:
+        raise document.error((), "there is no [[criterion]]; a rubric has at least one")
+    seen: set[str] = set()
+    for number, one in enumerate(found.criterion):
+        place = ("criterion", number)
+        if not _ID.fullmatch(one.id):
+            raise document.error((*place, "id"), f"id = {one.id!r}: small letters, digits and _, like 'discussion'")
+        if one.id in seen:
+            raise document.error((*place, "id"), f"{one.id} stands twice; keep one")
+        seen.add(one.id)
+        if not one.title.strip():
+            raise document.error((*place, "title"), "title is empty")
+        if not 0 < one.points <= _MOST:
+            raise document.error((*place, "points"), f"points = {one.points}: more than 0 and at most {_MOST}")
+    if any(not name.strip() for name in found.graders):
+        raise document.error(("graders",), "graders has an empty name")

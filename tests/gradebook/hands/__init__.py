@@ -1,0 +1,1 @@
+"""Points that people give, without a browser."""

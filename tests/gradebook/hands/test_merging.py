@@ -1,0 +1,216 @@
+"""Points by hand beside those of checks: in every student's line, and in what counts once they are released."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gradebook import excused
+from gradebook.exports import everything
+from gradebook.exports.book import Book
+from gradebook.exports.gradescope import SCHEMA_FILE
+from gradebook.hands import marks
+from gradebook.results import Excused, GradebookError
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.hands.conftest import HandClass
+
+
+def grade_all(hands: HandClass) -> None:
+    """Ada has 4.5 of 6 and 3 of 4; the team has all."""
+    hands.comments([("late_axis", "discussion", "-1.5"), ("good", "figures", "3"), ("best", "figures", "4")])
+    hands.give("student ada", "discussion", comments=("late_axis",))
+    hands.give("student ada", "figures", comments=("good",), text="Label the axis.")
+    hands.give("team blue", "discussion", by="Ben")
+    hands.give("team blue", "figures", by="Ben", comments=("best",))
+
+
+def table(hands: HandClass, name: str) -> dict[str, dict[str, str]]:
+    with (hands.folder / "exports" / name).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {next(iter(row.values())): row for row in rows}
+
+
+def test_before_they_are_released_points_by_hand_change_no_score(hands: HandClass) -> None:
+    before = {one.student: one.score for one in hands.read().students}
+    grade_all(hands)
+    after = hands.read()
+    assert {one.student: one.score for one in after.students} == before
+    assert after.max_score == 20
+    Book.open(hands.folder).export()
+    for path in (hands.folder / "exports" / "feedback").iterdir():
+        assert "graded by people" not in path.read_text()
+    assert table(hands, "grades.csv")["ada"]["by_hand"] == "7.5"
+
+
+def test_released_they_are_added_and_the_total_says_so(hands: HandClass) -> None:
+    before = {one.student: one.score for one in hands.read().students}
+    grade_all(hands)
+    hands.write_rubric(released=True)
+    after = hands.read()
+    assert after.max_score == 30
+    gained = {one.student: (one.score or 0) - (before[one.student] or 0) for one in after.students}
+    assert gained == {"ada": Decimal("7.5"), "bob": 10, "cleo": 10, "eve": 0}
+    assert before["bob"] == before["cleo"]
+    Book.open(hands.folder).export()
+    page = (hands.folder / "exports" / "feedback" / "ada.html").read_text()
+    assert "Report, graded by people <span>7.5 / 10</span>" in page
+    assert f"Together {gained['ada'] + (before['ada'] or 0):f} of 30" in page
+    assert "Label the axis." in page
+    assert not re.search(r"\bAna\b", page)  # who graded is not said to students
+    assert table(hands, "grades.csv")["ada"]["by_hand_graders"] == "Ana"
+    assert table(hands, "grades.csv")["bob"]["hands.figures"] == "4"
+
+
+def test_passing_is_decided_by_the_points_of_checks(hands: HandClass) -> None:
+    grade_all(hands)
+    before = {line.student: line.passed for line in Book.open(hands.folder).view.lines}
+    hands.write_rubric(released=True)
+    assert {line.student: line.passed for line in Book.open(hands.folder).view.lines} == before
+
+
+def test_who_is_not_graded_to_the_end_has_no_score_and_is_in_no_file_for_platforms(hands: HandClass) -> None:
+    grade_all(hands)
+    hands.give("student ada", "figures", done=False)
+    hands.write_rubric(released=True)
+    assert hands.line("ada").score is None
+    Book.open(hands.folder).export()
+    assert "ada" not in (hands.folder / "exports" / "canvas.csv").read_text()
+    assert "bob" in (hands.folder / "exports" / "canvas.csv").read_text()
+    notices = everything.notices(hands.read(), hands.folder)
+    assert any("not graded by hand to the end, so no score" in text and "ada" in text for text in notices)
+
+
+def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(hands: HandClass, tmp_path: Path) -> None:
+    grade_all(hands)
+    hands.write_rubric(released=True)
+    score = hands.line("ada").score
+    hands.small.hands_in("ada", text="another version")
+    hands.small.grade(roster=tmp_path / "roster.csv")
+    line = hands.line("ada")
+    assert line.hands is not None
+    assert line.hands.anew
+    assert line.score is None
+    assert [one.points for one in line.hands.criteria] == [None, None]
+    kept = marks.keep(hands.folder, "student ada", hands.units()["student ada"].content, "Ben")
+    assert {mark.by for mark in kept} == {"Ben"}
+    line = hands.line("ada")
+    assert line.hands is not None
+    assert line.hands.points == Decimal("7.5")
+    assert score is not None
+
+
+def test_another_comment_is_everybodys_who_has_it(hands: HandClass) -> None:
+    grade_all(hands)
+    hands.give("team blue", "discussion", by="Ben", comments=("late_axis",))
+    hands.comments([("late_axis", "discussion", "-2"), ("good", "figures", "3"), ("best", "figures", "4")])
+    found = {one.student: one.hands.points for one in hands.read().students if one.hands}
+    assert found == {"ada": 7, "bob": 8, "cleo": 8, "eve": 0}
+
+
+def test_a_broken_file_of_theirs_is_one_clear_error(hands: HandClass) -> None:
+    grade_all(hands)
+    path = next((hands.folder / "hands" / "marks").glob("ada*"))
+    path.write_text(path.read_text().replace("done = true", "done = maybe", 1))
+    with pytest.raises(GradebookError, match=r"ada-\w+\.toml:\d+: not valid TOML"):
+        hands.read()
+
+
+def test_gradescope_has_a_test_for_each_criterion_by_hand(hands: HandClass) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    grade_all(hands)
+    hands.write_rubric(released=True)
+    Book.open(hands.folder).export()
+    made = json.loads((hands.folder / "exports" / "gradescope" / "ada.json").read_text())
+    jsonschema.validate(made, json.loads(SCHEMA_FILE.read_text()))
+    by_hand = [test for test in made["tests"] if test.get("tags") == ["by hand"]]
+    assert [(test["score"], test["max_score"]) for test in by_hand] == [(4.5, 6.0), (3.0, 4.0)]
+    visible = [test["score"] for test in made["tests"] if "score" in test]
+    assert made["score"] == pytest.approx(sum(visible))
+
+
+def test_who_is_excused_is_in_no_average_and_canvas_hears_of_it(hands: HandClass) -> None:
+    grade_all(hands)
+    hands.write_rubric(released=True)
+    excused.add(hands.folder, Excused(student="ada", reason="ill"))
+    line = hands.line("ada")
+    assert (line.status, line.score, line.grade) == ("excused", None, None)
+    book = Book.open(hands.folder)
+    book.export()
+    assert [one.student for one in book.view.graded] == ["bob", "cleo"]
+    canvas = (hands.folder / "exports" / "canvas.csv").read_text().splitlines()
+    assert [row for row in canvas if row.startswith("Ada")] == ["Ada Lovelace,,,ada,,EX"]
+    assert "ada" not in (hands.folder / "exports" / "moodle-grades.csv").read_text()
+    assert not (hands.folder / "exports" / "gradescope" / "ada.json").exists()
+    feedback = (hands.folder / "exports" / "feedback" / "ada.md").read_text()
+    assert "You are excused" in feedback
+    assert "Reason: ill." in feedback
+    assert table(hands, "grades.csv")["ada"]["status"] == "excused"
+    assert any("EX in canvas.csv" in text for text in book.notices())
+
+
+def test_an_excused_teammate_leaves_the_team_to_the_others(hands: HandClass) -> None:
+    excused.add(hands.folder, Excused(student="bob", reason="left"))
+    grade_all(hands)
+    hands.write_rubric(released=True)
+    assert hands.line("bob").score is None
+    cleo = hands.line("cleo").hands
+    assert cleo is not None
+    assert cleo.complete
+
+
+def test_what_is_left_of_an_excused_lab_counts_for_the_whole(small_class: SmallClass) -> None:
+    folder = small_class.hands_in("ada")
+    (folder / "lab2_mixed_precision").mkdir()
+    (folder / "lab2_mixed_precision" / "amp.py").write_text("# ada\n")
+    before = small_class.grade(labs=(1, 2)).students[0]
+    assert before.grade is not None
+    excused.add(small_class.out, Excused(student="ada", reason="joined late", lab=2))
+    made = HandClass(small_class)
+    line = made.line("ada")
+    assert line.grade is not None
+    assert [lab.id for lab in line.grade.labs] == ["lab1"]
+    own = before.grade.labs[0].points
+    assert line.checks_score == own
+    assert line.score == own * 40 / 20
+    made.write_rubric(released=True)  # figures are about lab 1, the discussion about all
+    made.give("student ada", "discussion")
+    made.give("student ada", "figures", adjust=Decimal(2))
+    assert made.line("ada").score == ((own + 8) * 50 / 30).quantize(Decimal("0.01"))
+    Book.open(made.folder).export()
+    page = (made.folder / "exports" / "feedback" / "ada.html").read_text()
+    assert "You are excused from lab 2 (joined late)" in page
+
+
+def test_a_name_in_excused_toml_that_nobody_has_is_an_error(hands: HandClass) -> None:
+    (hands.folder / "excused.toml").write_text('[[excused]]\nstudent = "adda"\nreason = "ill"\n')
+    with pytest.raises(GradebookError, match="did you mean 'ada'"):
+        hands.read()
+
+
+def test_points_for_who_was_refused_or_is_missing_are_theirs(hands: HandClass, tmp_path: Path) -> None:
+    (hands.small.submissions / "eve.7z").write_bytes(b"7z")
+    (hands.small.submissions / "fay").mkdir()
+    roster = (tmp_path / "roster.csv").read_text() + "fay,Fay,\n"
+    (tmp_path / "roster.csv").write_text(roster)
+    hands.small.grade(roster=tmp_path / "roster.csv")
+    assert hands.line("eve").status == "refused"
+    assert hands.line("fay").status in ("missing", "refused")
+    text = '[[override]]\nstudent = "{}"\ncriterion = "lab1.benchmark"\npoints = 4\nreason = "shown in class"\n'
+    (hands.folder / "overrides.toml").write_text(text.format("eve") + text.format("fay"))
+    for name in ("eve", "fay"):
+        line = hands.line(name)
+        assert line.score == 4
+        assert line.grade is not None
+    book = Book.open(hands.folder)
+    book.export()
+    assert not [item for item in book.view.open if item.student == "eve"]
+    assert [line.student for line in book.view.graded] == ["ada", "bob", "cleo"]  # in no statistics
+    page = (hands.folder / "exports" / "feedback" / "eve.html").read_text()
+    assert "An instructor gave points in its place" in page
+    assert "shown in class" in page
+    assert table(hands, "grades.csv")["eve"]["score"] == "4"
