@@ -6,6 +6,7 @@ from grader.cli.classroom import grade_submissions
 from grader.cli.doctor import examine_machine
 from grader.cli.exporting import export_app, review_class
 from grader.cli.grading import grade_submission
+from grader.cli.hands import hands_app
 from grader.cli.integrity import report_similarity
 from grader.cli.next import show_next
 from grader.cli.notebook import notebook_app
@@ -22,4 +23,5 @@ app.command("class")(grade_submissions)
 app.command("review")(review_class)
 app.command("similarity")(report_similarity)
 app.add_typer(export_app, name="export")
+app.add_typer(hands_app, name="hands")
 app.add_typer(notebook_app, name="notebook")

@@ -1,0 +1,217 @@
+"""`gpulabs hands`: what people grade of a class, and requests to look again."""
+
+from __future__ import annotations
+
+import getpass
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grader.cli.echo import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradebook.exports.book import Book
+    from gradebook.hands.requests import Asked
+
+hands_app = typer.Typer(no_args_is_help=True, help="Grade reports by hand, and answer requests to look again.")
+
+_Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
+_As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who grades or answers (default: your login).")]
+
+
+def _fail(error: object) -> typer.Exit:
+    echo(f"error: {error}", err=True)
+    return typer.Exit(2)
+
+
+def _me(name: str | None) -> str:
+    try:
+        return name if name is not None else getpass.getuser()
+    except (KeyError, OSError):
+        raise _fail("say who you are: --as NAME") from None
+
+
+@hands_app.command("init")
+def write_rubric(folder: _Class) -> None:
+    """Write a rubric to begin with, FOLDER/hands/rubric.toml."""
+    from gradebook.hands import rubric
+    from gradebook.store import Gradebook
+
+    try:
+        Gradebook(folder, locked=False).close()
+        path = rubric.write_template(folder)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    echo(f"wrote {path}; say in it what is graded, then: gpulabs hands grade {folder} --as NAME")
+
+
+@hands_app.command("grade")
+def grade_by_hand(
+    folder: _Class,
+    as_: _As = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Where to listen (default: one of your own).")
+    ] = None,
+) -> None:
+    """Serve the page in which you grade, on this machine only, until Ctrl-C.
+
+    Every grader starts one, on the same folder: nobody's marks are written over. What is given is on disk at once.
+    """
+    from gradebook.desk.board import Board
+    from gradebook.desk.server import listen, port_of
+
+    try:
+        board = Board(folder, _me(as_))
+        server, address = listen(board, port)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    echo(f"grading as {board.grader}; open this link, which is for you only:\n\n  {address}\n")
+    if port is None and server.port != port_of(folder, board.grader):
+        echo(
+            "note: your usual port is taken, perhaps by a page of yours that is open still; what a browser kept is there"
+        )
+    tunnel = f"ssh -L {server.port}:127.0.0.1:{server.port} HOST"
+    echo(f"Ctrl-C ends it. From another machine: {tunnel}, then the same link.")
+    server.serve_forever()
+    board.open("")
+    echo(f"ended; what was given lies in {folder / 'hands'}. gpulabs export class {folder} writes the exports anew")
+
+
+@hands_app.command("list")
+def list_progress(folder: _Class) -> None:
+    """Say how far the grading by hand is, and who graded what; exit code 3 as long as something is left."""
+    from gradebook.exports.book import Book
+
+    try:
+        book = Book.open(folder)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    if not book.result.hands_max:
+        raise _fail(f"nothing is graded by hand here: gpulabs hands init {folder} writes a rubric")
+    left = _say_progress(book)
+    if not left and not book.result.hands_released:
+        echo(f"all is graded; released = true in {folder / 'hands' / 'rubric.toml'} gives it to students and exports")
+    raise typer.Exit(3 if left else 0)
+
+
+def _say_progress(book: Book) -> int:
+    """Print it, and return how many submissions are left."""
+    seen: set[tuple[str, ...]] = set()
+    graders: Counter[str] = Counter()
+    left: dict[str, list[str]] = {"handed in anew, look again": [], "not graded to the end": []}
+    count = 0
+    for line in book.view.lines:
+        hands = line.result.hands
+        who = tuple(sorted((line.student, *line.result.teammates)))
+        if hands is None or line.grade is None or who in seen:
+            continue
+        seen.add(who)
+        count += 1
+        graders.update(one.by for one in hands.criteria if one.by)
+        if not hands.complete:
+            left["handed in anew, look again" if hands.anew else "not graded to the end"].append(line.student)
+    open_count = sum(map(len, left.values()))
+    echo(f"{count - open_count} of {count} submissions are graded by hand")
+    for name, number in sorted(graders.items()):
+        echo(f"  {name}: {number} criteria")
+    for what, names in left.items():
+        if names:
+            echo(f"{what}: {', '.join(names)}")
+    return open_count
+
+
+@hands_app.command("ask")
+def ask_to_look_again(
+    folder: _Class,
+    student: Annotated[str, typer.Argument(help="Who asks, as in grades.csv.")],
+    about: Annotated[str, typer.Argument(help="A criterion, like lab1.memory or hands.discussion; or all.")],
+    text: Annotated[str, typer.Argument(help="What they say.")],
+) -> None:
+    """Record that a student asks to look again."""
+    from gradebook.hands.requests import Asked
+
+    _record(folder, [Asked(student, text, "" if about == "all" else about)])
+
+
+@hands_app.command("import")
+def import_requests(
+    folder: _Class,
+    file: Annotated[Path, typer.Argument(help="A CSV with student, about, text, as a form gives it; or TOML.")],
+) -> None:
+    """Record the requests of a file; those that are there already are left as they are."""
+    from gradebook.hands import requests
+
+    try:
+        asked = requests.read(file)
+    except ValueError as error:
+        raise _fail(error) from None
+    _record(folder, asked)
+
+
+def _record(folder: Path, asked: Sequence[Asked]) -> None:
+    from gradebook.exports.book import Book
+    from gradebook.hands import requests
+
+    try:
+        book = Book.open(folder)
+        students = [line.student for line in book.view.lines]
+        new = requests.add(folder, asked, students, _criteria(book))
+        Book.open(folder).export()
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    known = len(asked) - len(new)
+    echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
+
+
+def _criteria(book: Book) -> list[str]:
+    """What a request can be about."""
+    by_hand = {
+        f"hands.{one.id}": None for line in book.view.lines if line.result.hands for one in line.result.hands.criteria
+    }
+    return [one.id for lab in book.rubric.select(book.result.labs) for one in lab.criteria] + list(by_hand)
+
+
+@hands_app.command("requests")
+def list_requests(
+    folder: _Class, everything: Annotated[bool, typer.Option("--all", help="Also those that are answered.")] = False
+) -> None:
+    """List the requests to look again; exit code 3 as long as one has no answer."""
+    from gradebook.hands import requests
+
+    try:
+        found = requests.load(folder)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    left = [one for one in found if one.answered_at is None]
+    for one in found if everything else left:
+        echo(f"{one.id}  {one.student}  {one.about or 'all'}  {one.asked_at:%Y-%m-%d}")
+        echo(f"  {' '.join(one.text.split())}")
+        if one.answered_at is not None:
+            echo(f"  answered by {one.answered_by}: {' '.join(one.answer.split())}")
+        else:
+            echo(f"  → gpulabs hands answer {folder} {one.id} 'TEXT'")
+    echo(f"{len(left)} of {len(found)} are open" if found else "nobody has asked")
+    raise typer.Exit(3 if left else 0)
+
+
+@hands_app.command("answer")
+def answer_request(
+    folder: _Class,
+    request: Annotated[str, typer.Argument(help="Its id, as gpulabs hands requests lists it.")],
+    text: Annotated[str, typer.Argument(help="The answer; an empty one opens it again.")],
+    as_: _As = None,
+) -> None:
+    """Answer a request; the answer stands in the student's feedback. Points change by marks or overrides."""
+    from gradebook.exports.book import Book
+    from gradebook.hands import requests
+
+    try:
+        made = requests.answer(folder, request, text, _me(as_))
+        Book.open(folder).export()
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written anew")

@@ -1,0 +1,5 @@
+"""The class that is graded by hand, once more for the page."""
+
+from tests.gradebook.hands.conftest import hands
+
+__all__ = ["hands"]

@@ -1,0 +1,262 @@
+"""The page as a grader uses it: by keyboard, through crashes, beside another grader; in a headless Chromium."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nh3", reason="nh3, of the extra hands, is not installed")
+api = pytest.importorskip("playwright.sync_api", reason="playwright, of the extra browser-tests, is not installed")
+
+from gradebook.hands import comments, marks, requests  # noqa: E402
+from gradebook.hands.requests import Asked  # noqa: E402
+from tests.gradebook.hands.conftest import HandClass  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360f8cfc0f01f0005000201b5e5d6ba0000000049454e44ae426082"
+)
+HOSTILE = """# Report of Ada
+<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">
+<img src="https://evil.example/x.png"> ![out](https://evil.example/y.png) ![in](results/plot.png)
+<a href="javascript:document.title='owned'">click me</a>
+"""
+
+
+class Grader:
+    """A process that serves the page, as the command starts it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        command = [
+            sys.executable,
+            "-c",
+            "from grader.cli import app; app()",
+            "hands",
+            "grade",
+            str(folder),
+            "--as",
+            name,
+        ]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"http://\S+", line):
+                self.address = found[0]
+                break
+
+    def end(self, how: signal.Signals = signal.SIGINT) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[api.Browser]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("Chromium is not on this machine: `apt install chromium` brings it")
+    with api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def shown(hands: HandClass) -> HandClass:
+    """With a report that means harm, a plot, and two comments."""
+    lab = hands.small.submissions / "ada" / "lab1_gpu_basics"
+    (lab / "results").mkdir()
+    (lab / "results" / "plot.png").write_bytes(PNG)
+    (lab / "REPORT.md").write_text(HOSTILE)
+    hands.small.grade(roster=hands.small.submissions.parent / "roster.csv")
+    hands.comments([("late_axis", "discussion", "-1.5"), ("why", "discussion", "-1"), ("best", "figures", "4")])
+    return hands
+
+
+@pytest.fixture
+def ana(shown: HandClass) -> Iterator[Grader]:
+    made = Grader(shown.folder, "Ana")
+    yield made
+    made.end()
+
+
+def opened(context: api.BrowserContext, grader: Grader) -> api.Page:
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.goto(grader.address)
+    page.wait_for_selector(".criterion")
+    return page
+
+
+def saved(page: api.Page) -> None:
+    api.expect(page.locator("#status")).to_have_text("saved", timeout=30_000)
+
+
+def test_a_class_is_graded_by_keyboard(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    page = opened(browser.new_context(), ana)
+    api.expect(page.locator("#label")).to_have_text("Ada Lovelace")
+    page.keyboard.press("1")
+    page.keyboard.press("t")
+    page.keyboard.type("Say why.")
+    page.keyboard.press("Escape")
+    page.keyboard.press("c")
+    page.keyboard.press("p")
+    page.keyboard.type("2.5")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    saved(page)
+    given = marks.load(shown.folder, "student ada")
+    assert (given["discussion"].comments, given["discussion"].text, given["discussion"].done) == (
+        ("late_axis",), "Say why.", True
+    )  # fmt: skip
+    line = shown.line("ada").hands
+    assert line is not None
+    assert [one.points for one in line.criteria] == [Decimal("4.5"), Decimal("2.5")]
+    page.keyboard.press("n")
+    api.expect(page.locator("#label")).to_have_text("blue: Bob, Cleo")
+    page.keyboard.press("f")
+    page.keyboard.press("c")
+    page.keyboard.press("1")
+    saved(page)
+    page.keyboard.press("n")
+    api.expect(page.locator("#status")).to_have_text("everything is graded")
+    page.keyboard.press("u")
+    api.expect(page.locator("#status")).to_have_text("taken back: Figures")
+    assert not marks.load(shown.folder, "team blue")["figures"].done
+    page.keyboard.press("l")
+    api.expect(page.locator("#tally")).to_have_text("Criteria graded: Ana 3.")
+
+
+def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -> None:
+    context = browser.new_context()
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = opened(context, ana)
+    page.wait_for_function("document.querySelector('.report img[src]')?.complete")
+    assert page.evaluate("document.querySelector('.report img[src]').naturalWidth") == 1  # the plot
+    page.get_by_text("click me").click()
+    page.wait_for_timeout(300)
+    assert page.title() == "Report: grading by hand"
+    assert page.locator(".report script").count() == 0
+    assert "[not in the submission: out https://evil.example/y.png]" in page.inner_text(".report")
+    assert {url for url in asked if not url.startswith(ana.address)} == set()
+
+
+def test_what_was_typed_outlives_a_server_that_is_killed(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    context = browser.new_context()
+    page = opened(context, ana)
+    ana.end(signal.SIGKILL)
+    page.fill("#text-discussion", "typed while nobody listened")
+    api.expect(page.locator("#status")).to_contain_text("kept in this browser", timeout=30_000)
+    assert marks.load(shown.folder, "student ada") == {}
+    page.close()  # the browser goes down, too
+    again = Grader(shown.folder, "Ana")
+    try:
+        page = opened(context, again)
+        api.expect(page.locator("#text-discussion")).to_have_value("typed while nobody listened")
+        saved(page)
+        assert marks.load(shown.folder, "student ada")["discussion"].text == "typed while nobody listened"
+    finally:
+        again.end()
+
+
+@pytest.mark.night
+def test_an_old_page_says_that_the_server_was_started_anew(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    page = opened(browser.new_context(), ana)
+    ana.end(signal.SIGKILL)
+    again = Grader(shown.folder, "Ana")
+    try:
+        page.fill("#text-discussion", "x")
+        api.expect(page.locator("#status")).to_contain_text("kept in this browser: open the link", timeout=30_000)
+    finally:
+        again.end()
+
+
+def test_two_graders_see_each_other_and_settle_a_conflict(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    ben = Grader(shown.folder, "Ben")
+    try:
+        one, other = opened(browser.new_context(), ana), opened(browser.new_context(), ben)
+        api.expect(one.locator("#label")).to_have_text("Ada Lovelace")
+        if other.inner_text("#label") != "Ada Lovelace":  # Ana had it open already
+            other.keyboard.press("k")
+        api.expect(other.locator("#label")).to_have_text("Ada Lovelace")
+        api.expect(one.locator("#about")).to_contain_text("Ben has it open, too", timeout=30_000)
+        other.fill("#text-discussion", "Ben's")
+        one.fill("#text-discussion", "Ana's")
+        loser = one if marks.load(shown.folder, "student ada").get("discussion") is None else other
+        page = one if one.locator(".conflict").count() else other
+        for _ in range(100):
+            page = one if one.locator(".conflict").count() else other if other.locator(".conflict").count() else loser
+            if page.locator(".conflict").count():
+                break
+            one.wait_for_timeout(100)
+        mine = page.input_value("#text-discussion")
+        page.get_by_text("Keep mine").click()
+        saved(page)
+        assert marks.load(shown.folder, "student ada")["discussion"].text == mine
+        winner = other if page is one else one
+        api.expect(winner.locator("#text-discussion")).to_have_value(mine, timeout=30_000)  # seen without a reload
+    finally:
+        ben.end()
+
+
+def test_what_is_handed_in_anew_is_shown_and_stands_once_somebody_has_looked(
+    browser: api.Browser, ana: Grader, shown: HandClass
+) -> None:
+    shown.give("student ada", "discussion", comments=("why",))
+    report = shown.small.submissions / "ada" / "lab1_gpu_basics" / "REPORT.md"
+    report.write_text("# Report of Ada\n\nThe launch takes longer than the product.\n")
+    shown.small.grade(roster=shown.small.submissions.parent / "roster.csv")
+    page = opened(browser.new_context(), ana)
+    api.expect(page.locator(".notice h2")).to_have_text("Handed in anew after it was graded")
+    assert "+The launch takes longer than the product." in page.inner_text(".changes")
+    assert not page.is_checked("#done-discussion")
+    page.get_by_text("I have looked: the marks stand").click()
+    api.expect(page.locator("#done-discussion")).to_be_checked()
+    content = shown.units()["student ada"].content
+    assert marks.load(shown.folder, "student ada")["discussion"].content == content
+
+
+def test_a_comment_is_made_changed_and_a_request_answered(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    (name,) = requests.add(
+        shown.folder, [Asked("ada", "The axis has a unit!", "hands.figures")], ["ada"], ["hands.figures"]
+    )
+    shown.give("team blue", "discussion", comments=("why",))
+    page = opened(browser.new_context(), ana)
+    page.fill("[aria-label=Answer]", "You are right.")
+    page.get_by_text("Save the answer").click()
+    api.expect(page.locator("#status")).to_contain_text("the answer is saved")
+    assert requests.load(shown.folder)[0].id == name
+    assert requests.load(shown.folder)[0].answer == "You are right."
+    page.locator("#comments-discussion [title^=Change]").nth(1).click()
+    api.expect(page.locator(".edit")).to_contain_text("a change reaches 1 submission")
+    page.fill("#edit-points-discussion", "-2")
+    page.keyboard.press("Enter")
+    api.expect(page.locator("#comments-discussion .worth").nth(1)).to_have_text("\N{MINUS SIGN}2")
+    assert comments.load(shown.folder)["why"].points == -2
+    line = shown.line("bob").hands
+    assert line is not None
+    assert line.criteria[0].points == 4
+    page.locator("#add-figures").click()
+    page.fill("#edit-text-figures", "a caption <b>")
+    page.fill("#edit-points-figures", "1")
+    page.keyboard.press("Enter")
+    api.expect(page.locator("#comments-figures .on .said")).to_have_text("a caption <b>")
+    saved(page)
+
+
+def test_nothing_is_cut_off_on_any_screen(browser: api.Browser, ana: Grader) -> None:
+    page = opened(browser.new_context(), ana)
+    for width in (390, 800, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
