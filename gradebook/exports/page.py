@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from gradebook.exports import item_chart, overview
 from gradebook.exports.reviews import ELSEWHERE, HANDING_IN, Item
 from gradebook.exports.statistics import EVERYBODY, FEWEST, CheckStatistics
 from gradebook.exports.view import Line, View, share
@@ -41,7 +42,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """The scores of the class, with penalties."""
+    """The scores of the class by checks, with penalties."""
 
     bars: tuple[Bar, ...]
     mean: float
@@ -93,6 +94,7 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         feedback: the folder of the students' pages, relative to this page; None for no links.
     """
     template = html.environment(Path(__file__).parent).get_template("class.html.jinja")
+    late = [line for line in view.lines if line.result.late is not None]
     by_score = sorted(view.lines, key=lambda line: (-(line.result.score or Decimal(-1)), line.label.casefold()))
     return template.render(
         view=view,
@@ -108,9 +110,18 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         EVERYBODY=EVERYBODY,
         most_failed=most_failed(statistics),
         reviews=list(review_groups(view, command)),
-        late=[line for line in view.lines if line.result.late is not None],
+        late=late,
+        deducted=overview.deducted(late),
+        by_hand=overview.by_hand(view),
+        asked=[(line, one) for line in view.lines for one in line.result.requests if one.answered_at is None],
+        dots=item_chart.dots(statistics),
+        undrawn=item_chart.undrawn(statistics),
+        weakest=item_chart.weakest(statistics),
+        height=item_chart.height,
+        names={line.student: line.label for line in view.lines},
+        titles={row.id: row.title for row in view.criteria} | {row.check: row.title for row in statistics},
         cut_off=[line for line in view.graded if line.result.reason],
-        without=[line for line in view.lines if line.grade is None],
+        without=overview.without_grade(view),
         feedback=feedback,
         fewest=FEWEST,
         level=level,
@@ -123,8 +134,12 @@ def _lab(criterion: object) -> str:
 
 def distribution(view: View) -> Distribution | None:
     """The histogram of all graded submissions; None where there is none."""
-    scores = [float(line.result.score) for line in view.graded if line.result.score is not None]
-    most = float(view.result.max_score)
+    most = float(view.result.checks_max)
+    scores = [
+        float(line.checks_score) * (most / float(line.grade.max_score) if line.result.excused else 1.0)
+        for line in view.graded
+        if line.grade is not None and line.checks_score is not None
+    ]
     if not scores or not most:
         return None
     count = _MANY_BINS if len(scores) >= _BINS_FROM else _FEW_BINS
@@ -152,7 +167,7 @@ def distribution(view: View) -> Distribution | None:
         median=statistics.median(scores),
         lowest=min(scores),
         highest=max(scores),
-        pass_score=float(first.pass_score),
+        pass_score=float(first.pass_score / first.max_score) * most if first.max_score else 0.0,
         max_score=most,
         passed=sum(line.passed for line in view.graded),
         count=len(scores),

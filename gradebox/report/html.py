@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from decimal import Decimal
 from functools import cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gradebox.grade import CheckResult, Grade, LatePenalty, Outcome
 from gradebox.report.document import duration, points
@@ -20,6 +21,7 @@ from gradebox.texts import printable
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
 _NOTHING = Markup()
+_ENDS = re.compile(r"([._/]+)")
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 
 
@@ -85,6 +87,11 @@ def _waiting(grade: Grade) -> dict[str, CheckResult]:
     return {name: shown[check.blocked_by] for name, check in shown.items() if check.blocked_by in shown}
 
 
+def breaks(identifier: str) -> Markup:
+    """An identifier, escaped, that a line may break in after its dots, slashes and underscores, and nowhere else."""
+    return Markup(_ENDS.sub(r"\1<wbr>", str(escape(printable(identifier)))))
+
+
 def _finalized(value: Any) -> Any:
     """Every value on its way into a page; what a macro made of such values is markup, and was here before."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -102,6 +109,7 @@ def environment(folder: Path) -> jinja2.Environment:
         finalize=_finalized,
     )
     made.filters["points"] = points
+    made.filters["breaks"] = breaks
     made.filters["signed"] = lambda value: f"{'+' if value > 0 else '-'}{points(abs(value))}"
     made.filters["duration"] = duration
     made.filters["state"] = lambda check: "follows" if check.follows_from else check.outcome.value

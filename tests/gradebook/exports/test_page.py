@@ -1,16 +1,19 @@
 """The page about a class: what it shows, and that nothing in it is anybody's markup."""
 
+import re
+from dataclasses import replace
 from decimal import Decimal
 from html.parser import HTMLParser
 
 import pytest
 
-from gradebook.exports import page, statistics, view
-from gradebook.results import ClassResult, LatePenalty
+from gradebook.exports import item_chart, overview, page, statistics, view
+from gradebook.results import ClassResult, HandCriterion, HandResult, LatePenalty
 from gradebox.grade import CheckReport, CriterionResult, IntegrityNote, Outcome
+from gradebox.report import html
 from tests.gradebook.exports.classes import HOSTILE, a_class, graded, large_class, student
 
-VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line"}
+VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line", "circle", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -32,7 +35,7 @@ class Reader(HTMLParser):
         self.links += [value for name in ("href", "src") if (value := values.get(name))]
         self.ids |= {values["id"] or ""} if "id" in values else set()
         assert not [name for name in values if name.startswith("on")]
-        if tag not in VOID or tag == "rect":
+        if tag not in VOID or tag in ("rect", "circle"):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -130,8 +133,83 @@ def test_a_class_without_a_grade_has_a_page() -> None:
     text = rendered(a_class([student("ada", None, status="waiting", score=None)]))
     Reader(text)
     assert "Nothing is open." in text
-    assert "waiting" in text
+    assert "not graded yet: the run was stopped" in text
 
 
 def test_an_empty_class_has_a_page() -> None:
     Reader(rendered(a_class([])))
+
+
+def test_who_has_no_grade_is_grouped_by_reason_and_stands_first() -> None:
+    asleep = "https://git.example.org/{}.git could not be fetched: the server does not answer after {} s"
+    rows = [
+        *(student(f"s{n}", None, status="missing", score=Decimal(0)) for n in range(3)),
+        *(student(n, None, status="could_not_fetch", reason=asleep.format(n, len(n))) for n in ("ada", "robin")),
+        student("eve", None, status="refused", reason="a .7z cannot be unpacked", score=Decimal(0)),
+        student("ill", None, status="excused", reason="ill"),
+        student("bob", graded({})),
+    ]
+    seen = view.of(a_class(rows))
+    groups = overview.without_grade(seen)
+    assert [[line.student for line in group.lines] for group in groups] == [
+        ["ada", "robin"], ["eve"], ["s0", "s1", "s2"], ["ill"]
+    ]  # fmt: skip
+    assert groups[0].varies
+    text = rendered(a_class(rows))
+    assert text.index('id="without"') < text.index('id="distribution"')
+    assert re.search(r'href="#without">7</a></b><span>without a grade', text)
+    section = text[text.index('id="without"') : text.index('id="distribution"')]
+    assert section.count("the server does not answer") == 1
+
+
+def test_what_lateness_cost_stands_in_the_header() -> None:
+    late = [LatePenalty(seconds_late=60, points=Decimal(value), rule="2 per day") for value in ("2", "1.5")]
+    text = rendered(a_class([student(f"s{n}", graded({}), late=one) for n, one in enumerate(late)]))
+    assert '<a href="#late">2</a></b><span>late, 3.5 points deducted</span>' in text
+
+
+def test_titles_stand_where_ids_did() -> None:
+    reports = {"lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
+    text = rendered(a_class([student("ada", graded(reports), name="Ada")]))
+    review = text[text.index('id="review"') :]
+    assert "Memory profiling <code" in review[: review.index("</summary>")]
+
+
+def test_an_identifier_breaks_after_its_dots_and_nowhere_within_a_word() -> None:
+    assert html.breaks("lab1.memory.peak_a<b>") == "lab1.<wbr>memory.<wbr>peak_<wbr>a&lt;b&gt;"
+
+
+def test_every_check_with_a_figure_is_a_dot_in_its_place(large: str) -> None:
+    rows = statistics.of(view.of(large_class(60, labs=(1, 2))))
+    dots = item_chart.dots(rows)
+    drawn = [row for dot in dots for row in dot.checks]
+    assert sorted(row.check for row in drawn) == sorted(row.check for row in rows if row.item_rest is not None)
+    assert {dot.kind for dot in dots for row in dot.checks if row.flag == "negative discrimination"} == {"negative"}
+    assert all(0 <= place <= 1 for dot in dots for place in (dot.across, dot.up))
+    assert item_chart.height(0.3) == pytest.approx(0.5)
+    assert item_chart.height(-1) == 0
+    assert large.count('<circle class="dot') == len(dots)
+    assert len(drawn) + item_chart.undrawn(rows) == len(rows)
+
+
+def test_few_submissions_have_no_chart() -> None:
+    assert "<circle" not in rendered(large_class(6, labs=(1,)))
+
+
+def test_the_work_of_people_is_shown_and_a_team_counts_once() -> None:
+    given = HandCriterion(id="d", title="Discussion", points=Decimal(3), max_points=Decimal(6), by="Ana")
+    team = HandResult(title="Report", criteria=(given,), released=False)
+    left = replace(team, criteria=(replace(given, points=None, by=""),), anew=True)
+    rows = [
+        student("ada", graded({}), hands=left),
+        student("bob", graded({}), hands=team, team="blue", teammates=("cleo",)),
+        student("cleo", graded({}), hands=team, team="blue", teammates=("bob",)),
+    ]
+    made = replace(a_class(rows), hands_title="Report", hands_max=Decimal(6))
+    found = overview.by_hand(view.of(made))
+    assert found is not None
+    assert (found.count, found.complete, found.anew, found.graders) == (2, 1, 1, (("Ana", 1),))
+    assert found.criteria == (("Discussion", 6, 1, 0.5),)
+    text = rendered(made)
+    assert "1 of 2 submissions are graded to the end" in text
+    assert "1 handed in anew" in text
