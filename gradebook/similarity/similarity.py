@@ -13,7 +13,7 @@ import io
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Pair:
     """Of all pairs of this module: how alike any two are."""
     identical: bool
     passages: tuple[Passage, Passage] | None = None
+    archive: str = ""
+    """Where the second one is from, if that is an earlier year."""
 
     @property
     def share(self) -> float:
@@ -69,8 +71,12 @@ def compare(
     excerpts: int,
     labs: Sequence[str] | None = None,
     left_out: Callable[[str, str], None] = lambda student, what: None,
+    earlier: Mapping[str, Mapping[str, Path]] | None = None,
 ) -> list[Pair]:
     """All pairs of students with at least `threshold` alike in a module, first those that stand out from its median.
+
+    Submissions of earlier years are compared with those of the class, not with each other, and have no part in the
+    median.
 
     Args:
         submissions: the folder with the lab packages, by student.
@@ -79,16 +85,24 @@ def compare(
         excerpts: so many pairs, from the first, get their passages.
         labs: packages to compare; None for all.
         left_out: told which files of a student are too large to be compared.
+        earlier: submissions of other years, by the year's name and the student's.
 
     Raises:
         SimilarityError: copydetect is not installed, or there are fewer than two submissions.
     """
     detector = _library()
-    if len(submissions) < 2:
-        raise SimilarityError("there are fewer than two submissions to compare")
-    texts = {
-        student: _modules(folder, labs, functools.partial(left_out, student)) for student, folder in submissions.items()
+    archive = {
+        f"{year}: {student}": (year, folder)
+        for year, those in (earlier or {}).items()
+        for student, folder in those.items()
     }
+    if len(submissions) < (1 if archive else 2):
+        raise SimilarityError("there are fewer than two submissions to compare")
+    everybody = {**submissions, **{name: folder for name, (_, folder) in archive.items()}}
+    texts = {
+        student: _modules(folder, labs, functools.partial(left_out, student)) for student, folder in everybody.items()
+    }
+    years = {name: year for name, (year, _) in archive.items()}
     found: list[Pair] = []
     prints: dict[tuple[str, str], Any] = {}
     for module in sorted({module for modules in texts.values() for module in modules}):
@@ -96,7 +110,7 @@ def compare(
         known = _fingerprint(detector, given.read_text(encoding="utf-8")).hashes if given.is_file() else frozenset()
         those = {student: modules[module] for student, modules in texts.items() if module in modules}
         prints = {(student, module): _fingerprint(detector, text, known) for student, text in those.items()}
-        found += _pairs(detector, module, those, prints, threshold)
+        found += _pairs(detector, module, those, prints, threshold, years)
     found.sort(key=lambda pair: (pair.median - pair.share, -sum(pair.shares), pair.module, pair.students))
     shown = [_with_passages(detector, pair, texts, stubs) for pair in found[:excerpts]]
     return shown + found[excerpts:]
@@ -150,15 +164,22 @@ def _fingerprint(library: Any, text: str, known: Set[int] = frozenset()) -> Any:
 
 
 def _pairs(
-    library: Any, module: str, texts: Mapping[str, str], prints: Mapping[tuple[str, str], Any], threshold: float
+    library: Any,
+    module: str,
+    texts: Mapping[str, str],
+    prints: Mapping[tuple[str, str], Any],
+    threshold: float,
+    years: Mapping[str, str],
 ) -> Iterator[Pair]:
     sets = {student: frozenset(prints[student, module].hashes) for student in texts}
-    own = sorted(student for student, hashes in sets.items() if hashes)  # the others have written nothing
+    written = sorted(student for student, hashes in sets.items() if hashes)  # the others have written nothing
+    own = [student for student in written if student not in years]
+    old = [student for student in written if student in years]
     rough = {
         (one, other): len(sets[one] & sets[other]) / min(len(sets[one]), len(sets[other]))
-        for one, other in itertools.combinations(own, 2)
+        for one, other in (*itertools.combinations(own, 2), *itertools.product(own, old))
     }
-    median = statistics.median(rough.values()) if rough else 0.0
+    median = statistics.median([value for (_, other), value in rough.items() if other not in years] or [0.0])
     for (one, other), share in rough.items():
         if share < 0.5 * threshold:
             continue
@@ -169,6 +190,7 @@ def _pairs(
             shares=(min(1.0, float(shares[0])), min(1.0, float(shares[1]))),
             median=median,
             identical=texts[one] == texts[other],
+            archive=years.get(other, ""),
         )
         if pair.share >= threshold:
             yield pair
@@ -182,7 +204,7 @@ def _with_passages(library: Any, pair: Pair, texts: Mapping[str, Mapping[str, st
     passages = tuple(
         _passage(student, text, alike) for student, text, alike in zip(pair.students, both, slices, strict=True)
     )
-    return Pair(pair.module, pair.students, pair.shares, pair.median, pair.identical, (passages[0], passages[1]))
+    return replace(pair, passages=(passages[0], passages[1]))
 
 
 def _passage(student: str, text: str, slices: Any) -> Passage:

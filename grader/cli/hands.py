@@ -71,9 +71,7 @@ def grade_by_hand(
         raise _fail(error) from None
     echo(f"grading as {board.grader}; open this link, which is for you only:\n\n  {address}\n")
     if port is None and server.port != port_of(folder, board.grader):
-        echo(
-            "note: your usual port is taken, perhaps by a page of yours; what a browser kept is found there only"
-        )
+        echo("note: your usual port is taken, perhaps by a page of yours; what a browser kept is found there only")
     tunnel = f"ssh -L {server.port}:127.0.0.1:{server.port} HOST"
     echo(f"Ctrl-C ends it. From another machine: {tunnel}, then the same link.")
     server.serve_forever()

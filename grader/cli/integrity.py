@@ -29,6 +29,10 @@ def report_similarity(
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
     threshold: Annotated[float, typer.Option(min=0.05, max=1.0, help="Least share that is alike.")] = 0.6,
     stubs: Annotated[Path, typer.Option(help="What every student was given.")] = ROOT / "labs",
+    archive: Annotated[
+        list[Path] | None,
+        typer.Option(help="An earlier year, as SUBMISSIONS; give it once for each."),
+    ] = None,
 ) -> None:
     """Compare submissions with each other: a hint for a person to look at, never points.
 
@@ -40,9 +44,10 @@ def report_similarity(
         _fail(str(error))
     try:
         with tempfile.TemporaryDirectory() as room:
-            folders, refused = _submissions(submissions, Path(room))
+            folders, refused, names = _submissions(submissions, Path(room) / "class")
             packages = None if labs is None else [one.package for one in labs]
             large: list[tuple[str, str]] = []
+            earlier, notes = _earlier(archive or [], submissions, Path(room))
             pairs = similarity.compare(
                 folders,
                 stubs,
@@ -50,24 +55,47 @@ def report_similarity(
                 excerpts=_SHOWN,
                 labs=packages,
                 left_out=lambda student, what: large.append((student, what)),
+                earlier=earlier,
             )
         now = datetime.now().astimezone()
-        paths = report.write(pairs, out, compared=len(folders), shown=_SHOWN, threshold=threshold, now=now)
+        old = sum(map(len, earlier.values()))
+        paths = report.write(
+            pairs, out, compared=len(folders), shown=_SHOWN, threshold=threshold, now=now, earlier=old, names=names
+        )  # fmt: skip
     except (similarity.SimilarityError, IntakeError, GradebookError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}")
     for student in refused:
         echo(f"not compared: {student.student}: {student.reason}")
+    for text in notes:
+        echo(f"not compared: {text}")
     for name, what in large:
         echo(f"not compared: {name}: {what}")
-    echo(f"{len(folders)} submissions, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
+    beside = f" and {old} of earlier years" if old else ""
+    echo(f"{len(folders)} submissions{beside}, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
     for path in paths:
         echo(f"wrote {path}")
 
 
-def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student]]:
-    """The folder of every student's labs, and the students whose submission could not be taken in."""
+def _earlier(archives: list[Path], submissions: Path, room: Path) -> tuple[dict[str, dict[str, Path]], list[str]]:
+    """The submissions of earlier years by the name of their folder, and what of them could not be taken in."""
+    found: dict[str, dict[str, Path]] = {}
+    notes: list[str] = []
+    for number, source in enumerate(archives):
+        if source.resolve() == submissions.resolve():
+            _fail(f"--archive {source} is the class itself; name the folder of an earlier year")
+        year = source.resolve().name
+        if year in found:
+            year = f"{source.resolve().parent.name}/{year}"
+        folders, refused, _ = _submissions(source, room / f"earlier-{number}")
+        found[year] = folders
+        notes += [f"{year}: {one.student}: {one.reason}" for one in refused]
+    return found, notes
+
+
+def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student], dict[str, str]]:
+    """The folder of every student's labs, the students whose submission could not be taken in, and all names."""
     if (source / FILE).is_file():
         store = Store(source / STORE)
         with Gradebook(source, locked=False) as gradebook:
@@ -83,7 +111,8 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
         # What a team handed in together is one submission, not several that are alike.
         if student.content and not any(one in taken and content[one] == student.content for one in student.teammates):
             taken[student.student] = store.path(student.content)
-    return taken, [student for student in students if not student.content and student.status != "missing"]
+    refused = [student for student in students if not student.content and student.status != "missing"]
+    return taken, refused, {student.student: student.name for student in students if student.name}
 
 
 def _fail(message: str) -> NoReturn:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from gradebook.similarity import similarity
+from gradebook.similarity import clusters, similarity
+from gradebook.similarity.similarity import Pair
 from grader import cli
 
 pytest.importorskip("copydetect")
@@ -138,3 +140,62 @@ def test_many_files_are_compared_as_far_as_a_student_may_bring(tmp_path: Path) -
     _, output, rows = run(tmp_path, source)
     assert len(rows) == 1
     assert "not compared: ada: lab1_gpu_basics/more" in output
+
+
+def pair(module: str, one: str, other: str, share: float, *, median: float = 0.2, **more: object) -> Pair:
+    return Pair(module, (one, other), (share, share), median, False, **more)  # type: ignore[arg-type]
+
+
+def test_three_who_share_a_file_are_one_group() -> None:
+    pairs = [pair("m", "a", "b", 0.9), pair("m", "b", "c", 0.95), pair("m", "a", "c", 0.92), pair("n", "d", "e", 0.7)]
+    groups = clusters.of(pairs)
+    assert [(group.students, group.possible) for group in groups] == [(("a", "b", "c"), 3), (("d", "e"), 1)]
+    (shared,) = groups[0].modules
+    assert (shared.pairs, shared.lowest, shared.highest, shared.first) == (3, 0.9, 0.95, 0)
+
+
+def test_a_chain_says_how_many_of_its_pairs_are_alike() -> None:
+    (group,) = clusters.of([pair("m", "a", "b", 0.9), pair("m", "b", "c", 0.9)])
+    assert (group.students, group.possible, group.modules[0].pairs) == (("a", "b", "c"), 3, 2)
+
+
+def test_the_same_students_in_two_modules_are_one_group() -> None:
+    (group,) = clusters.of([pair("m", "a", "b", 0.9), pair("n", "a", "b", 0.8)])
+    assert [one.module for one in group.modules] == ["m", "n"]
+
+
+def test_where_everybody_is_alike_nobody_stands_out() -> None:
+    assert clusters.of([pair("m", "a", "b", 0.8, median=0.75), pair("m", "b", "c", 0.75, median=0.75)]) == ()
+
+
+def test_a_copy_of_an_earlier_year_is_found_and_years_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=OTHER)
+    last, before = tmp_path / "2025", tmp_path / "2024"
+    shutil.copytree(hand_in(tmp_path / "old", zoe=RENAMED, yan=OPEN), last)
+    shutil.copytree(last, before)
+    code, said, rows = run(tmp_path, source, "--archive", str(last), "--archive", str(before))
+    assert code == 0, said
+    found = sorted((row["student"], row["other student"], row["earlier year"]) for row in rows)
+    assert found == [("ada", "2024: zoe", "2024"), ("ada", "2025: zoe", "2025")]
+    assert "2 submissions and 4 of earlier years" in said
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert "with each other and with 4 of earlier years" in page
+    assert page.count(">earlier year<") == 2
+    assert "of 2 pairs" not in page  # the years were not compared with each other, so both pairs are all
+
+
+def test_the_class_itself_is_no_earlier_year(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=OTHER)
+    code, said, _ = run(tmp_path, source, "--archive", str(source))
+    assert code == 2
+    assert "is the class itself" in said
+
+
+def test_groups_are_on_the_page_and_lead_to_the_passages(tmp_path: Path) -> None:
+    code, _, _ = run(tmp_path, hand_in(tmp_path, ada=ONE, bob=RENAMED, cleo=ONE, dan=OTHER))
+    assert code == 0
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    section = page[page.index("<h2>Groups</h2>") : page.index("<h2>Pairs</h2>")]
+    assert "<b>3:</b> ada, bob, cleo" in section
+    assert 'href="#pair1"' in section
+    assert "dan" not in section
