@@ -24,7 +24,7 @@ def tell(folder: Path, grader: str, unit: str) -> None:
     name = hashlib.sha256(grader.encode("utf-8", "replace")).hexdigest()[:12]
     path = room / f"{name}.json"
     draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps({"grader": grader, "unit": unit, "at": time.time()}), encoding="utf-8")
+    draft.write_text(json.dumps({"who": grader, "unit": unit, "at": time.time()}), encoding="utf-8")
     draft.replace(path)
 
 
@@ -34,8 +34,8 @@ def others(folder: Path, grader: str) -> dict[str, str]:
     for path in (folder / FOLDER / _FOLDER).glob("*.json"):
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-            if told["unit"] and told["grader"] != grader and abs(time.time() - told["at"]) < _SECONDS:
-                found[str(told["unit"])] = str(told["grader"])
+            if told["unit"] and told["who"] != grader and abs(time.time() - told["at"]) < _SECONDS:
+                found[str(told["unit"])] = str(told["who"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # being written, or gone
     return found

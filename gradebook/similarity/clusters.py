@@ -45,6 +45,7 @@ def stands_out(pair: Pair) -> bool:
 
 def of(pairs: Sequence[Pair]) -> tuple[Cluster, ...]:
     """The groups of all modules, the largest first; the same students in several modules are one group."""
+    old = {pair.students[1] for pair in pairs if pair.archive}
     found: dict[tuple[str, ...], list[Shared]] = {}
     numbered = [(number, pair) for number, pair in enumerate(pairs) if stands_out(pair)]
     for module, group in itertools.groupby(sorted(numbered, key=_by_module), key=_by_module):
@@ -59,8 +60,7 @@ def of(pairs: Sequence[Pair]) -> tuple[Cluster, ...]:
                 identical=all(pair.identical for _, pair in mine),
                 first=min(number for number, _ in mine),
             )
-            found.setdefault(tuple(sorted(students)), []).append(shared)
-    old = {pair.students[1] for pair in pairs if pair.archive}
+            found.setdefault(tuple(sorted(students, key=lambda one: (one in old, one))), []).append(shared)
     clusters = [Cluster(students, tuple(shared), _possible(students, old)) for students, shared in found.items()]
     return tuple(sorted(clusters, key=lambda one: (-len(one.students), -len(one.modules), one.students)))
 
