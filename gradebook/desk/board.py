@@ -71,11 +71,11 @@ class Board:
         self.grader = grader.strip()
         if not self.grader:
             raise HandsError("say who grades: --as NAME")
+        self._store = Store(folder / STORE)
+        self._units()
         points = self._rubric()
         if points.graders and self.grader not in points.graders:
             raise HandsError(f"--as {self.grader}: the rubric names {', '.join(points.graders)} as graders")
-        self._store = Store(folder / STORE)
-        self._units()
         Hands.load(folder)
         requests.load(folder)
 

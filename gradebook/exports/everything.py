@@ -108,9 +108,10 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
     """What an instructor should know before handing the exports over."""
     seen = view.of(result, reviews.load(folder))
     texts = list(moodle.notices(seen))
-    if seen.undecided:
-        names = ", ".join(line.student for line in seen.undecided[:5])
-        more = f" and {len(seen.undecided) - 5} more" if len(seen.undecided) > 5 else ""
+    by_hand = {line.student for line in seen.by_hand_open}  # they have a note of their own
+    if undecided := [line.student for line in seen.undecided if line.student not in by_hand]:
+        names = ", ".join(undecided[:5])
+        more = f" and {len(undecided) - 5} more" if len(undecided) > 5 else ""
         texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
     if seen.excused:
         names = ", ".join(line.student for line in seen.excused)

@@ -20,6 +20,7 @@ from gradebox.criterion import CheckFunction
 from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.overrides import Override
 from gradebox.report.document import from_document, to_document
+from gradebox.report.html import breaks
 from gradebox.rubric import Lab
 
 COURSE = grader.course()
@@ -143,16 +144,16 @@ def test_a_students_feedback_calls_a_check_by_its_title_and_has_the_id_beside_it
     (line,) = a_class().lines
     assert f"- {WARMED_TITLE} (`{WARMED}`): **failed**, 0 of 1\n" in feedback.markdown(line, "GPU labs")
     assert f"Benchmark implementation: 4 / 5. {WARMED_TITLE}: saw 60 ms" in feedback.summary(line)
-    assert f'<span>{WARMED_TITLE} <code class="id">{WARMED}</code></span>' in feedback.page(line, "GPU labs")
+    assert f'<span>{WARMED_TITLE} <code class="id">{breaks(WARMED)}</code></span>' in feedback.page(line, "GPU labs")
 
 
 def test_the_page_of_a_class_calls_a_check_by_its_title() -> None:
     seen = a_class()
     text = page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback=None)
-    named = f'{WARMED_TITLE} <code class="id">{WARMED}</code>'
+    named = f'{WARMED_TITLE} <code class="id">{breaks(WARMED)}</code>'
     assert f"<summary>{named}" in text  # of those that most failed
     assert f"<td>{named}" in text  # of all checks
-    assert f'{PEAK_TITLE} <code class="id">{PEAK}</code>: cannot tell' in text
+    assert f'{PEAK_TITLE} <code class="id">{breaks(PEAK)}</code>: cannot tell' in text
     assert f"<code>{WARMED}</code>" not in text
 
 
