@@ -51,7 +51,7 @@ watch: $(READY) ## grade again whenever a file is saved: what that can have chan
 
 # Only for testing deploy/, the notebooks and the site: without it those tests are skipped.
 $(TESTS_READY): $(READY)
-	@$(INSTALL) dev,deploy,docs,notebooks && touch $@ || \
+	@$(INSTALL) dev,deploy,docs,notebooks,browser-tests && touch $@ || \
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 	@$(INSTALL) ray || echo "note: Ray cannot be installed: its test is skipped" >&2
 

@@ -23,7 +23,7 @@ import grader
 from gradebook.exports import classroom50, everything, gradescope, review_list, reviews, view
 from gradebook.exports.everything import Options
 from gradebook.exports.feedback import grade_markdown
-from gradebook.results import ClassResult, StudentResult
+from gradebook.results import ClassResult, HandCriterion, HandResult, RegradeRequest, Remark, StudentResult
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.run.progress import ClassProgress
 from gradebook.similarity import report as similarity_report
@@ -44,6 +44,7 @@ HIDDEN = (
     "\u115f\u3164\uffa0\ue000\U000e0041\ud800\udcff"
 )
 HOSTILE = f"a{HIDDEN}b"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEGIT = "Zoë 中文 👩🏽‍💻 می‌خواهم"
 ROOT = Path(__file__).parents[3]
 CHECKS = [check.id for check in grader.course().rubric.checks() if check.id.startswith("lab1.")]
@@ -115,16 +116,24 @@ def hostile_document() -> dict[str, Any]:
 
 @pytest.fixture
 def hostile_class() -> ClassResult:
-    ada = student("ada", hostile_grade(), name=LEGIT, reason=HOSTILE, commit=HOSTILE)
+    said = HandCriterion(
+        id=HOSTILE, title=HOSTILE, points=Decimal(1), max_points=Decimal(2), remarks=(Remark(text=HOSTILE),), by=HOSTILE
+    )
+    hands = HandResult(title=HOSTILE, criteria=(said,), released=True)
+    asked = RegradeRequest(id=HOSTILE, student="ada", text=HOSTILE, asked_at=NOW, about=HOSTILE)
+    answered = replace(asked, answer=HOSTILE, answered_by=HOSTILE, answered_at=NOW)
+    ada = student("ada", hostile_grade(), name=LEGIT, reason=HOSTILE, commit=HOSTILE, hands=hands,
+                  requests=(asked, answered))  # fmt: skip
     others = [
         StudentResult(
             student=f"{status}{HOSTILE}", name=HOSTILE, status=status, reason=HOSTILE, columns={HOSTILE: HOSTILE}
         )
-        for status in ("missing", "refused", "could_not_grade", "waiting")
+        for status in ("missing", "refused", "could_not_grade", "waiting", "excused")
     ]
     moodle = {"Identifier": HOSTILE, "Grade": "", "Last modified (grade)": HOSTILE, "Student": HOSTILE, "ID": HOSTILE}
     roster = student(HOSTILE, hostile_grade(), name=HOSTILE, columns=moodle)
-    return a_class([ada, roster, *others], title=HOSTILE)
+    made = a_class([ada, roster, *others], title=HOSTILE)
+    return replace(made, hands_title=HOSTILE, hands_max=Decimal(2), hands_released=True, max_score=Decimal(22))
 
 
 def test_the_exports_of_a_class(hostile_class: ClassResult, tmp_path: Path) -> None:
