@@ -24,6 +24,7 @@ from gradebook.exports import (
 from gradebook.results import ClassResult
 
 _FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
+_KINDS = {int: "number", str: "text", bool: "boolean"}
 
 
 class ExportError(ValueError):
@@ -35,6 +36,10 @@ class Options:
     """What an instructor may decide about exports."""
 
     canvas_assignment_id: int | None = None
+    canvas_url: str = ""
+    """Canvas's address, for `gpulabs export canvas`."""
+    canvas_course: str = ""
+    """The number in the course's address, or `sis_course_id:...`."""
     notes_for_students: bool = False
     """Whether students see what the sandbox noticed."""
 
@@ -45,12 +50,15 @@ def options(values: Mapping[str, Any]) -> Options:
     Raises:
         ExportError: it has an unknown key or a value of the wrong kind.
     """
-    known = {"canvas_assignment_id": int, "notes_for_students": bool}
+    values = dict(values)
+    if type(values.get("canvas_course")) is int:
+        values["canvas_course"] = str(values["canvas_course"])
+    known = {"canvas_assignment_id": int, "canvas_url": str, "canvas_course": str, "notes_for_students": bool}
     for name, value in values.items():
         if name not in known:
             raise ExportError(f"[exports] does not know {name!r}; it has {', '.join(known)}")
         if type(value) is not known[name]:
-            raise ExportError(f"[exports]: {name} = {value!r} is not a {'number' if known[name] is int else 'boolean'}")
+            raise ExportError(f"[exports]: {name} = {value!r} is not a {_KINDS[known[name]]}")
     return Options(**values)
 
 

@@ -10,6 +10,7 @@ from grader.cli.hands import hands_app
 from grader.cli.integrity import report_similarity
 from grader.cli.next import show_next
 from grader.cli.notebook import notebook_app
+from grader.cli.pushing import export_canvas
 from grader.cli.releasing import release_labs
 from grader.cli.watching import watch_submission
 
@@ -22,6 +23,7 @@ app.command("release")(release_labs)
 app.command("class")(grade_submissions)
 app.command("review")(review_class)
 app.command("similarity")(report_similarity)
+export_app.command("canvas")(export_canvas)
 app.add_typer(export_app, name="export")
 app.add_typer(hands_app, name="hands")
 app.add_typer(notebook_app, name="notebook")

@@ -1,0 +1,131 @@
+"""`gpulabs export canvas`: grades and comments to Canvas without a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grader.cli.echo import echo
+
+if TYPE_CHECKING:
+    from gradebook.exports.book import Book
+    from gradebook.exports.push.push import Order, Report
+
+TOKEN = "CANVAS_TOKEN"
+_COULD_NOT, _OPEN, _INTERRUPTED = 2, 3, 130
+
+
+def export_canvas(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)
+    ],
+    push: Annotated[bool, typer.Option("--push", help="Send it. Without this: only show what would change.")] = False,
+    url: Annotated[str | None, typer.Option(help="Canvas's address (default: canvas_url of class.toml).")] = None,
+    course: Annotated[
+        str | None,
+        typer.Option(help="The number in the course's address, or sis_course_id:... (default: canvas_course)."),
+    ] = None,
+    assignment: Annotated[
+        str | None, typer.Option(help="Its number or name (default: canvas_assignment_id, the roster's, the title).")
+    ] = None,
+    section: Annotated[str, typer.Option(help="Only students of this section, by number or name.")] = "",
+    comments: Annotated[bool, typer.Option(help="Write a comment to each student, too.")] = True,
+    replace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STUDENT", help="Replace a grade that was given by hand on Canvas; or: all. Repeatable."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"A file with the access token (default: the variable {TOKEN}).")
+    ] = None,
+) -> None:
+    """Show what sending the class's grades to Canvas would change, and send them with --push.
+
+    May be stopped and given again: nothing is sent twice, and what was changed on Canvas by hand stays and is named.
+
+    Exit codes: 0 all is as it should be, 2 it could not be done, 3 something is left for a person, 130 interrupted.
+    """
+    try:
+        from gradebook.exports.push import told
+    except ImportError:
+        raise _fail('this needs requests: pip install "gpu-computing-labs[canvas]"') from None
+    from gradebook.exports.book import Book
+
+    try:
+        book = Book.open(folder)
+        address, order = _order(book, url, course, assignment)
+        order = dataclasses.replace(order, section=section, comments=comments, replace=tuple(replace or ()), send=push)
+        report = _carried_out(book, address, order, _token(token_file))
+    except (ValueError, OSError) as error:
+        raise _fail(error) from None
+    except KeyboardInterrupt:
+        echo("stopped; give the same command again: it looks first what has arrived", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    echo(told.text(report))
+    for text in book.notices():
+        echo(f"note: {text}")
+    raise typer.Exit(_OPEN if told.is_open(report) else 0)
+
+
+def _fail(error: object) -> typer.Exit:
+    echo(f"error: {error}", err=True)
+    return typer.Exit(_COULD_NOT)
+
+
+def _order(book: Book, url: str | None, course: str | None, assignment: str | None) -> tuple[str, Order]:
+    """Canvas's address, and what is to be sent where; what the command leaves out, the class knows.
+
+    Raises:
+        ValueError: neither says it.
+    """
+    from gradebook.exports import canvas, everything
+    from gradebook.exports.push.client import PushError
+    from gradebook.exports.push.push import Order
+
+    known = everything.options(book.settings.exports)
+    address, number = url or known.canvas_url, course or known.canvas_course
+    for value, option, key in ((address, "--url", "canvas_url"), (number, "--course", "canvas_course")):
+        if not value:
+            raise PushError(f"where to? Say it with {option}, or with {key} under [exports] in class.toml")
+    of_roster = re.fullmatch(r".+ \((\d+)\)", canvas.column(book.view, known.canvas_assignment_id))
+    named = assignment or (of_roster[1] if of_roster else book.result.title)
+    return address, Order(folder=book.folder, course=number, assignment=named)
+
+
+def _carried_out(book: Book, address: str, order: Order, token: str) -> Report:
+    from gradebook.exports.push.client import Client
+    from gradebook.exports.push.push import push
+
+    def say(text: str) -> None:
+        echo(text, err=True)
+
+    return push(book.view, order, Client(address, token, say), say)
+
+
+def _token(file: Path | None) -> str:
+    """The access token, from where neither the list of processes nor the shell's history shows it.
+
+    Raises:
+        ValueError: there is none, or it is none.
+    """
+    from gradebook.exports.push.client import PushError
+
+    if file is None:
+        token, where = os.environ.get(TOKEN, ""), f"the variable {TOKEN}"
+    else:
+        token, where = file.read_text("utf-8", "replace"), str(file)
+        if os.name == "posix" and file.stat().st_mode & 0o077:
+            raise PushError(f"{file} can be read by others, who could grade with it: chmod 600 {file}")
+    token = token.strip()
+    if not token:
+        raise PushError(
+            f"there is no access token in {where}; make one in Canvas (Account, Settings, New Access Token) and put it "
+            f"into {TOKEN} or a file for --token-file"
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise PushError(f"what stands in {where} is no access token: it has spaces, line ends or strange signs in it")
+    return token
