@@ -56,6 +56,7 @@ class Order:
     deadline: datetime | None = None
     commit: str | None = None
     jobs: int = 1
+    elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
     regrade: tuple[str, ...] = ()
     """Criteria and students to be graded again."""
 
@@ -249,12 +250,16 @@ class _Run:
         if None not in (seed, order.seed) and seed != order.seed:
             raise GradebookError(f"this class is graded with seed {seed}; use another --out for seed {order.seed}")
         device = order.device or (said and said.device) or (stored.device if stored else None) or "auto"
+        if order.elsewhere and device == "auto":
+            raise GradebookError(
+                "others grade than this machine: say --device cuda, or a virtual GPU, --device vgpu:T4"
+            )
         self._overrides()  # a mistake in it should not wait until all is graded
         export_options(self.settings.exports)  # nor one here
         return Plan(
-            title=self.settings.title or self._title(),
+            title=self.settings.title or Path(self._description["submissions"]).name,
             labs=tuple(lab.number for lab in labs),
-            device=devices.parse(device, self._course.devices).name,
+            device=device if order.elsewhere and device == "cuda" else devices.parse(device, self._course.devices).name,
             seed=next((one for one in (seed, order.seed) if one is not None), new_seed()),
             rubric_version=points.version,
             rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
@@ -265,9 +270,6 @@ class _Run:
 
     def _overrides(self) -> tuple[Override, ...]:
         return standing.given_overrides(self.settings, self._order.out, self._rubric)
-
-    def _title(self) -> str:
-        return Path(self._description["submissions"]).name
 
     def _take_in(self, plan: Plan) -> list[Student]:
         assert self._order.submissions is not None

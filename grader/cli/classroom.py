@@ -25,8 +25,11 @@ from gradebox.report.console import Console
 from gradebox.rubric import RubricError
 from grader import FOLDER, course
 from grader.cli.echo import echo
+from grader.cli.elsewhere import Elsewhere, on_cluster
 
 _INTERRUPTED = 130
+_MANY = 10_000
+"""Gradings at the same time where a scheduler decides."""
 
 
 def grade_submissions(
@@ -40,16 +43,31 @@ def grade_submissions(
     out: Annotated[Path, typer.Option(help="Where the gradebook and all exports go.")] = Path("gradebook"),
     roster: Annotated[Path | None, typer.Option(help="Who is in the class: a CSV file.")] = None,
     config: Annotated[Path | None, typer.Option(help="class.toml: deadline, late rules, limits, ...")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time (default: half the CPU cores).")] = max(
-        1, (os.cpu_count() or 1) // 2
-    ),
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Gradings at the same time (default: half the CPU cores; on slurm and kubernetes all)."
+        ),
+    ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The class's seed; drawn once when it is left out.")] = None,
     overrides: Annotated[Path | None, typer.Option(help="Points given by hand.")] = None,
     deadline: Annotated[str | None, typer.Option(help="For example 2026-03-01T23:59+01:00.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit, tag or branch to grade in every repository.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
+    engine: Annotated[
+        str, typer.Option("--on", "--engine", help="local, slurm, kubernetes, or ray: where gradings run.")
+    ] = "local",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="On slurm: an option for sbatch, as --sbatch=--partition=gpu. Repeatable."),
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="On kubernetes: the image with this project.")] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=FOLDER", help="On kubernetes: the volume claim, and where it is mounted here."),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="On kubernetes (default: kubectl's own).")] = "",
     regrade: Annotated[
         str | None, typer.Option(help="Criteria or students to grade again, for example lab3.accumulation or ada,bob.")
     ] = None,
@@ -75,10 +93,12 @@ def grade_submissions(
             seed=seed,
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
             commit=commit,
-            jobs=jobs,
+            jobs=jobs or (_MANY if engine in ("slurm", "kubernetes") else max(1, (os.cpu_count() or 1) // 2)),
+            elsewhere=engine in ("slurm", "kubernetes"),
             regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
         )
-        result = grade_class(order, _engines(engine), console)
+        elsewhere = Elsewhere(out / "cluster", tuple(sbatch or ()), image, claim, namespace)
+        result = grade_class(order, _engines(engine, elsewhere, console), console)
     except (ValueError, RubricError, DeviceError, EngineError) as error:
         echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
@@ -97,17 +117,21 @@ def grade_submissions(
     raise typer.Exit(_show(result, out))
 
 
-def _engines(name: str) -> OpenEngine:
+def _engines(name: str, elsewhere: Elsewhere, console: Console) -> OpenEngine:
     """How to open the engine of this name.
 
     Raises:
         EngineError: there is no such engine, or it is not installed.
     """
+    if name in ("slurm", "kubernetes"):
+        return on_cluster(name, elsewhere, lambda text: console.print(text, markup=False, soft_wrap=True))
+    if elsewhere.options or elsewhere.image or elsewhere.claim or elsewhere.namespace:
+        raise EngineError("--sbatch is for --on slurm; --image, --claim and --namespace are for --on kubernetes")
     judge = functools.partial(SandboxJudge, course=FOLDER)
     if name == "local":
         return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))
     if name != "ray":
-        raise EngineError(f"--engine {name}: expected local or ray")
+        raise EngineError(f"--engine {name}: expected local, slurm, kubernetes or ray")
     try:
         from gradebook.run.ray_engine import ray_pool
     except ImportError:

@@ -104,6 +104,15 @@ def test_the_image_has_what_the_build_context_lets_through_and_the_other_way_rou
         assert (ROOT / name).exists(), name
 
 
+def test_the_image_has_every_package_of_the_course_and_what_these_import() -> None:
+    copied = set(re.findall(r"^COPY (\w+) \w+$", DOCKERFILE, re.MULTILINE))
+    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    for package in sorted(copied & ours):
+        for path in (ROOT / package).rglob("*.py"):
+            named = set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE))
+            assert named & ours <= copied, path
+
+
 def test_the_image_runs_as_an_ordinary_user_and_packages_lie_below_the_code() -> None:
     final = DOCKERFILE.rpartition("\nFROM ")[2]
     assert re.findall(r"^USER (.*)$", final, re.MULTILINE) == ["1000:1000"]

@@ -1,8 +1,8 @@
 """A judge that grades nothing: its outcomes follow from the submission's content and the seed, in no time.
 
 A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
-`dies once` (the first time that this content is graded), `breaks`, `hangs`, `busy` (needs review as on a busy machine,
-until graded alone), `kills the run` (once).
+`dies once` (the first time that this content is graded), `breaks`, `hangs`, `hangs once`, `busy` (needs review as on a
+busy machine, until graded alone), `kills the run` (once).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FakeJudge:
         if behaviour == "kills the run" and _first(task):
             os.kill(os.getppid(), signal.SIGKILL)
             signal.pause()
-        if behaviour == "hangs":
+        if behaviour == "hangs" or (behaviour == "hangs once" and _first(task)):
             signal.pause()
         if behaviour == "breaks":
             raise RuntimeError("the disk is full")
