@@ -20,6 +20,7 @@ import os
 import stat
 import struct
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -136,8 +137,10 @@ def extract(
         raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); pack it again") from None
 
 
-def write(target: Path, parts: tuple[str, ...], source: IO[bytes], budget: Budget) -> None:
-    """Write a new file below `target`, counting.
+def write(
+    target: Path, parts: tuple[str, ...], source: IO[bytes], budget: Budget, modified: float | None = None
+) -> None:
+    """Write a new file below `target`, counting; `modified` is when it was changed last, in seconds since the epoch.
 
     Raises:
         Refused: the budget is spent, or this machine can have no file of that name.
@@ -152,6 +155,9 @@ def write(target: Path, parts: tuple[str, ...], source: IO[bytes], budget: Budge
             budget.take(len(chunk))
             with _storing():
                 file.write(chunk)
+        if modified is not None:
+            with contextlib.suppress(OSError, OverflowError, ValueError):  # a claim that no file system can hold
+                os.utime(file.fileno(), (modified, modified))
 
 
 @contextlib.contextmanager
@@ -185,7 +191,15 @@ def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, fil
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Refused("uses a compression other than that of ordinary zip files; pack it as .zip or .tar.gz")
             with archive.open(info) as source:
-                write(target, parts, source, budget)
+                write(target, parts, source, budget, _changed(info))
+
+
+def _changed(info: zipfile.ZipInfo) -> float | None:
+    """When a member was changed, in this machine's time, as `unzip` takes it; None where it says no real moment."""
+    try:
+        return time.mktime((*info.date_time, 0, 0, -1))
+    except (OverflowError, ValueError):
+        return None
 
 
 def _contents_bytes(file: IO[bytes]) -> int:
@@ -246,7 +260,7 @@ def _unpack_tar(stream: IO[bytes], target: Path, names: Names, budget: Budget, s
             source = archive.extractfile(member)
             assert source is not None
             with source:
-                write(target, parts, source, budget)
+                write(target, parts, source, budget, member.mtime)
 
 
 def _special(name: str, *, is_link: bool) -> Refused:

@@ -434,3 +434,18 @@ def test_a_byte_order_mark_costs_no_settings(tmp_path: Path, small_class: SmallC
     small_class.hands_in("ada")
     (tmp_path / "class.toml").write_text('title = "Lab 1"\n', encoding="utf-8-sig")
     assert small_class.grade(configuration=tmp_path / "class.toml").title == "Lab 1"
+
+
+def test_the_times_of_a_download_that_is_packed_are_those_of_what_is_in_it(tmp_path: Path) -> None:
+    """Otherwise all of a class would be late by as long as the download is old."""
+    download = Downloads(tmp_path)
+    source = download.put(f"Ada Lovelace_17_assignsubmission_file_/{LAB}/benchmark.py")
+    handed_in = datetime(2026, 3, 1, 20, 0, tzinfo=UTC).timestamp()
+    os.utime(source, (handed_in, handed_in))
+    for form in ("zip", "gztar"):
+        archive = Path(shutil.make_archive(str(tmp_path / form), form, download.folder))
+        names = LabNames.of(grader.course().rubric.labs, (1,))
+        settings = Settings(times_of_files=True)
+        intake = Intake(settings, None, Store(tmp_path / f"store of {form}"), tmp_path / "room", None, names)
+        (student,) = intake.take_all(archive, lambda name: None)
+        assert student.submitted_at == datetime(2026, 3, 1, 20, 0, tzinfo=UTC), form
