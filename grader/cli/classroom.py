@@ -98,7 +98,8 @@ def grade_submissions(
             regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
         )
         elsewhere = Elsewhere(out / "cluster", tuple(sbatch or ()), image, claim, namespace)
-        result = grade_class(order, _engines(engine, elsewhere, console), console)
+        opened = on_cluster(engine, elsewhere, console.print) or _engines(engine)
+        result = grade_class(order, opened, console)
     except (ValueError, RubricError, DeviceError, EngineError) as error:
         echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
@@ -117,16 +118,12 @@ def grade_submissions(
     raise typer.Exit(_show(result, out))
 
 
-def _engines(name: str, elsewhere: Elsewhere, console: Console) -> OpenEngine:
-    """How to open the engine of this name.
+def _engines(name: str) -> OpenEngine:
+    """How to open the engine of this name, of those that need nothing said about a cluster.
 
     Raises:
         EngineError: there is no such engine, or it is not installed.
     """
-    if name in ("slurm", "kubernetes"):
-        return on_cluster(name, elsewhere, lambda text: console.print(text, markup=False, soft_wrap=True))
-    if elsewhere.options or elsewhere.image or elsewhere.claim or elsewhere.namespace:
-        raise EngineError("--sbatch is for --on slurm; --image, --claim and --namespace are for --on kubernetes")
     judge = functools.partial(SandboxJudge, course=FOLDER)
     if name == "local":
         return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))

@@ -29,26 +29,31 @@ class Elsewhere:
     namespace: str = ""
 
 
-def on_cluster(name: str, asked: Elsewhere, say: Callable[[str], None]) -> OpenEngine:
-    """How to open the engine.
+def on_cluster(name: str, asked: Elsewhere, show: Callable[..., None]) -> OpenEngine | None:
+    """How to open the engine of a scheduler; None where `name` is another one.
 
     Args:
-        name: `slurm` or `kubernetes`.
-        asked: what the command says about it.
-        say: takes lines about what the scheduler does.
+        name: what the command says.
+        asked: what it says about a cluster.
+        show: a console's `print`, for lines about what the scheduler does.
 
     Raises:
-        EngineError: something is missing that the cluster needs.
+        EngineError: something is missing that the cluster needs, or was said that it does not need.
     """
     from gradebook.run.cluster.engine import ClusterEngine
     from gradebook.run.cluster.sameness import code_digest
 
-    if name == "slurm" and (asked.image or asked.claim or asked.namespace):
-        raise EngineError("--image, --claim and --namespace are for --on kubernetes")
-    if name == "kubernetes" and asked.options:
+    if asked.options and name != "slurm":
         raise EngineError("--sbatch is for --on slurm")
+    if (asked.image or asked.claim or asked.namespace) and name != "kubernetes":
+        raise EngineError("--image, --claim and --namespace are for --on kubernetes")
+    if name not in ("slurm", "kubernetes"):
+        return None
     if name == "kubernetes":
         _site(asked)  # a mistake in it should not wait until everything is taken in
+
+    def say(text: str) -> None:
+        show(text, markup=False, highlight=False, soft_wrap=True)
 
     def open_engine(jobs: int, room: Path, device: str) -> Engine:
         found = course()

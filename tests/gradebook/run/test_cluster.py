@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import grader
 from gradebook import standing
@@ -20,6 +21,7 @@ from gradebook.run.cluster.engine import ClusterEngine, Full, Seen, State, Unrea
 from gradebook.run.cluster.folder import GRADING, Batch, SharedFolder
 from gradebook.run.cluster.sameness import code_digest
 from gradebook.tasks import EngineError, Grading, Task
+from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 
 JUDGE = "tests.gradebook.cluster_judge:open_judge"
@@ -395,3 +397,23 @@ def test_lines_about_arrays_and_gradings_on_a_plain_console(
         *("ada:", "bob:", "eve:")
     }
     assert any(line.endswith("3 submissions handed in to the cluster") for line in on_cluster.said)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("--on", "slurm", "--image", "x"), "--image, --claim and --namespace are for --on kubernetes"),
+        (("--on", "kubernetes", "--image", "x"), "--on kubernetes needs --image, and --claim NAME=FOLDER"),
+        (("--sbatch=--partition=gpu",), "--sbatch is for --on slurm"),
+        (("--on", "elsewhere"), "expected local, slurm, kubernetes or ray"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    small_class: SmallClass, asked: tuple[str, ...], message: str
+) -> None:
+    small_class.hands_in("ada")
+    command = ["class", str(small_class.submissions), "--out", str(small_class.out), *asked]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not small_class.out.exists()
