@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 _INTERVAL_SECONDS = 0.25
+_SHARE_OF_TIME = 0.05
+"""Of one core, that sampling may take: on a machine with hundreds of processes each look reads hundreds of files, and
+took more of the judge's time than its judging did."""
 
 
 class PeakMemory:
@@ -37,8 +41,11 @@ class PeakMemory:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._over.wait(_INTERVAL_SECONDS):
+        wait = _INTERVAL_SECONDS
+        while not self._over.wait(wait):
+            begun = time.thread_time()
             self._look()
+            wait = max(_INTERVAL_SECONDS, (time.thread_time() - begun) / _SHARE_OF_TIME)
 
     def _look(self) -> None:
         if used_bytes(self._root) > self.bytes:

@@ -263,7 +263,8 @@ def _wanted(
     view: View, canvas: Canvas, order: Order, section: Section | None
 ) -> tuple[list[Wanted], tuple[str, ...], tuple[str, ...]]:
     """What everybody is to have; who is not in the course; who of the course has nothing here."""
-    lines = [line for line in view.lines if line not in view.strangers and (excused(line) or line.decided)]
+    strangers = {line.student for line in view.strangers}
+    lines = [line for line in view.lines if line.student not in strangers and (excused(line) or line.decided)]
     everybody = canvas.students()
     matched = people.match(lines, everybody, canvas.looked_up)
     here = {person.id: person for person in everybody if section is None or section.id in person.sections}

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,18 @@ def test_processes_whose_parent_is_gone_share_their_pages() -> None:
 
 def test_a_process_that_is_not_there_uses_nothing() -> None:
     assert used_bytes(2**22 + 1, closely=True) == 0
+
+
+def test_looking_takes_a_small_share_of_time_however_much_there_is_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look(self: PeakMemory) -> None:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.1:
+            pass
+        looks.append(begun)
+
+    monkeypatch.setattr(PeakMemory, "_look", look)
+    with PeakMemory():
+        time.sleep(1.5)
+    assert len(looks) <= 2, "one at the beginning, one after a quarter of a second, the next after two more"
