@@ -37,6 +37,90 @@ MISTAKES = {
     "pip's cache": ("--no-cache-dir ", "", "left_over"),
 }
 
+_OWNED = "--owner=10001 /models /data"
+_TRAINS = 'CMD ["python", "train.py"]'
+
+# Those that look right: an image comes of most of them, and then it does not train, or keeps what it should not.
+SUBTLE = {
+    "models belong to root": (_OWNED, "/models /data", "directories"),
+    "models belong to somebody else": (_OWNED, "--owner=1000 /models /data", "directories"),
+    "only the data are the user's": (
+        "install --directory --owner=10001 /models /data",
+        "mkdir /models && install --directory --owner=10001 /data",
+        "directories",
+    ),
+    "made by WORKDIR": ("install --directory --owner=10001 /models /data", "true\nWORKDIR /models", "directories"),
+    "owner set after the volume was declared": (
+        '--owner=10001 /models /data\nCOPY train.py .\n\nUSER 10001\nVOLUME ["/models", "/data"]',
+        '/models /data\nVOLUME ["/models", "/data"]\nRUN chown 10001 /models /data\nCOPY train.py .\n\nUSER 10001',
+        "directories",
+    ),
+    "made by a user who may not": (
+        "    && install --directory --owner=10001 /models /data\nCOPY train.py .\n\nUSER 10001",
+        "    && true\nCOPY train.py .\n\nUSER 10001\nRUN mkdir /models /data",
+        "directories",
+    ),
+    "group may write, but not this group": (
+        "install --directory --owner=10001 /models /data",
+        "install --directory --group=500 --mode=775 /models /data",
+        "directories",
+    ),
+    "root's group, for a user with a group of its own": (
+        "install --directory --owner=10001 /models /data",
+        "mkdir /models /data && chmod g=u /models /data",
+        "directories",
+    ),
+    "a user that nobody made": (
+        "RUN useradd --create-home --uid 10001 trainer \\\n    && install --directory --owner=10001 /models /data\n"
+        "COPY train.py .\n\nUSER 10001",
+        "RUN install --directory --mode=777 /models /data\nCOPY train.py .\n\nUSER trainer",
+        "user",
+    ),
+    "a program that only root may read": ("COPY train.py .", "COPY --chmod=600 train.py .", "user"),
+    "packages in root's home": ("pip install --no-cache-dir", "pip install --user --no-cache-dir", "user"),
+    "the system's Python, without the packages": ("PATH=/opt/venv/bin:$PATH \\\n    PYTHON", "PYTHON", "command"),
+    "that Python by its whole name": (_TRAINS, 'CMD ["/usr/bin/python3", "train.py"]', "command"),
+    "a PATH of one folder": ("PATH=/opt/venv/bin:$PATH", "PATH=/opt/venv/bin", "command"),
+    "a shell in the JSON form": (_TRAINS, 'CMD ["sh", "-c", "python train.py"]', "command"),
+    "one word": (_TRAINS, 'CMD ["python train.py"]', "command"),
+    "an option and its value in one word": (_TRAINS, 'CMD ["python", "train.py", "--epochs 50"]', "command"),
+    "entry point and command say it twice": (
+        _TRAINS,
+        'ENTRYPOINT ["python", "train.py"]\nCMD ["python", "train.py"]',
+        "command",
+    ),
+    "started elsewhere than it lies": (_TRAINS, "WORKDIR /models\n" + _TRAINS, "command"),
+    "a signal that nobody hears": (_TRAINS, "STOPSIGNAL SIGKILL\n" + _TRAINS, "command"),
+    "a driver without its libraries": (
+        "CUDA_VISIBLE_DEVICES=0",
+        "CUDA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=graphics",
+        "environment",
+    ),
+    "a version with a star": ("--requirement requirements.txt", "torch==2.15.* torchvision==0.29.*", "pytorch_pinned"),
+    "the whole folder mounted for pip": (
+        "RUN python3 -m venv /opt/venv",
+        "RUN --mount=type=bind,target=/src python3 -m venv /opt/venv",
+        "packages_below",
+    ),
+    "lists deleted a layer too late": ("apt-get update \\\n    && apt-get", "apt-get update\nRUN apt-get", "left_over"),
+    "lists deleted before they come": (
+        "RUN apt-get update \\\n    && apt-get install --yes --no-install-recommends python3 python3-venv \\\n"
+        "    && rm -rf /var/lib/apt/lists/*",
+        "RUN rm -rf /var/lib/apt/lists/* && apt-get update \\\n    && apt-get install --yes python3 python3-venv",
+        "left_over",
+    ),
+    "no cache, said below": (
+        "--no-cache-dir --no-compile --requirement requirements.txt \\\n"
+        "        --extra-index-url https://download.pytorch.org/whl/cu132 \\\n"
+        "    && find /opt/venv -name '*.a' -exec rm -f {} +",
+        "--requirement requirements.txt --extra-index-url https://download.pytorch.org/whl/cu132\n"
+        "ENV PIP_NO_CACHE_DIR=1",
+        "left_over",
+    ),
+    "a key as an argument of the build": ("COPY train.py .", "ARG HF_TOKEN\nCOPY train.py .", "secrets"),
+    "a key for one command": ("RUN useradd", "RUN export WANDB_API_KEY=12ab && useradd", "secrets"),
+}
+
 # Other ways to write it that are as right.
 STYLES = {
     "the reference": REFERENCE,
@@ -50,6 +134,33 @@ STYLES = {
     "a cache that is mounted": REFERENCE.replace(
         "RUN python3 -m venv", "RUN --mount=type=cache,target=/root/.cache python3 -m venv"
     ).replace("--no-cache-dir ", ""),
+    "open to everybody": REFERENCE.replace(
+        "install --directory --owner=10001 /models /data", "mkdir -pm 777 /models /data"
+    ),
+    "root's group, as OpenShift wants it": REFERENCE.replace(
+        "useradd --create-home --uid 10001 trainer \\\n    && install --directory --owner=10001 /models /data",
+        "mkdir -p /models /data && chgrp -R 0 /models /data && chmod -R g=u /models /data",
+    ),
+    "a user by its name": REFERENCE.replace(
+        "install --directory --owner=10001 /models /data",
+        "mkdir /models /data \\\n    && chown trainer:trainer /models /data",
+    ).replace("USER 10001", "USER trainer"),
+    "the name here, the number there": REFERENCE.replace("--owner=10001 /models", "-o trainer /models"),
+    "in the user's hands before it becomes the user": REFERENCE.replace(
+        "install --directory --owner=10001 /models /data\nCOPY train.py .\n\nUSER 10001",
+        "mkdir /models /data; chown 10001 /models /data\n"
+        "USER 10001\nRUN chmod 700 /models\nCOPY --chown=10001 train.py .",
+    ),
+    "a shell that makes room": REFERENCE.replace(
+        '["python", "train.py"]', '["sh", "-c", "exec python -u train.py --epochs 50 --amp"]'
+    ),
+    "options": REFERENCE.replace('"train.py"]', '"/app/train.py", "--epochs", "50", "--batch-size=1024", "--amp"]'),
+    "a cache that is gone again": REFERENCE.replace("--no-cache-dir ", "").replace(
+        "    && find", "    && rm -rf /root/.cache/pip \\\n    && find"
+    ),
+    "a key that is read where it is mounted": REFERENCE.replace(
+        "RUN useradd", 'RUN --mount=type=secret,id=k export HF_TOKEN="$(cat /run/secrets/k)" && useradd'
+    ),
     "two stages": """
 FROM nvidia/cuda:13.2.0-devel-ubuntu24.04 AS build
 RUN apt-get update && apt-get install -y python3-venv

@@ -22,12 +22,13 @@ from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.report.document import SCHEMA_FILE
 from gradebox.submission import Submission
 from grader.container.checks import recipe
+from grader.container.checks.command import require_command
 from grader.container.checks.dockerfile import Dockerfile, parse
 from grader.container.checks.exercise import TestReport as Report
 from grader.container.checks.exercise import TestRun as Criteria
 from solutions.container_exercise import checklist
 from tests.deploy.conftest import ROOT
-from tests.deploy.dockerfiles import MISTAKES, REFERENCE, STYLES
+from tests.deploy.dockerfiles import MISTAKES, REFERENCE, STYLES, SUBTLE
 
 EXERCISE = ROOT / "solutions" / "container_exercise"
 REQUIREMENTS = (EXERCISE / "requirements.txt").read_text(encoding="utf-8")
@@ -67,11 +68,22 @@ CHECKS: dict[str, Callable[[Dockerfile], None]] = {
     "packages_below": recipe.require_order,
     "directories": recipe.require_directories,
     "environment": recipe.require_environment,
-    "command": recipe.require_command,
+    "command": require_command,
     "user": recipe.require_user,
     "secrets": lambda found: recipe.require_no_secrets(found, context_is_limited=False),
     "left_over": recipe.require_nothing_left_over,
 }
+
+
+def refused(found: Dockerfile) -> set[str]:
+    """The checks that fail."""
+    failed = set()
+    for name, check in CHECKS.items():
+        try:
+            check(found)
+        except CheckFailed:
+            failed.add(name)
+    return failed
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -81,15 +93,17 @@ def test_a_mistake_costs_its_check_and_no_other(mistake: str) -> None:
     found = dockerfile(REFERENCE.replace(old, new))
     if mistake == "no place for models":
         found = dockerfile(REFERENCE.replace("/models /data", "/data").replace('"/models", "/data"', '"/data"'))
-    failed = set()
-    for name, check in CHECKS.items():
-        try:
-            check(found)
-        except CheckFailed:
-            failed.add(name)
+    failed = refused(found)
     assert expected in failed
     # Without a GPU base image its CUDA is unknown, and a foreign base says nothing of Python either.
     assert failed - {expected} <= ({"python_installed"} if expected == "gpu_base_image" else set())
+
+
+@pytest.mark.parametrize("mistake", SUBTLE)
+def test_a_mistake_that_looks_right_costs_its_check_and_no_other(mistake: str) -> None:
+    old, new, expected = SUBTLE[mistake]
+    assert REFERENCE.count(old) == 1
+    assert refused(dockerfile(REFERENCE.replace(old, new))) == {expected}
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.conftest import ROOT, tool
+from tests.deploy.dockerfiles import REFERENCE, STYLES, SUBTLE
 
 BASES = ("docker.io/library/python:3.12.11-slim-bookworm", "docker.io/nvidia/cuda:13.2.0-base-ubuntu24.04")
 
@@ -32,11 +33,14 @@ PROGRAMS = {
     "python": NOTE + '[ "$2" != venv ] || mkdir -p "$3"\n',
     "python3": NOTE + '[ "$2" != venv ] || mkdir -p "$3"\n',
     "groupadd": NOTE,
-    "useradd": NOTE + 'for name; do :; done; echo "$name:x:1000:1000::/:/bin/sh" >> /etc/passwd\n',
+    "useradd": NOTE
+    + 'uid=1000; for name; do [ "$before" != --uid ] || uid=$name; before=$name; done\n'
+    + 'echo "$name:x:$uid:$uid::/:/bin/sh" >> /etc/passwd; echo "$name:x:$uid:" >> /etc/group\n',
     # That of busybox knows no long options.
     "install": NOTE
-    + 'for word; do case "$word" in --owner=*) owner=${word#*=};; /*) mkdir -p "$word"; chown "$owner" "$word";; esac\n'
-    + "done\n",
+    + 'for word; do case "$word" in --owner=*) owner=${word#*=};; --group=*) group=${word#*=};;\n'
+    + '--mode=*) mode=${word#*=};; /*) mkdir -p "$word" && chown "${owner:-0}:${group:-0}" "$word" &&\n'
+    + 'chmod "${mode:-755}" "$word" || exit 1;; esac; done\n',
 }
 
 
@@ -136,6 +140,37 @@ def test_the_exercises_reference(builder: Builder) -> None:
     called = (files / "called").read_text()
     assert "whl/cu132" in called
     assert called.index("pip install") < called.index("useradd")
+
+
+# What the judge reads about /models, and what an image does; each is built on the stand-in and asked as its user.
+_FOLDERS = {
+    **{name: SUBTLE[name][2] for name in SUBTLE if SUBTLE[name][2] == "directories"},
+    "the reference": "",
+    "open to everybody": "",
+    "root's group, as OpenShift wants it": "",
+    "a user by its name": "",
+    "in the user's hands before it becomes the user": "",
+}
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", _FOLDERS)
+def test_what_is_read_about_the_models_folder_is_so_in_the_image(builder: Builder, tmp_path: Path, name: str) -> None:
+    text = REFERENCE.replace(*SUBTLE[name][:2]) if name in SUBTLE else STYLES[name]
+    for file in ("requirements.txt", "train.py"):
+        shutil.copy(ROOT / "solutions" / "container_exercise" / file, tmp_path)
+    (tmp_path / "Dockerfile").write_text(text)
+    done = builder.run("build", "--isolation=chroot", "--pull-never", "--tag", "asked", str(tmp_path))
+    if done.returncode != 0:
+        assert _FOLDERS[name] == "directories", done.stderr
+        assert "/models" in done.stderr
+        return
+    container = builder.run("from", "--pull-never", "asked").stdout.strip()
+    # Without the volumes of the image, which an engine fills with what the image has there, owner and mode included.
+    user = builder.config("asked")["User"]
+    wrote = builder.run("run", "--isolation=chroot", "--user", user, container, "--", "touch", "/models/probe")
+    builder.run("rm", container)
+    assert (wrote.returncode != 0) == (_FOLDERS[name] == "directories"), wrote.stderr
 
 
 @pytest.mark.night

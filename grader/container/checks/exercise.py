@@ -12,6 +12,7 @@ from gradebox.assertions import CheckFailed, NeedsReview, require
 from gradebox.criterion import criterion, requires
 from gradebox.submission import Submission
 from grader.container.checks import recipe
+from grader.container.checks.command import require_command
 from grader.container.checks.dockerfile import Dockerfile, parse
 from grader.container.checks.evidence import (
     BUDGET_GB,
@@ -71,7 +72,7 @@ class TestDockerfile:
 
     def test_command_trains(self, submission: Submission) -> None:
         """Starts the training as its command."""
-        recipe.require_command(read(submission))
+        require_command(read(submission))
 
     def test_ordinary_user(self, submission: Submission) -> None:
         """Runs as an ordinary user."""

@@ -1,0 +1,83 @@
+"""The commands of a RUN and their words, as far as a shell's line can be read without a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+
+_JOINTS = re.compile(r"&&|\|\||[;|]+")
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)")
+_RUN_OPTION = re.compile(r"^(?:\s*--(?:mount|network|security)=\S+)+")
+_SHELL_LINE = re.compile(r"(?:\S*/)?(?:ba|da|a)?sh -[el]*c")
+_TAKE_A_WORD = {"-u", "--uid", "-g", "--gid", "--group", "-o", "--owner", "-m", "--mode", "-s", "--shell"}
+"""Options of mkdir, install, useradd and groupadd whose value may be the next word."""
+_SWITCHES = {"useradd": {"-m"}, "adduser": {"-m"}}
+"""What is a switch there, and takes a word elsewhere."""
+_BEFORE = {"sudo", "exec", "env", "nice", "time"}
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each command that a RUN joins with `&&`, `||`, `;` or a pipe, quotes taken off."""
+    text = _RUN_OPTION.sub("", text)
+    with contextlib.suppress(ValueError):
+        if isinstance(listed := json.loads(text), list):
+            return [[str(word) for word in listed]]
+    found = [_words(part) for part in _JOINTS.split(text) if part.strip()]
+    # `bash -c "pip install ..."` is what it says.
+    return [words[2].split() if _SHELL_LINE.fullmatch(" ".join(words[:2])) and words[2:] else words for words in found]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def shell_variables(words: list[str]) -> dict[str, str]:
+    """What a command that only assigns, or `export`, gives to the commands after it."""
+    words = words[1:] if words[:1] == ["export"] else words
+    found = [_ASSIGNMENT.fullmatch(word) for word in words]
+    return {one["name"]: one["value"] for one in found if one} if all(found) else {}
+
+
+def assigned(words: list[str]) -> dict[str, str]:
+    """The variables that stand before a program, or that `export` sets."""
+    found = {}
+    for word in words[1:] if words[:1] == ["export"] else words:
+        one = _ASSIGNMENT.fullmatch(word)
+        if one is None:
+            break
+        found[one["name"]] = one["value"]
+    return found
+
+
+def program(words: list[str]) -> list[str]:
+    """The command without the variables before it, and without `sudo` and its kin."""
+    rest = list(words)
+    while rest and (_ASSIGNMENT.fullmatch(rest[0]) or rest[0] in _BEFORE):
+        rest.pop(0)
+    return rest
+
+
+def options(words: list[str], of: str = "") -> tuple[dict[str, str], list[str]]:
+    """The options with their values, empty for a switch, and the words that are none."""
+    given: dict[str, str] = {}
+    plain: list[str] = []
+    waiting = ""
+    for word in words:
+        if waiting:
+            given[waiting], waiting = word, ""
+        elif word.startswith("--") and "=" in word:
+            name, _, value = word.partition("=")
+            given[name] = value
+        elif word.startswith("-") and len(word) > 1:
+            given[word] = ""
+            # Of letters behind one dash the last may take a word: `mkdir -pm 777`.
+            last = word if word.startswith("--") or of == "chmod" else "-" + word[-1]
+            waiting = last if last in _TAKE_A_WORD - _SWITCHES.get(of, set()) else ""
+        else:
+            plain.append(word)
+    return given, plain
