@@ -109,7 +109,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *pairs.judge(records),
         *training.judge(records),
-        *soundness.judge(records),
+        *soundness.judge(records, file),
         *board.judge(records),
         *deltas.judge(records),
     ]

@@ -107,8 +107,8 @@ def _find(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Cluster]:
-    """Start it, wait until both nodes are idle, and end all of it afterwards.
+def running(more: str = "") -> Iterator[Cluster]:
+    """Start it, wait until both nodes are idle, and end all of it afterwards; `more`: lines for slurm.conf.
 
     Raises:
         RuntimeError: it did not come up; the message holds what the daemons said.
@@ -123,7 +123,7 @@ def running() -> Iterator[Cluster]:
             "SLURM_CONF": str(folder / "slurm.conf"),
         }
         cluster = Cluster(folder, environment)
-        _configure(folder)
+        _configure(folder, more)
         munge = [f"--{what}={folder}/munge.{end}" for what, end in _MUNGE_FILES.items()]
         _daemon(stack, cluster, "munged", "--foreground", "--force", "--num-threads=2", *munge)
         _wait(cluster, lambda: (folder / "munge.socket").exists(), "munged opened no socket")
@@ -144,7 +144,7 @@ def running() -> Iterator[Cluster]:
 _MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
 
 
-def _configure(folder: Path) -> None:
+def _configure(folder: Path, more: str) -> None:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o600)
@@ -160,7 +160,7 @@ def _configure(folder: Path) -> None:
         folder=folder,
         gpus=GPUS_PER_NODE,
     )
-    (folder / "slurm.conf").write_text(text)
+    (folder / "slurm.conf").write_text(text + more)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -42,7 +42,7 @@ import json, os, pathlib, sys, time
 
 rank = int(os.environ["RANK"])
 with open(f"rank{rank}.json", "w") as file:
-    json.dump({"restarts": os.environ["TORCHELASTIC_MAX_RESTARTS"]}, file)
+    json.dump({"restarts": os.environ["TORCHELASTIC_MAX_RESTARTS"], "arguments": sys.argv[1:]}, file)
 if rank == 0 and (verdict := os.environ["VERDICT"]) != "none":
     with open(sys.argv[sys.argv.index("--report") + 1] + "/cluster_test_report.json", "w") as file:
         json.dump({"acceptance": {"status": verdict}}, file)
@@ -134,6 +134,7 @@ def test_every_gpu_of_both_nodes_gets_a_rank_and_they_reach_each_other(cluster: 
         ("PASS", 0, 0),
         pytest.param("INCOMPLETE", 3, 3, marks=pytest.mark.night),
         pytest.param("none", 2, 2, marks=pytest.mark.night),
+        ("none", 4, 4),
         ("PASS", 1, 1),
     ],
 )
@@ -143,6 +144,8 @@ def test_the_jobs_exit_code_is_the_verdict(
     code, output = submit(cluster, checkout, "acceptance.sbatch", VERDICT=verdict, EXIT_CODE=str(exit_code))
     assert code == expected, output
     assert {rank["restarts"] for rank in seen(checkout)} == {"0"}
+    (arguments,) = {" ".join(map(str, rank["arguments"])) for rank in seen(checkout)}  # type: ignore[call-overload]
+    assert f"--expect-nodes {len(NODES)} --expect-gpus {GPUS_PER_NODE}" in arguments
 
 
 @pytest.mark.night
@@ -180,7 +183,7 @@ def test_more_gpus_than_there_are_is_refused_at_once(cluster: Cluster, checkout:
     assert "Requested node configuration is not available" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["train.sbatch", "acceptance.sbatch", "launch.sh"])
+@pytest.mark.parametrize("script", ["train.sbatch", "acceptance.sbatch", "launch.sh", "health_check.sh", "prolog.sh"])
 def test_shellcheck_has_nothing_to_say(script: str) -> None:
     shellcheck = tool("shellcheck", brings="apt install shellcheck")
     command = [shellcheck, "--shell=bash", "--external-sources", f"deploy/slurm/{script}"]

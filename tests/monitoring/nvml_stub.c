@@ -1,6 +1,7 @@
 // A libnvidia-ml.so.1 for tests: two GPUs, with the numbers, types and error codes of nvml.h.
 //
-// What it does is chosen by variables, from outside: NVML_STUB_INIT is what nvmlInit returns, stub_lost is the index of a
+// What it does is chosen by variables, from outside: NVML_STUB_INIT is what nvmlInit returns, NVML_STUB_ECC how many
+// uncorrected memory errors there were, stub_lost is the index of a
 // GPU that has fallen off the bus, stub_unsupported makes all sensors but memory and temperature answer "not supported",
 // stub_no_handle is the index of a GPU of which there is no handle. nvmlDeviceGetEnforcedPowerLimit is missing on
 // purpose: an old driver does not know every function.
@@ -87,7 +88,8 @@ Return nvmlDeviceGetClockInfo(Device device, int which, unsigned int *megahertz)
 }
 Return nvmlDeviceGetTotalEccErrors(Device device, int kind, int counter, unsigned long long *count) {
     ASK_MODERN(device);
-    *count = kind == 1 && counter == 0 ? 2 : 1000;  // uncorrected, since the driver was loaded
+    const char *uncorrected = getenv("NVML_STUB_ECC");
+    *count = kind == 1 && counter == 0 ? (uncorrected ? atoi(uncorrected) : 2) : 1000;  // since the driver was loaded
     return SUCCESS;
 }
 Return nvmlDeviceGetPcieThroughput(Device device, int counter, unsigned int *kilobytes) {

@@ -3,16 +3,20 @@
 Where any node has ports for RDMA, only these count. How much they carry is judged by collectives and pairs.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.acceptance import sysfs
 from cluster.acceptance.checks import bars
-from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
+
+if TYPE_CHECKING:
+    from cluster.acceptance.context import Context
 
 LINK_LOST = ("link_downed", "link_error_recovery", "carrier_down_count")
 """The link was down, or trained anew: a flap."""

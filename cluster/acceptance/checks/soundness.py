@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold
 
@@ -37,8 +38,12 @@ _OF_THE_BOARD = ("memory", "vbios", "power limit")
 """Compared among boards of one model only."""
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
-    """Checks of each GPU by itself, then of what all should have in common. Nothing where there are no readings."""
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
+    """Checks of each GPU by itself, then of what all should have in common. Nothing where there are no readings.
+
+    A power limit that the file of `--expect` names is meant, and so no reason to doubt.
+    """
+    meant = expected.number("gpu", "power_limit_watts") if expected is not None else None
     readable = [record for record in records if record.gpu is not None and _before(record).get("up")]
     most_links = Counter(_before(record).get("nvlinks_up") for record in readable).most_common(1)
     usual = most_links[0][0] if most_links else None
@@ -50,7 +55,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
             _rows(record, before),
             _lanes(record, before, after),
             _links(record, before, usual),
-            _power(record, before),
+            _power(record, before, meant),
         ]
     checks += _alike(readable)
     return [*checks, *_one_each(readable)]
@@ -144,13 +149,15 @@ def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     return _check(record, "NVLinks", status, evidence, remedy, measured=float(up), threshold=limit)
 
 
-def _power(record: Record, before: dict[str, Any]) -> Check:
+def _power(record: Record, before: dict[str, Any], meant: float | None) -> Check:
     limit, usual = before.get("power_limit_watts"), before.get("power_limit_default_watts")
-    remedy = "nvidia-smi -pl DEFAULT, or say that the cap is meant"
+    remedy = "nvidia-smi -pl DEFAULT, or say in --expect that it is meant: [gpu] power_limit_watts"
     if limit is None or usual is None:
         return _check(record, "power limit", *_untold(before, "power_limit_watts"), remedy)
-    status: Status = "unverified" if limit < 0.99 * usual else "pass"
-    return _check(record, "power limit", status, f"{limit:.0f} W of {usual:.0f} W by default", remedy, measured=limit)
+    as_meant = meant is not None and abs(limit - meant) <= 0.01 * meant
+    status: Status = "unverified" if limit < 0.99 * usual and not as_meant else "pass"
+    evidence = f"{limit:.0f} W of {usual:.0f} W by default" + (", as --expect says" if as_meant else "")
+    return _check(record, "power limit", status, evidence, remedy, measured=limit)
 
 
 def _alike(records: Sequence[Record]) -> list[Check]:
