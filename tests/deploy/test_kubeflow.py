@@ -11,7 +11,11 @@ import pytest
 from tests.deploy.conftest import Manifest, Render, overlays
 
 V1 = [folder for folder in overlays() if folder.startswith("pytorchjob/")]
-V2 = [folder for folder in overlays() if folder.startswith("trainjob/") or folder == "acceptance/several-nodes"]
+V2 = [
+    folder
+    for folder in overlays()
+    if folder.startswith(("trainjob/", "production/")) and not folder.startswith("production/cluster/")
+] + ["acceptance/several-nodes"]
 
 
 def without_empty(value: Any) -> Any:
