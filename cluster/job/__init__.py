@@ -3,6 +3,7 @@
 | file          | what it is                                                             |
 |---------------|------------------------------------------------------------------------|
 | settings.py   | what it is told, by environment variables or flags                     |
+| plan.py       | how a step is shared out among the ranks, and its learning rate        |
 | training.py   | one rank: data, network, trainer, and where it begins                  |
 | output.py     | the model and what is to be known of it                                |
 | tracking.py   | metrics to MLflow, if asked for                                        |

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import torch
 
 from cluster.job import output, settings, tracking, training
+from cluster.job.plan import make_plan
 from labkit import program
 from labkit.device import open_device
 
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     told = settings.read(argv)
     signal.signal(signal.SIGTERM, _stop_before_training)  # until the trainer puts its own in this place
+    signal.signal(signal.SIGUSR1, _as_told_to_stop)
     told.output_dir.mkdir(parents=True, exist_ok=True)
     name = told.device
     if name == "auto":
@@ -32,22 +34,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     with open_device(name, gpus=ranks_here) as device, training.package(told, "launch").job(device.torch_device) as own:
         rank = int(os.environ.get("RANK", 0))
         with tracking.tracked(told, rank=rank) as sink:
-            trainer = training.make_trainer(told, own, monitor=sink)
-            begins = training.begin(told, trainer)
+            plan = make_plan(told, training.ranks())
+            trainer = training.make_trainer(told, plan, own, monitor=sink)
+            begins = training.begin(told, plan, trainer)
             if rank == 0:
                 print(f"{trainer.world_size} ranks, {begins}", flush=True)
+                print(f"  {plan}", flush=True)
                 for setting, value in asdict(told).items():
                     print(f"  {setting}: {value}", flush=True)
             run = trainer.fit()
         if rank == 0 and run.ended != "signal":
             last = run.validations[-1]
             print(f"{run.ended} after {len(run.epochs)} epochs: loss {last.loss:.4f}, accuracy {last.accuracy:.2%}")
-            program.print_written(*output.write(told, trainer, run, device))
+            program.print_written(*output.write(told, plan, trainer, run, device))
         del trainer  # while its process group is still there
     if run.ended == "signal":
         print(f"told to stop after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)
         return TOLD_TO_STOP
     return 0
+
+
+def _as_told_to_stop(number: int, frame: object) -> None:
+    """Batch systems announce the end of a job's time so."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _stop_before_training(number: int, frame: object) -> None:

@@ -1,7 +1,9 @@
 """What the job leaves behind for others: the model, and what is to be known of it."""
 
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +11,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
+from cluster.job.plan import Plan
 from cluster.job.settings import Settings
 from cluster.job.training import package
 from labkit.device import Device
@@ -21,13 +25,13 @@ MODEL_NAME = "trained-model.safetensors"
 METADATA_NAME, TEXT_NAME = "training_metadata.json", "training_metadata.txt"
 
 
-def write(settings: Settings, trainer: Any, run: TrainerRun, device: Device) -> list[Path]:
+def write(settings: Settings, plan: Plan, trainer: Any, run: TrainerRun, device: Device) -> list[Path]:
     """Write the parameters of the best epoch, and the metadata as JSON and as text; returns the paths."""
     folder = settings.output_dir
     best = package(settings, "checkpoints").read_checkpoint(folder / "best.pt")
     with atomic_write(folder / MODEL_NAME) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in best["model"].items()}, temporary)
-    found = metadata(settings, trainer, run, device)
+    found = metadata(settings, plan, trainer, run, device, best["model"])
     with atomic_write(folder / METADATA_NAME) as temporary:
         temporary.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with atomic_write(folder / TEXT_NAME) as temporary:
@@ -35,7 +39,18 @@ def write(settings: Settings, trainer: Any, run: TrainerRun, device: Device) -> 
     return [folder / name for name in (MODEL_NAME, METADATA_NAME, TEXT_NAME)]
 
 
-def metadata(settings: Settings, trainer: Any, run: TrainerRun, device: Device) -> dict[str, Any]:
+def sha256(parameters: Mapping[str, Tensor]) -> str:
+    """Of all parameters' names and bits: two runs with the same one have trained the same model."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(parameters.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def metadata(
+    settings: Settings, plan: Plan, trainer: Any, run: TrainerRun, device: Device, best_parameters: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """What is to be known of a trained model; plain values."""
     best = run.best_epoch if run.best_epoch is not None else len(run.validations) - 1
     samples = sum(epoch.samples for epoch in run.epochs)
@@ -56,6 +71,9 @@ def metadata(settings: Settings, trainer: Any, run: TrainerRun, device: Device) 
                 "simulated": device.simulated,
                 "world_size": run.world_size,
                 "dtype": run.dtype,
+                "samples_per_step": plan.samples,
+                "learning_rate": plan.learning_rate,
+                "sha256": sha256(best_parameters),
                 "optimizer_steps": run.optimizer_steps,
                 "samples": samples,
                 "seconds_since_last_start": run.seconds,

@@ -43,6 +43,10 @@ class Settings:
     save_every_steps: int | None
     """Checkpoints inside an epoch; there is one after every epoch in any case."""
     accumulation_steps: int
+    global_batch_size: int | None
+    """Samples behind a step on all ranks, however many there are: `plan`."""
+    learning_rate_batch: int | None
+    """Samples behind a step that the learning rate was found for; another batch changes it: `plan`."""
     seed: int
     workers: int
     """Of each rank's data loader."""
@@ -92,6 +96,8 @@ SETTINGS: dict[str, tuple[Callable[[str], Any], str | None, str]] = {
     "patience": (program.positive_int, None, "stop after so many epochs without a lower validation loss"),
     "save_every_steps": (program.positive_int, None, "a checkpoint every so many steps, besides one an epoch"),
     "accumulation_steps": (program.positive_int, "1", "batches behind one step"),
+    "global_batch_size": (program.positive_int, None, "samples behind a step, whatever the number of ranks"),
+    "learning_rate_batch": (program.positive_int, None, "samples behind a step that the learning rate was found for"),
     "seed": (_number(int, 0), "0", "of the random numbers"),
     "workers": (_number(int, 0), "0", "processes that load data, of each rank"),
     "mlflow_tracking_uri": (str, None, "where MLflow keeps the run; without it there is no tracking"),

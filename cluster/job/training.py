@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cluster.job.plan import Plan
 from cluster.job.settings import Settings
 from cluster.models import resnet18
 from labkit import data, models
@@ -27,8 +28,13 @@ def make_model(name: str, channels: int, size: int) -> nn.Module:
     return resnet18(channels, CLASSES) if name == "resnet18" else models.small_cnn(channels, size, CLASSES)
 
 
-def make_trainer(settings: Settings, device: torch.device, *, monitor: Any = None) -> Any:
-    """Lab 5's trainer as the settings say; in a process group, one rank of it."""
+def ranks() -> int:
+    """In the process group; 1 without one."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def make_trainer(settings: Settings, plan: Plan, device: torch.device, *, monitor: Any = None) -> Any:
+    """Lab 5's trainer as settings and plan say; in a process group, one rank of it."""
     training, validation = (
         data.load(settings.dataset_type, split=split, data_dir=settings.data_dir) for split in ("train", "test")
     )
@@ -36,10 +42,10 @@ def make_trainer(settings: Settings, device: torch.device, *, monitor: Any = Non
         output_dir=str(settings.output_dir),
         epochs=settings.epochs,
         optimizer=settings.optimizer,
-        learning_rate=settings.learning_rate,
+        learning_rate=plan.learning_rate,
         weight_decay=1e-4,
         dtype=settings.dtype(device.type),
-        accumulation_steps=settings.accumulation_steps,
+        accumulation_steps=plan.accumulation_steps,
         save_every_steps=settings.save_every_steps,
         patience=settings.patience,
         seed=settings.seed,
@@ -48,14 +54,12 @@ def make_trainer(settings: Settings, device: torch.device, *, monitor: Any = Non
     torch.manual_seed(settings.seed)
     model = make_model(settings.model, channels, size).to(device)
     fast: dict[str, Any] = {"num_workers": settings.workers, "pin_memory": device.type == "cuda"}
-    train_loader = ResumableLoader(training, settings.batch_size, seed=settings.seed, **fast)
-    val_loader = ResumableLoader(
-        validation, VALIDATION_FACTOR * settings.batch_size, shuffle=False, padded=False, **fast
-    )
+    train_loader = ResumableLoader(training, plan.batch_size, seed=settings.seed, **fast)
+    val_loader = ResumableLoader(validation, VALIDATION_FACTOR * plan.batch_size, shuffle=False, padded=False, **fast)
     return package(settings, "trainer").ProductionTrainer(model, train_loader, val_loader, config, monitor=monitor)
 
 
-def begin(settings: Settings, trainer: Any) -> str:
+def begin(settings: Settings, plan: Plan, trainer: Any) -> str:
     """Bring the trainer to where the job was; returns what was done, for people.
 
     With the same number of ranks `fit` itself goes on with the same bits. With another one, as after an elastic restart
@@ -71,8 +75,8 @@ def begin(settings: Settings, trainer: Any) -> str:
     if newest[0] is None:
         return "from the beginning"
     state = checkpoints.read_checkpoint(newest[0])
-    ranks, batch_size = len(state["ranks"]), state["ranks"][0]["loader"]["batch_size"]
-    if ranks == trainer.world_size and batch_size == settings.batch_size:
+    then, batch_size = len(state["ranks"]), state["ranks"][0]["loader"]["batch_size"]
+    if then == trainer.world_size and batch_size == plan.batch_size:
         return f"from {newest[0].name}"
     trainer.model.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
@@ -83,7 +87,7 @@ def begin(settings: Settings, trainer: Any) -> str:
     trainer.epochs = [results.EpochResult(**each) for each in state["epochs"]]
     trainer.validations = [results.ValidationResult(**each) for each in state["validations"]]
     trainer.steps, trainer.next_epoch = state["steps"], complete
-    of = f"{ranks} ranks with batches of {batch_size}"
+    of = f"{then} ranks with batches of {batch_size}"
     return f"from the parameters of {newest[0].name}, of {of}, at the beginning of epoch {complete}"
 
 

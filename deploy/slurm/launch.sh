@@ -26,6 +26,7 @@ launch() {
         [ "$SLURM_NODEID" -eq 0 ] && is_host=1 || is_host=0
         exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" \
             --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$endpoint" \
-            --rdzv-conf="is_host=$is_host" --max-restarts="$restarts" "$@"
+            --rdzv-conf="is_host=$is_host" --max-restarts="$restarts" \
+            --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 "$@"
     ' launch "$restarts" "$address:$port" "$@"
 }

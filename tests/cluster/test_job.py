@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.job import settings, tracking, tune
+from cluster.job.plan import Plan, make_plan
 from cluster.job.training import make_model
 from labkit import data
 from tests.cluster.test_runs import ROOT, watchdog_of
@@ -124,6 +127,104 @@ def test_two_ranks_leave_a_model_that_does_what_the_metadata_says_and_one_goes_o
     assert job.metadata["history"][:3] == found["history"]
     assert job.metadata["epochs"] == 5
     assert job.metadata["history"][-1]["loss"] < found["history"][-1]["loss"]
+
+
+def plan(ranks: int, **given: str) -> Plan:
+    return make_plan(settings.read([], {name.upper(): value for name, value in given.items()}), ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8, 64])
+def test_a_step_keeps_its_samples_on_any_number_of_ranks(ranks: int) -> None:
+    found = plan(ranks, global_batch_size="1024", batch_size="128")
+    assert 0 <= 1024 - found.samples < ranks * (1 + found.accumulation_steps)
+    assert found.batch_size <= 128
+    if 1024 % ranks == 0:
+        assert (found.samples, found.learning_rate) == (1024, 1e-3)
+
+
+def test_the_learning_rate_follows_the_batch_as_the_optimizer_wants_it() -> None:
+    given = {"batch_size": "128", "learning_rate": "0.1", "learning_rate_batch": "256"}
+    assert plan(8, optimizer="sgd", **given).learning_rate == pytest.approx(0.4)
+    assert plan(8, optimizer="adamw", **given).learning_rate == pytest.approx(0.2)
+    # Who says nothing keeps what was said.
+    assert plan(8, learning_rate="0.1").learning_rate == 0.1
+
+
+def test_more_ranks_than_samples_are_refused() -> None:
+    with pytest.raises(settings.SettingError, match="less than a sample for each of 8 ranks"):
+        plan(8, global_batch_size="4")
+
+
+@pytest.mark.night
+def test_a_run_that_was_killed_and_one_that_was_told_to_stop_train_the_same_bits(tmp_path: Path) -> None:
+    """Three runs, one hash: never disturbed; a rank killed and started again; told to stop by SIGUSR1 and continued."""
+    jobs = [Job(tmp_path / name) for name in ("alone", "killed", "told")]
+    for job in jobs:
+        job.folder.mkdir()
+    alone, killed, told = jobs
+    given = {"EPOCHS": "12", "SAVE_EVERY_STEPS": "3"}
+    alone(ranks=2, **given)
+    process = killed.start(ranks=2, restarts=1, **given)
+    killed.wait_for_a_checkpoint(process, after=6)
+    os.kill(watchdog_of(process.pid, 1), signal.SIGKILL)
+    killed.ended(process)
+    process = told.start(ranks=1, **given)
+    told.wait_for_a_checkpoint(process, after=6)
+    process.send_signal(signal.SIGUSR1)
+    told.ended(process, code=143)
+    told(ranks=1, **given)
+    single = Job(tmp_path / "single")
+    single.folder.mkdir()
+    single(ranks=1, **given)
+    assert killed.metadata["restarts"] == 1
+    assert killed.metadata["sha256"] == alone.metadata["sha256"]
+    assert told.metadata["sha256"] == single.metadata["sha256"]
+    # A hash that were always the same would show nothing.
+    assert alone.metadata["sha256"] != single.metadata["sha256"]
+
+
+@pytest.mark.night
+def test_when_a_worker_is_lost_torchrun_goes_on_without_it_and_the_step_keeps_its_samples(job: Job) -> None:
+    """Two agents, as on two nodes; one is killed with its rank, and nobody starts it again."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    told = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK}
+    told |= {"EPOCHS": "40", "GLOBAL_BATCH_SIZE": "128", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents = []
+    for number in range(2):
+        elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=lost"]
+        meet = [f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-conf=is_host={int(number == 0)},last_call_timeout=5"]
+        command = [sys.executable, "-m", "torch.distributed.run", *elastic, *meet, "-m", "cluster.job"]
+        with (job.log if number == 0 else job.folder / "log1").open("wb") as log:
+            agents.append(
+                subprocess.Popen(
+                    command,
+                    cwd=job.folder,
+                    env={**os.environ, **told},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+    try:
+        job.wait_for_a_checkpoint(agents[0], after=20)
+        assert "2 ranks, from the beginning" in job.log.read_text()
+        # As a node that loses its power: the agent and, since it has a session of its own, its rank.
+        ranks = Path(f"/proc/{agents[1].pid}/task/{agents[1].pid}/children").read_text().split()
+        assert ranks
+        for process in (agents[1].pid, *map(int, ranks)):
+            os.kill(process, signal.SIGKILL)
+        output = job.ended(agents[0])
+    finally:
+        for agent in agents:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait()
+    assert "1 ranks, from the parameters of step-" in output
+    assert "128 samples a step (2 ranks x 64 x 1 batches), learning rate 0.001" in output
+    assert "128 samples a step (1 ranks x 64 x 2 batches), learning rate 0.001" in output
+    assert (job.metadata["epochs"], job.metadata["world_size"]) == (40, 1)
 
 
 @pytest.mark.night

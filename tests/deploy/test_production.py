@@ -42,6 +42,8 @@ def test_a_training_has_what_production_asks_for(render: Render, folder: str) ->
     pod, trainer = template["spec"], job["spec"]["trainer"]
     assert environment(job)["NCCL_DEBUG"] == "WARN"
     assert pod["terminationGracePeriodSeconds"] >= 300
+    # torchrun has a patience of its own, half a minute unless it is told.
+    assert 240 <= int(environment(job)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < pod["terminationGracePeriodSeconds"]
     classes = {found["metadata"]["name"] for found in of_kind(render("production/cluster/priorities"), "PriorityClass")}
     assert pod["priorityClassName"] in classes
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

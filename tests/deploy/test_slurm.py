@@ -59,7 +59,9 @@ import os, pathlib, signal, sys, time
 
 def stop(number, frame):
     pathlib.Path(f"stopped{os.environ['RANK']}").touch()
-    sys.exit(0)
+    time.sleep(float(os.environ.get("WRITING", 0)))
+    pathlib.Path(f"written{os.environ['RANK']}").touch()
+    sys.exit(143)
 
 signal.signal(signal.SIGTERM, stop)
 pathlib.Path(f"started{os.environ['RANK']}").touch()
@@ -171,10 +173,38 @@ def test_every_rank_hears_the_signal_that_slurm_sends_before_the_time_is_up(clus
     (checkout / "cluster" / "job.py").write_text(PATIENT)
     job = queue(cluster, checkout, "train.sbatch")
     assert cluster.wait_until(lambda: len(list(checkout.glob("started*"))) == RANKS), "the ranks did not start"
-    # What `--signal=TERM@120` does: to the processes of the step, not to the batch script.
+    # As Slurm does it to a job that is preempted: to the processes of the step, not to the batch script.
     cluster.run("scancel", "--signal=TERM", job)
     cluster.wait_for_job(job)
     assert sorted(path.name for path in checkout.glob("stopped*")) == [f"stopped{rank}" for rank in range(RANKS)]
+
+
+@pytest.mark.night
+def test_before_its_time_is_up_the_ranks_write_and_the_job_is_queued_again(cluster: Cluster, checkout: Path) -> None:
+    """Their checkpoint takes longer than torchrun's own patience of half a minute."""
+    (checkout / "cluster" / "job.py").write_text(PATIENT)
+    job = queue(cluster, checkout, "train.sbatch", WRITING="33")
+    assert cluster.wait_until(lambda: len(list(checkout.glob("started*"))) == RANKS), "the ranks did not start"
+    # What `--signal=B:USR1@180` does: to the batch script alone.
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+
+    def restarts() -> str:
+        return cluster.run("scontrol", "show", "job", job).stdout
+
+    assert cluster.wait_until(lambda: "Restarts=1" in restarts()), (checkout / "out.txt").read_text()
+    assert "JobState=PENDING" in restarts()
+    assert len(list(checkout.glob("written*"))) == RANKS, (checkout / "out.txt").read_text()
+    cluster.run("scancel", job)
+
+
+@pytest.mark.night
+def test_a_job_that_was_queued_often_enough_is_not_queued_again(cluster: Cluster, checkout: Path) -> None:
+    (checkout / "cluster" / "job.py").write_text(PATIENT)
+    job = queue(cluster, checkout, "train.sbatch", MOST_RESTARTS="0")
+    assert cluster.wait_until(lambda: len(list(checkout.glob("started*"))) == RANKS), "the ranks did not start"
+    cluster.run("scancel", "--batch", "--signal=USR1", job)
+    assert cluster.wait_for_job(job) != 0
+    assert "not queued again" in (checkout / "out.txt").read_text()
 
 
 def test_more_gpus_than_there_are_is_refused_at_once(cluster: Cluster, checkout: Path) -> None:
