@@ -56,7 +56,17 @@ NEEDS: dict[str, tuple[str, ...]] = {
             "tests/scenarios",
         ),
     ),
-    "cluster": ("cluster", "labkit", "vgpu", "deploy", "solutions", "labs", "pyproject.toml"),
+    "cluster": (
+        "cluster",
+        "labkit",
+        "vgpu",
+        "deploy",
+        "solutions",
+        "labs",
+        "benchmarks",
+        "docs/cluster.md",
+        "pyproject.toml",
+    ),
     "labkit": ("labkit", "vgpu", "solutions", "labs", "pyproject.toml"),
     "monitoring": ("labkit", "vgpu", "solutions", "labs", "deploy", "pyproject.toml"),
 }

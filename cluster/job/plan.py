@@ -1,7 +1,7 @@
 """How a step is shared out among the ranks that there are, and which learning rate goes with it.
 
 After a restart on fewer or more ranks the batch of each rank times the ranks is another batch, and the learning rate
-that was found for the old one no longer fits. Either the batch of a step stays (GLOBAL_BATCH_SIZE), or the rate follows:
+that was found for the old one no longer fits. Either a step keeps its samples (GLOBAL_BATCH_SIZE), or the rate follows:
 
 - sgd: in proportion (Goyal et al. 2017, Accurate, Large Minibatch SGD)
 - adamw: with the square root (Malladi et al. 2022, On the SDEs and Scaling Rules for Adaptive Gradient Algorithms)
