@@ -7,8 +7,9 @@ import pkgutil
 import sys
 
 import benchmarks
+from benchmarks import against
 
-LIBRARY = {"__main__", "measure"}
+LIBRARY = {"__main__", "against", "measure"}
 
 
 def main(names: list[str]) -> None:
@@ -17,7 +18,10 @@ def main(names: list[str]) -> None:
         sys.exit(f"there is no benchmark {unknown[0]}; there are {', '.join(known)}")
     for name in names or known:
         print(f"{name} ...", flush=True)
-        print(f"  wrote {importlib.import_module(f'benchmarks.{name}').main()}")
+        path = importlib.import_module(f"benchmarks.{name}").main()
+        print(f"  wrote {path}")
+        for line in against.report(path):
+            print(line)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -43,7 +44,7 @@ def summary(seconds: Mapping[str, list[float]], reference: str) -> dict[str, Any
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """What the numbers were measured on, and how fast that was just now."""
     model = next(
         (line.partition(":")[2].strip() for line in _read("/proc/cpuinfo") if line.startswith("model name")), "unknown"
     )
@@ -54,7 +55,19 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "date": datetime.now(UTC).date().isoformat(),
+        "yardstick_seconds": yardstick(),
     }
+
+
+def yardstick() -> float:
+    """Processor seconds of the same Python on any machine: the least of seven, since neighbours only slow down."""
+    least = math.inf
+    for _ in range(7):
+        begun = time.process_time()
+        table = {number: str(number) for number in range(20_000)}
+        sum(len(table[number]) * number for number in range(20_000) for _ in range(4))
+        least = min(least, time.process_time() - begun)
+    return least
 
 
 def load() -> list[float]:

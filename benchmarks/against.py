@@ -1,0 +1,106 @@
+"""What got slower since the results that are committed. A hint to look, with the reasons for which it may be nothing.
+
+Ratios, counts and processor time stand for themselves. Seconds depend on the machine and its neighbours: they are
+compared after dividing by those of a yardstick (`measure.machine`), and not at all where one side has none.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.measure import RESULTS
+
+LIMIT = 0.10
+_YARDSTICK = "yardstick_seconds"
+_LEFT_OUT = {
+    "machine",
+    "load_average",
+    "min_seconds",
+    "max_seconds",
+    "min_microseconds",
+    "max_microseconds",
+    "all",
+    "rounds",
+}
+_TIMES = ("seconds", "microseconds", "microseconds_above_cpu_per_operation")
+_OTHERS = ("faults", "bytes")
+
+
+class Slower(NamedTuple):
+    """A figure that grew by more than `LIMIT`."""
+
+    place: str
+    before: float
+    now: float
+    ratio: float
+    """After the machines' speeds are taken out."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.before:.4g} -> {self.now:.4g} ({self.ratio - 1:+.0%})"
+
+
+def committed(name: str) -> dict[str, Any] | None:
+    """The results of a benchmark as they were committed last; None where there are none, or no git."""
+    path = f"benchmarks/results/{name}.json"
+    told = subprocess.run(
+        ["git", "show", f"HEAD:{path}"], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False
+    )
+    return dict(json.loads(told.stdout)) if told.returncode == 0 else None
+
+
+def slower(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Slower]:
+    """The figures that got worse, the worst first."""
+    old, new = (one.get("machine", {}).get(_YARDSTICK) for one in (before, now))
+    speed = new / old if old and new else None
+    known = dict(_figures(before))
+    found = []
+    for place, value in _figures(now):
+        earlier = known.get(place)
+        scale = speed if _is_time(place) else 1.0
+        if earlier and scale is not None and value / earlier / scale > 1 + LIMIT:
+            found.append(Slower(place, earlier, value, value / earlier / scale))
+    return sorted(found, key=lambda one: -one.ratio)
+
+
+def report(path: Path) -> Iterator[str]:
+    """Lines about the results that were just written to `path`."""
+    before, now = committed(path.stem), json.loads(path.read_text())
+    if before is None:
+        return
+    old, new = before["machine"], now["machine"]
+    if _YARDSTICK not in old:
+        yield f"  the committed results ({old['date']}) have no yardstick: only ratios and counts are compared"
+    elif abs(new[_YARDSTICK] / old[_YARDSTICK] - 1) > LIMIT:
+        yield (
+            f"  this machine is {new[_YARDSTICK] / old[_YARDSTICK]:.2f} times as slow as the one of {old['date']}; "
+            "times are compared after dividing by that"
+        )
+    for one in slower(before, now):
+        yield f"  slower than on {old['date']}: {one}"
+
+
+def _figures(results: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in results.items():
+        if key in _LEFT_OUT:
+            continue
+        here = f"{place}.{key}" if place else key
+        if isinstance(value, Mapping):
+            yield from _figures(value, here)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and _counts(here):
+            yield here, float(value)
+
+
+def _counts(place: str) -> bool:
+    last = place.rpartition(".")[2]
+    return _is_time(place) or last.startswith("ratio_to_") or last.endswith(_OTHERS)
+
+
+def _is_time(place: str) -> bool:
+    parts = place.split(".")
+    return parts[-1].endswith(_TIMES) or any(
+        part.startswith("seconds_per_") or part.endswith("_seconds") for part in parts
+    )
