@@ -23,7 +23,7 @@ INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 .PHONY: help doctor next grade watch test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign pytorch-cases matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
-	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
+	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 $(READY): pyproject.toml constraints.txt install.sh

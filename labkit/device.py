@@ -71,6 +71,32 @@ class Device:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Something that a virtual GPU did. Times in seconds of its own clock."""
+
+    name: str
+    """The kernel's, as a profiler shows it."""
+    start: float
+    end: float
+    bytes: int
+    """That it moved: through memory, or of a collective all that goes around."""
+
+
+def record_of(index: int) -> list[Ran] | None:
+    """Everything that the virtual GPU of this number has done so far; None where there is no virtual GPU.
+
+    Not on a real GPU: there `torch.profiler` knows kernels and their times, and nobody counts their bytes.
+    """
+    gpu = _attached()
+    if gpu is None:
+        return None
+    return [
+        Ran(name=kernel.name, start=kernel.start, end=kernel.end, bytes=kernel.bytes)
+        for kernel in gpu.machine.gpus[index].timeline
+    ]
+
+
 def is_simulated() -> bool:
     """Whether a virtual GPU is attached, so that every time and every byte count is simulated."""
     return _attached() is not None

@@ -47,7 +47,7 @@ def _in_house(module: str) -> str:
     if first != "grader" or not rest:
         return first if first != "grader" else ""
     name = rest.partition(".")[0]
-    return "grader/" + ("labs" if name.startswith("lab") or name in ("container", "kernels") else name)
+    return "grader/" + ("labs" if name.startswith("lab") or name in ("container", "kernels", "sharding") else name)
 
 
 def _in_package(module: str, package: str) -> str:

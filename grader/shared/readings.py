@@ -13,6 +13,8 @@ from vgpu.device.queue import Kernel
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 """Operations of PyTorch that are matrix products, each of which is one kernel."""
+COLLECTIVE = "ncclDevKernel"
+"""With what the names of NCCL's kernels begin."""
 
 
 def read(what: str, kernels: Sequence[Kernel], begin: int, end: int, arguments: Mapping[str, Any]) -> Any:
@@ -76,6 +78,24 @@ def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
 
 
+def _collectives(kernels: Sequence[Kernel], begin: int, end: int) -> list[dict[str, Any]]:
+    """What ranks told each other, in the order of launch: the kernel's name, its bytes, and when it ran."""
+    return [
+        {"name": kernel.name, "bytes": kernel.bytes, "start": kernel.start, "end": kernel.end}
+        for kernel in kernels[begin:end]
+        if kernel.name.startswith(COLLECTIVE)
+    ]
+
+
+def _turns(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
+    """Collectives and matrix products in the order of their launch: the former by name, the latter as "product"."""
+    return [
+        kernel.name if kernel.name.startswith(COLLECTIVE) else "product"
+        for kernel in kernels[begin:end]
+        if kernel.name.startswith(COLLECTIVE) or _products([kernel], 0, 1)
+    ]
+
+
 def _dtypes(kernels: Sequence[Kernel], begin: int, end: int, *, name: str) -> list[str]:
     """The dtypes in which kernels of this name ran."""
     return sorted({kernel.dtype for kernel in kernels[begin:end] if kernel.name == name})
@@ -115,6 +135,8 @@ _READINGS: dict[str, Callable[..., Any]] = {
     "names": _names,
     "launched": _launched,
     "longest": _longest,
+    "collectives": _collectives,
+    "turns": _turns,
     "dtypes": _dtypes,
     "idle_at_start": _idle_at_start,
     "operations": _operations,

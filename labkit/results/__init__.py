@@ -29,6 +29,7 @@ from labkit.results.lab4 import (
 from labkit.results.lab5 import EpochResult, TrainerRun, ValidationResult
 from labkit.results.lab5_monitoring import MonitorOverhead
 from labkit.results.lab5_profiling import DeviceTime, PipelineSettings, PipelineStage, StepBreakdown, TuningPoint
+from labkit.results.sharding import ShardedMemory, ShardingResult
 
 __all__ = [
     "ATTENTION_METHODS",
@@ -61,6 +62,8 @@ __all__ = [
     "ResultsError",
     "Saved",
     "ScalingPoint",
+    "ShardedMemory",
+    "ShardingResult",
     "StabilityRun",
     "StageMemory",
     "StepBreakdown",

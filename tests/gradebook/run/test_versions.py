@@ -86,6 +86,7 @@ def add(file: Path, text: str) -> None:
         ("gradebook/similarity/similarity.html.jinja", set()),
         ("grader/container/rubric.toml", set()),
         ("grader/kernels/rubric.toml", set()),
+        ("grader/sharding/rubric.toml", set()),
         ("grader/release/leaks.py", set()),
         ("gradebox/report/html.py", set()),
         ("gradebook/exports/canvas.py", set()),

@@ -1,0 +1,268 @@
+"""Judges the sharded optimizer: against the whole one, by the bytes that ranks hold, and by what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradebox.assertions import mebibytes, require, require_arrays_close, require_equal
+from gradebox.criterion import criterion, requires
+from gradebox.fresh import Fresh
+from gradebox.submission import Seen, Submission
+from grader.sharding.checks.common import ask, judge_refusals, require_weights, told, total, truth
+
+_STEPS = 4
+_MOST = 600
+"""Values of all parameters of a case."""
+_RELATIVE = 2e-6
+"""Of the largest weight: measured 0. Parameters in bfloat16 are rounded in the same places."""
+_ROUNDING = 512
+"""Bytes: the allocator's granularity, for each tensor."""
+_ADAM_STATES = 2
+
+_OPTIMIZERS: dict[str, dict[str, float]] = {
+    "AdamW": {"lr": 0.05},
+    "SGD": {"lr": 0.05, "momentum": 0.9},
+    "RMSprop": {"lr": 0.02, "momentum": 0.5},
+    "Adagrad": {"lr": 0.1},
+    "Adafactor": {"lr": 0.05},
+}
+"""The last one looks at rows and columns of a matrix, and so wants it whole."""
+
+
+def parameter(*shape: int, group: int = 0, dtype: str = "float32", transposed: bool = False, silent: Any = ()) -> Any:
+    """A parameter of a case; see `probes/parameters.py`."""
+    return {"shape": list(shape), "group": group, "dtype": dtype, "transposed": transposed, "silent": list(silent)}
+
+
+def _case(optimizer: str, parameters: Sequence[Any], groups: Sequence[Any] = ({},), **changed: Any) -> dict[str, Any]:
+    return {
+        "optimizer": optimizer,
+        "options": _OPTIMIZERS[optimizer],
+        "groups": list(groups),
+        "parameters": list(parameters),
+        "steps": _STEPS,
+        "scheduler": False,
+        "closure": None,
+        "late": None,
+        "late_options": {},
+        "reloaded": None,
+        **changed,
+    }
+
+
+def _mixed(fresh: Fresh) -> list[Any]:
+    """Parameters of two groups with everything that parameters can be, in any order."""
+    silent = fresh.integer(0, _STEPS - 1)
+    return fresh.shuffled(
+        [
+            parameter(fresh.integer(5, 9), fresh.integer(2, 6)),
+            parameter(fresh.integer(3, 5), fresh.integer(6, 8), transposed=True),
+            parameter(fresh.integer(8, 12), group=1),
+            parameter(fresh.integer(2, 4), 3, group=1, dtype="bfloat16"),
+            parameter(4, fresh.integer(2, 5), silent=[silent]),
+            parameter(fresh.integer(3, 7), group=1, silent=range(_STEPS)),
+        ]
+    )
+
+
+@criterion("sharding.zero")
+class TestZero:
+    def test_equals_unsharded(self, submission: Submission, fresh: Fresh) -> None:
+        """Trains as the whole optimizer does."""
+        one, two, three = fresh.shuffled(list(_OPTIMIZERS))[:3]
+        decay = {"AdamW": {"weight_decay": 0.3}, "Adafactor": {"weight_decay": 0.3}}
+        few = [parameter(fresh.integer(3, 6), fresh.integer(3, 6)), parameter(fresh.integer(3, 9))]
+        cases = [
+            _case(one, _mixed(fresh), [{}, {"lr": fresh.uniform(0.01, 0.02), **decay.get(one, {})}]),
+            _case(two, _mixed(fresh), [{"lr": fresh.uniform(0.1, 0.2)}, {}]),
+        ]
+        self._require_equal(submission, fresh, cases, 2)
+        fewer = _case(three, fresh.shuffled(few))  # two parameters for four ranks
+        self._require_equal(submission, fresh, [fewer], 4)
+
+    @staticmethod
+    def _require_equal(submission: Submission, fresh: Fresh, cases: list[dict[str, Any]], ranks: int) -> None:
+        numbers, slopes = fresh.normal(_MOST), fresh.normal(_STEPS, _MOST)
+        inputs: dict[str, Any] = {"cases": cases, "numbers": numbers, "slopes": slopes}
+        seen = ask(submission, "zero.train", ranks, **inputs)
+        expected = truth(submission, "train", **inputs).whole("runs")
+        for rank, each in enumerate(seen):
+            for case, run, whole in zip(cases, each.whole("runs"), expected, strict=True):
+                require_weights(
+                    run["weights"],
+                    whole["weights"],
+                    relative=_RELATIVE,
+                    what=f"{_what(case, ranks)}: weights on rank {rank} after {case['steps']} steps",
+                    hint="each owner steps with its group's options, then every rank gets its weights: whatever their "
+                    "dtype and strides are, and in the same order on all ranks",
+                )
+
+    @requires("equals_unsharded")
+    def test_options_followed(self, submission: Submission, fresh: Fresh) -> None:
+        """Follows schedulers, closures and changed options."""
+        one, two = fresh.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
+        group = {"lr": fresh.uniform(0.01, 0.04)}
+        cases = [
+            _case(one, _mixed(fresh), [{}, group], scheduler=True),
+            _case(two, _mixed(fresh), [group, {}], closure=fresh.integer(0, _STEPS - 1)),
+        ]
+        inputs: dict[str, Any] = {"cases": cases, "numbers": fresh.normal(_MOST), "slopes": fresh.normal(_STEPS, _MOST)}
+        seen = ask(submission, "zero.train", 2, **inputs)
+        expected = truth(submission, "train", **inputs).whole("runs")
+        for rank, each in enumerate(seen):
+            for case, run, whole in zip(cases, each.whole("runs"), expected, strict=True):
+                what = f"{_what(case, 2)}, rank {rank}"
+                require_equal(
+                    run["closures"],
+                    whole["closures"],
+                    what=f"{what}: how often step(closure) called the closure, and what it returned",
+                    hint="once, with gradients enabled, before anything is updated",
+                )
+                require_equal(
+                    run["counts"], whole["counts"], what=f"{what}: parameters in each of param_groups", hint=_GROUPS
+                )
+                require_equal(run["options"], whole["options"], what=f"{what}: options in param_groups", hint=_GROUPS)
+                require_weights(
+                    run["weights"],
+                    whole["weights"],
+                    relative=_RELATIVE,
+                    what=f"{what}: weights" + (" with StepLR, which halves lr after each step" * case["scheduler"]),
+                    hint="this rank's own optimizer steps with the options that param_groups have by then",
+                )
+
+    @requires("equals_unsharded")
+    def test_states_shared_out(self, submission: Submission, fresh: Fresh) -> None:
+        """Holds states of its own share only."""
+        for ranks in (2, 4):
+            cases, seen = _held(submission, fresh, ranks)
+            for case, runs in zip(cases, zip(*(each.runs for each in seen), strict=True), strict=True):
+                sizes = [_bytes(one) for one in case["parameters"]]
+                held = [run["bytes"] / _ADAM_STATES for run in runs]
+                slack = _ROUNDING * len(sizes)
+                what = f"{_what(case, ranks)} of {', '.join(f'{size:,}' for size in sizes)} bytes"
+                require(
+                    abs(sum(held) - sum(sizes)) <= slack,
+                    f"{what}: all ranks together hold {sum(held):,.0f} bytes of each of AdamW's two states, expected "
+                    f"{sum(sizes):,}",
+                    "each parameter's states are on one rank, nothing of the step stays behind, and no other copies",
+                )
+                require(
+                    max(held) - min(held) <= max(sizes) + slack,
+                    f"{what}: the ranks hold {', '.join(f'{one:,.0f}' for one in held)} bytes of each state",
+                    "balance bytes, not the number of parameters: no rank owns more than another and the largest one",
+                )
+
+    @requires("equals_unsharded")
+    def test_each_weight_sent_once(self, submission: Submission, fresh: Fresh) -> None:
+        """Sends each weight once."""
+        for ranks in (2, 4):
+            cases, seen = _held(submission, fresh, ranks)
+            case, (run, *_) = cases[0], seen[0].runs
+            size = sum(map(_bytes, case["parameters"]))
+            carried = total(run["collectives"])
+            require(
+                carried >= size,
+                f"{_what(case, ranks)}: in a step {told(run['collectives'])} go around, expected all {size:,} bytes",
+                "every rank needs what the others have updated",
+            )
+            require(
+                carried <= 1.05 * size,
+                f"{_what(case, ranks)}: in a step {told(run['collectives'])} go around, {carried / size:.2f} times the "
+                f"parameters' {mebibytes(size)}",
+                "a broadcast from the owner, or an all-gather of shares: each weight once, and no states",
+            )
+
+    @requires("equals_unsharded")
+    def test_state_saved_and_loaded(self, submission: Submission, fresh: Fresh) -> None:
+        """Saves the whole state, and goes on from it."""
+        one, two = fresh.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
+        group = {"lr": fresh.uniform(0.01, 0.04)}
+        reloaded = fresh.integer(1, _STEPS - 1)
+        cases = [_case(kind, _mixed(fresh), [{}, group], reloaded=reloaded) for kind in (one, two)]
+        inputs: dict[str, Any] = {"cases": cases, "numbers": fresh.normal(_MOST), "slopes": fresh.normal(_STEPS, _MOST)}
+        seen = ask(submission, "zero.train", 2, **inputs)
+        expected = truth(submission, "train", **inputs).whole("runs")
+        for rank, each in enumerate(seen):
+            for case, run, whole in zip(cases, each.whole("runs"), expected, strict=True):
+                what = f"{_what(case, 2)}, state_dict() on rank {rank}"
+                require_equal(run["numbers"], whole["numbers"], what=f"{what}: parameters by group", hint=_WHOLE)
+                require_equal(run["saved_options"], whole["saved_options"], what=f"{what}: options", hint=_WHOLE)
+                require_equal(sorted(run["state"]), sorted(whole["state"]), what=f"{what}: states", hint=_WHOLE)
+                for name, value in whole["state"].items():
+                    require_arrays_close(
+                        run["state"][name], value, rtol=1e-5, atol=1e-6, what=f"{what}: {name}", hint=_WHOLE
+                    )
+                require_equal(run["places"], ["cpu"], what=f"{what}: where its tensors are")
+                require_weights(
+                    run["weights"],
+                    whole["weights"],
+                    relative=_RELATIVE,
+                    what=f"{_what(case, 2)}: weights on rank {rank}, saved and loaded before step {reloaded}",
+                    hint="load_state_dict takes the states of this rank's share, by their numbers, and all options",
+                )
+
+    @requires("equals_unsharded")
+    def test_late_group_shared_out(self, submission: Submission, fresh: Fresh) -> None:
+        """Takes further parameters in."""
+        late = [
+            parameter(fresh.integer(3, 6), fresh.integer(3, 6), group=1),
+            parameter(fresh.integer(2, 9), group=1),
+            parameter(fresh.integer(2, 9), group=0),
+        ]
+        options = {"lr": fresh.uniform(0.1, 0.2)}
+        step = fresh.integer(1, _STEPS - 2)
+        case = _case(fresh.shuffled(["AdamW", "SGD"])[0], late, late=step, late_options=options)
+        inputs: dict[str, Any] = {
+            "cases": [case],
+            "numbers": fresh.normal(_MOST),
+            "slopes": fresh.normal(_STEPS, _MOST),
+        }
+        seen = ask(submission, "zero.train", 2, **inputs)
+        (whole,) = truth(submission, "train", **inputs).whole("runs")
+        for rank, each in enumerate(seen):
+            (run,) = each.whole("runs")
+            what = f"{_what(case, 2)}, a group added before step {step}, rank {rank}"
+            require_equal(run["options"], whole["options"], what=f"{what}: options", hint=_GROUPS)
+            require_weights(
+                run["weights"],
+                whole["weights"],
+                relative=_RELATIVE,
+                what=f"{what}: weights",
+                hint="new parameters are shared out as well, and those that were there keep their states",
+            )
+
+    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+        """Refuses arguments that make no sense."""
+        case = _case("SGD", [parameter(3), parameter(4), parameter(5)])
+        judge_refusals(ask(submission, "zero.refusals", 2, case=case, numbers=fresh.normal(_MOST)))
+
+
+_GROUPS = "every rank's param_groups have all parameters and all options, with the class's defaults"
+_WHOLE = "all ranks' states under the numbers of the whole optimizer, as that one's own state_dict() has them"
+
+
+def _held(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[dict[str, Any]], list[Seen]]:
+    """AdamW of parameters of one size, and of some whose number says nothing about their bytes."""
+    fresh = fresh.shared(f"sharding.zero.held.{ranks}")
+    side = 16 * fresh.integer(2, 4)
+    rows = fresh.shuffled([64, *(fresh.integer(3, 20) for _ in range(2 * ranks - 1))])
+    cases = [
+        _case("AdamW", [parameter(side, 64) for _ in range(2 * ranks)]),
+        _case("AdamW", [parameter(count, 64) for count in rows]),
+        _case("AdamW", [parameter(count, 64) for count in sorted(rows, reverse=True)]),
+    ]
+    most = max(sum(_bytes(one) for one in case["parameters"]) for case in cases) // 4
+    inputs: dict[str, Any] = {"numbers": fresh.normal(most), "slopes": fresh.normal(2, most)}
+    return cases, ask(submission, "zero.held", ranks, cases=cases, **inputs)
+
+
+def _bytes(told_of: Any) -> int:
+    size = 4
+    for side in told_of["shape"]:
+        size *= side
+    return size
+
+
+def _what(case: dict[str, Any], ranks: int) -> str:
+    return f"{case['optimizer']} of {len(case['parameters'])} parameters on {ranks} ranks"

@@ -1,0 +1,108 @@
+"""Task 7.2: parameters, gradients and optimizer states shared out with PyTorch's `fully_shard` (FSDP2, ZeRO stage 3).
+
+Not for starting processes: every function here is called by all ranks of the default process group, each of which has a
+GPU of its own as the current one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.optim import Optimizer
+
+
+def shard(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    *,
+    compute_dtype: torch.dtype | None = None,
+    reshard_after_forward: bool = True,
+    prefetch: int = 0,
+) -> nn.Module:
+    """Shard a model with `fully_shard`, in place: each block by itself, then what is left.
+
+    A block's parameters are gathered when it is its turn, and let go after it, so that no rank ever holds the whole
+    model on its GPU, neither here nor in a training step.
+
+    Args:
+        model: in float32, on the CPU, the same on every rank.
+        blocks: parts of it, in the order in which they compute; none is a part of another one.
+        compute_dtype: None: float32. Otherwise blocks are gathered and compute in this dtype; parameters and optimizer
+            states stay in float32, gradients are summed in float32, and so is what the model returns.
+        reshard_after_forward: whether a block lets its gathered parameters go after forward, and gathers them once more
+            for backward. Otherwise it keeps them until its backward is done.
+        prefetch: how many of the blocks that follow begin to be gathered before a block computes, in forward.
+
+    Returns:
+        The model, whose parameters are DTensors on this rank's GPU now; buffers are whole on each.
+
+    Raises:
+        ValueError: there are no blocks, one of them is no part of the model, or `prefetch` is below 0.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
+    """
+    # TODO(task 7.2):
+    # 1. Refuse arguments that make no sense, before anything is changed.
+    # 2. A policy for the blocks, one for the model.
+    # 3. fully_shard for each block, then for the model.
+    # 4. set_modules_to_forward_prefetch, for those blocks that have others behind them.
+    raise NotImplementedError("Task 7.2 is open: write shard in labs/sharding_exercise/fsdp.py (about 16 lines)")
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    *,
+    max_norm: float | None = None,
+) -> float:
+    """One step of training, all ranks together, each with its own batch of the same size.
+
+    Args:
+        model: as `shard` returned it.
+        optimizer: of its parameters, made after `shard`.
+        inputs: of this rank, on its GPU.
+        targets: as the criterion wants them.
+        criterion: outputs and targets to the mean loss of a batch.
+        max_norm: None: no clipping. Otherwise the gradient's norm, that of all parameters of all ranks together, is
+            clipped to it.
+
+    Returns:
+        The mean loss over the batches of all ranks, before the step. Gradients are gone afterwards (None).
+    """
+    # TODO(task 7.2):
+    # 1. Forward, backward: which ranks' gradients have been averaged by then?
+    # 2. Clip, step, drop the gradients.
+    # 3. The mean of the ranks' losses.
+    raise NotImplementedError("Task 7.2 is open: write train_step in labs/sharding_exercise/fsdp.py (about 9 lines)")
+
+
+def gather_state(model: nn.Module) -> dict[str, Tensor]:
+    """A sharded model's whole state, parameters and buffers, to be saved by one rank.
+
+    Returns:
+        On rank 0 what `state_dict()` of the model without sharding would be, ordinary tensors on the CPU; on all other
+        ranks an empty dictionary.
+    """
+    # TODO(task 7.2): torch.distributed.checkpoint.state_dict has it; see its options.
+    raise NotImplementedError("Task 7.2 is open: write gather_state in labs/sharding_exercise/fsdp.py (about 3 lines)")
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give a sharded model the state that `gather_state` gave, on any number of ranks.
+
+    Args:
+        model: as `shard` returned it; afterwards it is sharded as before.
+        state: on rank 0 the whole state, which is left as it is; what other ranks pass is not looked at.
+
+    Raises:
+        Exception: on rank 0 at least, where the state has other names or shapes than the model.
+    """
+    # TODO(task 7.2): only rank 0 has something to give.
+    raise NotImplementedError("Task 7.2 is open: write load_state in labs/sharding_exercise/fsdp.py (about 2 lines)")

@@ -1,0 +1,116 @@
+"""Task 7.1: an optimizer whose states are shared out among the ranks (ZeRO, stage 1).
+
+Not for gradients: those of all ranks are equal before `step`, as DistributedDataParallel leaves them.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class ShardedOptimizer(Optimizer):
+    """Any optimizer of `torch.optim`, each rank of which keeps states of its own share of the parameters only.
+
+    Each parameter belongs to one rank, as a whole, so that it does not matter how the optimizer class computes. The
+    parameters are balanced by their bytes: no rank owns more than another one and the largest parameter. After `step`
+    every rank has every new weight, from the rank that owns it; on the way each weight is sent once.
+
+    All ranks make it with the same parameters in the same order, in the default process group, and call each of its
+    functions together. Weights and gradients are the same on all ranks beforehand. There may be fewer parameters than
+    ranks; parameters may have different dtypes, any strides, and no gradient: then they stay as they are.
+
+    What reads and writes optimizers goes on working: learning rate schedulers, and whoever else changes
+    `param_groups`, whose entries are complete on every rank (all parameters, all options, defaults of the optimizer
+    class included).
+
+    Source: S. Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section
+    5.1 (arXiv:1910.02054).
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor] | Iterable[dict[str, Any]], optimizer_class: type[Optimizer], **options: Any
+    ) -> None:
+        """Share the parameters out.
+
+        Args:
+            params: parameters, or groups of them with options of their own, as for every optimizer.
+            optimizer_class: for example `torch.optim.AdamW`.
+            options: of that class, for example `lr=1e-3`.
+
+        Raises:
+            ValueError: there are no parameters, or one of them is in two groups.
+        """
+        # TODO(task 7.1):
+        # 1. What `add_param_group` needs.
+        # 2. Let Optimizer's own __init__ make the groups: it calls `add_param_group` for each of them.
+        raise NotImplementedError(
+            "Task 7.1 is open: write ShardedOptimizer.__init__ "
+            "in labs/sharding_exercise/zero.py (about 5 lines)"
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take further parameters in, also after some steps; what was shared out before stays where it is.
+
+        Args:
+            param_group: "params", a list of parameters, and options that differ from those of the constructor.
+
+        Raises:
+            ValueError: as in the constructor.
+        """
+        # TODO(task 7.1):
+        # 1. Optimizer's own add_param_group refuses what makes no sense.
+        # 2. Share out: the next parameter goes to the rank that owns least. In which order is that balanced best?
+        # 3. This rank's optimizer gets a group with its share, which may be empty.
+        raise NotImplementedError(
+            "Task 7.1 is open: write ShardedOptimizer.add_param_group "
+            "in labs/sharding_exercise/zero.py (about 13 lines)"
+        )
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update this rank's share, then let every rank have every weight.
+
+        Args:
+            closure: computes the loss anew, and gradients, before anything is updated; called once, on every rank.
+
+        Returns:
+            What the closure returned; None without one.
+        """
+        # TODO(task 7.1):
+        # 1. This rank's optimizer steps with the options that `param_groups` have now.
+        # 2. Every weight goes from its owner to all others. Few large messages are quicker than many small ones, and
+        #    collectives take contiguous tensors of one dtype.
+        raise NotImplementedError(
+            "Task 7.1 is open: write ShardedOptimizer.step "
+            "in labs/sharding_exercise/zero.py (about 23 lines)"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, of all ranks, as the optimizer class without sharding would give it.
+
+        Returns:
+            On every rank: "state", by a parameter's number in the order of `param_groups`, on the CPU; "param_groups".
+        """
+        # TODO(task 7.1): Optimizer's own state_dict numbers the parameters; the states are spread over the ranks.
+        raise NotImplementedError(
+            "Task 7.1 is open: write ShardedOptimizer.state_dict "
+            "in labs/sharding_exercise/zero.py (about 15 lines)"
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave, on any number of ranks, or what the class without sharding gave.
+
+        Each rank keeps the states of its own share only.
+
+        Raises:
+            ValueError: the groups are others, or have other numbers of parameters.
+        """
+        # TODO(task 7.1): which numbers has this rank's share, group by group? Take the options back as well.
+        raise NotImplementedError(
+            "Task 7.1 is open: write ShardedOptimizer.load_state_dict "
+            "in labs/sharding_exercise/zero.py (about 15 lines)"
+        )

@@ -1,0 +1,36 @@
+"""Every planted bug of the exercise "sharding" loses points where it should; right styles keep them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import grader
+from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
+from tests.scenarios.expectations import assert_caught, assert_complete
+from tests.scenarios.grading import Graded
+
+Grade = Callable[..., Graded]
+LAB, POINTS = "sharding", 20
+
+
+@pytest.mark.parametrize("bug", scenarios("sharding/bugs"), ids=lambda scenario: scenario.name)
+def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
+    assert_caught(bug, grade(bug, LAB))
+
+
+@pytest.mark.parametrize("variant", scenarios("sharding/variants"), ids=lambda scenario: scenario.name)
+def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
+    assert_complete(grade(variant, LAB), POINTS)
+
+
+def test_the_reference_keeps_every_point(grade: Grade) -> None:
+    assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB), POINTS)
+
+
+def test_the_exercise_lies_outside_the_100_points() -> None:
+    course = grader.course()
+    assert course.rubric.points == 100
+    assert LAB not in {lab.id for lab in course.labs}
+    assert course.rubric_of(LAB).points == POINTS
