@@ -24,6 +24,7 @@ _LABS: dict[int | str, str] = {
     4: "lab4_memory",
     5: "lab5_production",
     "kernels": "kernels_exercise",
+    "sharding": "sharding_exercise",
 }
 _SEED = 20
 
@@ -107,7 +108,7 @@ def open_course(lab: int | str | None = None) -> Course:
     to cell; calling this once more keeps it.
 
     Args:
-        lab: 1 to 5, or "kernels" for that exercise; None for a notebook that belongs to no lab.
+        lab: 1 to 5, or "kernels" or "sharding" for that exercise; None for a notebook that belongs to no lab.
 
     Raises:
         ValueError: there is no such lab.
@@ -116,7 +117,7 @@ def open_course(lab: int | str | None = None) -> Course:
     """
     global _opened
     if lab is not None and lab not in _LABS:
-        raise ValueError(f"there is no lab {lab}: choose 1 to 5, 'kernels' or None")
+        raise ValueError(f"there is no lab {lab}: choose 1 to 5, 'kernels', 'sharding' or None")
     if _opened is None:
         folder = Path(tempfile.mkdtemp(prefix="gpulabs-notebook-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

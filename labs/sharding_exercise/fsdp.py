@@ -100,9 +100,6 @@ def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
     Args:
         model: as `shard` returned it; afterwards it is sharded as before.
         state: on rank 0 the whole state, which is left as it is; what other ranks pass is not looked at.
-
-    Raises:
-        Exception: on rank 0 at least, where the state has other names or shapes than the model.
     """
     # TODO(task 7.2): only rank 0 has something to give.
     raise NotImplementedError("Task 7.2 is open: write load_state in labs/sharding_exercise/fsdp.py (about 2 lines)")

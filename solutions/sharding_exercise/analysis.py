@@ -174,7 +174,7 @@ def plot_sharding(results: Sequence[ShardingResult], path: Path) -> Path:
             dashes = [getattr(one, predicted) / 1e6 for one in rows]
             axis.scatter(places, dashes, marker="_", s=200, color=plotting.INK, zorder=3)
         axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-    axes[0].legend()
+    axes[1].legend(loc="upper left")
     return plotting.save_png(figure, path)
 
 
@@ -199,9 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"Training on {device.name}: MB per rank, measured and predicted (of)",
             ("method", "ranks", "held", "of", "peak", "sent", "of", "hidden", "ms"),
             [
-                (one.method, one.ranks, f"{one.held_bytes / 1e6:.2f}", f"{one.predicted_held_bytes / 1e6:.2f}",
-                 f"{one.peak_bytes / 1e6:.2f}", "" if one.sent_bytes is None else f"{one.sent_bytes / 1e6:.2f}",
-                 f"{one.predicted_sent_bytes / 1e6:.2f}",
+                (one.method, one.ranks, f"{one.held_bytes / 1e6:.1f}", f"{one.predicted_held_bytes / 1e6:.1f}",
+                 f"{one.peak_bytes / 1e6:.1f}", "" if one.sent_bytes is None else f"{one.sent_bytes / 1e6:.1f}",
+                 f"{one.predicted_sent_bytes / 1e6:.1f}",
                  "" if one.hidden_share is None else f"{one.hidden_share:.0%}", f"{one.step_seconds * 1e3:.2f}")
                 for one in results
             ],

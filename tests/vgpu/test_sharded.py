@@ -186,6 +186,23 @@ def test_a_tensor_is_distributed_and_comes_back(job: Job) -> None:
         assert (device, local, on_gpu, total) == (f"cuda:{rank}", f"cuda:{rank}", True, 66.0)
 
 
+def test_a_distributed_tensor_goes_to_the_host_part_by_part(job: Job) -> None:
+    def work(rank: int) -> Any:
+        mesh = init_device_mesh("cuda", (2,))
+        parts = distribute_tensor(torch.arange(12.0, device="cuda").reshape(4, 3), mesh, [Shard(0)])
+        there = parts.cpu()
+        assert isinstance(there, DTensor)
+        back = there.to("cuda")
+        assert isinstance(back, DTensor)
+        return there.to_local(), there.is_cuda, str(back.to_local().device), back.full_tensor().cpu()
+
+    whole = torch.arange(12.0).reshape(4, 3)
+    for rank, (part, on_gpu, device, again) in enumerate(job(work)):
+        assert torch.equal(part, whole[2 * rank : 2 * rank + 2])
+        assert (on_gpu, device) == (False, f"cuda:{rank}")
+        assert torch.equal(again, whole)
+
+
 def test_random_numbers_of_a_distributed_tensor_differ_between_its_parts(job: Job) -> None:
     def work(rank: int) -> Any:
         mesh = init_device_mesh("cuda", (2,))

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from vgpu.dispatch import sparse
+from vgpu.dispatch import extensions, sparse
 from vgpu.gpu import VirtualGPU
 from vgpu.machine import Machine
 from vgpu.operations import shapes_only
 from vgpu.state import machine as attached_machine
 from vgpu.thread import THREAD
+from vgpu.unsupported import unsupported
 
 
 def _require_machine() -> Machine:
@@ -45,10 +46,23 @@ def transfer(
     machine: Machine, tensor: torch.Tensor, target: VirtualGPU | None, dtype: torch.dtype | None = None, **options: Any
 ) -> torch.Tensor:
     """A copy of `tensor` on another device (None: the host); differentiable where autograd records."""
+    if extensions.is_distributed((type(tensor),)):
+        return _of_parts(machine, tensor, target, dtype, **options)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = ToCopy.apply(tensor, target, dtype, options)
         return result
     return move(machine, tensor, target, dtype=dtype, **options)
+
+
+def _of_parts(
+    machine: Machine, tensor: Any, target: VirtualGPU | None, dtype: torch.dtype | None, **options: Any
+) -> torch.Tensor:
+    """A DTensor whose part is elsewhere; the mesh stays that of the GPUs, as after `_to_copy` in PyTorch."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise unsupported("a copy of a DTensor to another device that autograd follows; detach it first")
+    part = move(machine, tensor.to_local(), target, dtype=dtype, **options)
+    made: torch.Tensor = type(tensor)(part, tensor._spec, requires_grad=False)
+    return made
 
 
 def move(

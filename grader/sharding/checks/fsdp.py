@@ -218,6 +218,7 @@ def _case(fresh: Fresh, **changed: Any) -> dict[str, Any]:
         "width": 64,
         "blocks": 8,
         "seed": fresh.integer(1, 1000),
+        "optimizer": "AdamW",
         "lr": fresh.uniform(0.005, 0.02),
         "steps": _STEPS,
         "max_norm": None,
@@ -238,7 +239,7 @@ def _trained(submission: Submission, fresh: Fresh) -> tuple[list[dict[str, Any]]
     inputs = _data(fresh)
     cases = [
         _case(fresh, max_norm=fresh.uniform(0.5, 2.0)),
-        _case(fresh, blocks=fresh.integer(4, 5), reshard=False, prefetch=2),
+        _case(fresh, blocks=fresh.integer(4, 5), optimizer="SGD", reshard=False, prefetch=2),
     ]
     return cases, inputs, ask(submission, "fsdp.train", 2, cases=cases, **inputs)
 

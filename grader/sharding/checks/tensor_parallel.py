@@ -20,6 +20,11 @@ _SPLIT = {"up_weight": 0, "up_bias": 0, "down_weight": 1}
 """The side of each parameter that is shared out."""
 _ROUNDING = 512
 _SIZES = {"float32": 4, "float64": 8}
+_KINDS = {
+    "contiguous": "contiguous tensors",
+    "transposed": "transposed tensors",
+    "expanded": "a gradient with strides of 0",
+}
 _FUNCTIONS = ("copy_to_ranks", "sum_over_ranks")
 
 
@@ -33,15 +38,14 @@ class TestTensorParallel:
         for rank, each in enumerate(seen):
             found = each.whole("seen")
             for function in _FUNCTIONS:
-                for kind in ("given", "expanded"):
+                for kind in _KINDS:
                     one = found[f"{function}, {kind}"]
-                    given = slopes if kind == "given" else np.broadcast_to(slopes[:, :1, :1], slopes.shape)
+                    given = slopes if kind != "expanded" else np.broadcast_to(slopes[:, :1, :1], slopes.shape)
                     copies = function == _FUNCTIONS[0]
                     output = values[rank] if copies else values.sum(axis=0)
                     gradient = given.sum(axis=0) if copies else given[rank]
-                    strides = "" if kind == "given" else ", a gradient with strides of 0"
-                    what = f"{function}() on {ranks} ranks, rank {rank}{strides}"
-                    for name, expected in (("output", output.T), ("gradient", gradient.T)):
+                    what = f"{function}() on {ranks} ranks, rank {rank}, {_KINDS[kind]}"
+                    for name, expected in (("output", output), ("gradient", gradient)):
                         require_arrays_close(
                             one[name], expected, rtol=_RTOL, atol=_ATOL, what=f"{what}: {name}", hint=_PASSES
                         )

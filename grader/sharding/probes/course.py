@@ -16,14 +16,16 @@ from grader.shared.probes.support import instance, plain
 
 LOSS = 1.5
 """What closures return."""
+_OTHER = 7.0
+"""The learning rate of an optimizer that is about to get another one's state."""
 
 
 def follow(case: dict[str, Any], numbers: Tensor, slopes: Tensor, make: Callable[..., Any]) -> dict[str, Any]:
     """Take `case["steps"]` steps with the optimizer that `make(groups, optimizer class, **options)` returns.
 
     On the way, where the case says so: a learning rate `scheduler` steps after each; `closure` steps with one; before
-    step `late` the group of that name joins; before step `reloaded` another optimizer, of equal parameters, goes on
-    with the state of the first.
+    step `late` the group of that name joins; before step `reloaded` another optimizer, of equal parameters and other
+    options, goes on with the state of the first.
 
     Returns:
         The `weights`; `closures`, how often one was called and what the step with it returned; `options` and `counts`
@@ -43,7 +45,7 @@ def follow(case: dict[str, Any], numbers: Tensor, slopes: Tensor, make: Callable
             state = optimizer.state_dict()
             saved = _described(state)
             parameters = Parameters(case["parameters"], parameters.flat())
-            optimizer = _made(case, parameters, make)
+            optimizer = _made({**case, "groups": [{**one, "lr": _OTHER} for one in case["groups"]]}, parameters, make)
             optimizer.load_state_dict(state)
         if step == case["closure"]:
 

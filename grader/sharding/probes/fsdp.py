@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from grader.sharding.probes.network import Network, half_squares
+from grader.sharding.probes.network import Network, half_squares, make_optimizer
 from grader.sharding.probes.ranks import allocated, on_own_gpu
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
@@ -34,7 +34,7 @@ def _train(
     sharded = module.shard(model, list(model.blocks), **_options(case))
     model = instance(sharded, nn.Module, "shard()")
     shard_peak = torch.cuda.max_memory_allocated() - before
-    optimizer = torch.optim.AdamW(model.parameters(), lr=case["lr"])
+    optimizer = make_optimizer(case, model)
     losses: list[Any] = []
     workspace = _workspace()
     for step in range(case["steps"]):
@@ -75,7 +75,7 @@ def states(student: Any, *, case: dict[str, Any], other_seed: int, inputs: Tenso
         features = inputs.shape[-1]
         model = Network(features, case["width"], case["blocks"], case["seed"])
         model = module.shard(model, list(model.blocks), **_options(case))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=case["lr"])
+        optimizer = make_optimizer(case, model)
         x, y = (part[0][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
         module.train_step(model, optimizer, x, y, half_squares)
         weights = _whole(model)

@@ -20,18 +20,19 @@ _NAMES = ("up_weight", "up_bias", "down_weight", "down_bias")
 
 
 def functions(student: Any, *, numbers: Tensor, slopes: Tensor) -> dict[str, Any]:
-    """`copy_to_ranks` and `sum_over_ranks` of this rank's numbers, with gradients in memory and without (strides 0).
+    """`copy_to_ranks` and `sum_over_ranks` of this rank's part of `numbers` [ranks, rows, columns], and of `slopes`.
 
-    Numbers and gradients [ranks, rows, columns]; the tensors are transposed views of them.
+    Once as they are, once transposed both, once with a gradient of which only one number is in memory (strides of 0).
     """
     module = student.module(MODULE)
     seen = {}
     with on_own_gpu(student) as gpu:
         for name in ("copy_to_ranks", "sum_over_ranks"):
             function = getattr(module, name)
-            for kind in ("given", "expanded"):
-                x = numbers[student.rank].cuda().t()
-                gradient = slopes[student.rank].cuda().t()
+            for kind in ("contiguous", "transposed", "expanded"):
+                x, gradient = numbers[student.rank].cuda(), slopes[student.rank].cuda()
+                if kind == "transposed":
+                    x, gradient = x.t().contiguous().t(), gradient.t().contiguous().t()
                 if kind == "expanded":
                     gradient = gradient[:1, :1].expand(x.shape)
                 kept = gradient.clone()
@@ -47,7 +48,7 @@ def functions(student: Any, *, numbers: Tensor, slopes: Tensor) -> dict[str, Any
                 seen[f"{name}, {kind}"] = {
                     "output": shown,
                     "gradient": leaf.grad.cpu().double(),
-                    "untouched": bool(torch.equal(leaf.detach().cpu(), numbers[student.rank].t()))
+                    "untouched": bool(torch.equal(leaf.detach().cpu(), numbers[student.rank]))
                     and bool(torch.equal(gradient, kept)),
                     "forward": reading(gpu, "collectives", begun, middle),
                     "backward": reading(gpu, "collectives", middle),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from grader.sharding.probes.course import follow
-from grader.sharding.probes.network import Network, half_squares
+from grader.sharding.probes.network import Network, half_squares, make_optimizer
 
 
 def train(student: Any, *, cases: Sequence[dict[str, Any]], numbers: Tensor, slopes: Tensor) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def network(student: Any, *, cases: Sequence[dict[str, Any]], inputs: Tensor, ta
     runs = []
     for case in cases:
         model = Network(inputs.shape[-1], case["width"], case["blocks"], case["seed"]).cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=case["lr"])
+        optimizer = make_optimizer(case, model)
         losses, norms = [], []
         for step in range(case["steps"]):
             loss = half_squares(model(inputs[step].cuda()), targets[step].cuda())
