@@ -99,12 +99,12 @@ class TestFsdp:
             # What is left and the last block are needed last in forward and first in backward: either is right.
             low, high = (2 * once - block + rest, 2 * (once + rest)) if case["reshard"] else (once, once + 2 * rest)
             hint = "reshard_after_forward decides for each block whether backward gathers it once more"
-            message = f"{what}: {told(run['collectives'])} go around; expected all-gathers of {low:,} to {high:,} bytes"
+            sent = f"{what}: what goes around is {told(run['collectives'])}"
+            message = f"{sent}; expected all-gathers of {low:,} to {high:,} bytes"
             require(0.99 * low <= gathered <= _PADDING * high, message, hint)
             require(
                 0.99 * whole <= reduced <= _PADDING * whole,
-                f"{what}: {told(run['collectives'])} go around; expected each gradient reduce-scattered once, "
-                f"{whole:,} bytes",
+                f"{sent}; expected each gradient reduce-scattered once, {whole:,} bytes",
                 "one backward, one reduction of each gradient",
             )
             units = sum(kind_of(one) == "ReduceScatter" for one in run["collectives"])

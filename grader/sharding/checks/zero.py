@@ -161,15 +161,15 @@ class TestZero:
             case, (run, *_) = cases[0], seen[0].runs
             size = sum(map(_bytes, case["parameters"]))
             carried = sum(one["bytes"] * (1 + (kind_of(one) == "AllReduce")) for one in run["collectives"])
+            sent = f"{_what(case, ranks)}: what goes around in a step is {told(run['collectives'])}"
             require(
                 carried >= size,
-                f"{_what(case, ranks)}: in a step {told(run['collectives'])} go around, expected all {size:,} bytes",
+                f"{sent}, expected all {size:,} bytes",
                 "every rank needs what the others have updated",
             )
             require(
                 carried <= 1.05 * size,
-                f"{_what(case, ranks)}: in a step {told(run['collectives'])} go around, which is {carried / size:.2f} "
-                f"times the parameters' {mebibytes(size)}",
+                f"{sent}, {carried / size:.2f} times the parameters' {mebibytes(size)}",
                 "a broadcast from the owner, or an all-gather of shares: each weight once (an all-reduce sends twice)",
             )
 
@@ -193,7 +193,7 @@ class TestZero:
                     require_arrays_close(
                         run["state"][name], value, rtol=1e-5, atol=1e-6, what=f"{what}: {name}", hint=_WHOLE
                     )
-                require_equal(run["places"], ["cpu"], what=f"{what}: where its tensors are")
+                require_equal(run["places"], ["cpu"], what=f"{what}: where its tensors are", hint=_WHOLE)
                 require_weights(
                     run["weights"],
                     whole["weights"],
@@ -239,7 +239,9 @@ class TestZero:
 
 
 _GROUPS = "every rank's param_groups have all parameters and all options, with the class's defaults"
-_WHOLE = "all ranks' states under the numbers of the whole optimizer, as that one's own state_dict() has them"
+_WHOLE = (
+    "on the CPU, all ranks' states under the numbers of the whole optimizer, as that one's own state_dict() has them"
+)
 
 
 def _held(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[dict[str, Any]], list[Seen]]:

@@ -57,7 +57,10 @@ def memory_per_rank(
     if stage >= 3:
         weights /= ranks
     return ShardedMemory(
-        optimizer_bytes=optimizer, gradient_bytes=gradients, parameter_bytes=weights, total_bytes=optimizer + gradients + weights
+        optimizer_bytes=optimizer,
+        gradient_bytes=gradients,
+        parameter_bytes=weights,
+        total_bytes=optimizer + gradients + weights,
     )
 
 

@@ -2,9 +2,9 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
+from torch.nn import functional
 
 Group = dist.ProcessGroup | None
 
@@ -16,7 +16,7 @@ def _reduced(t, group):
     return out
 
 
-class F_(Function):
+class CopyIn(Function):
     @staticmethod
     def forward(x, group):
         return x.clone()
@@ -30,7 +30,7 @@ class F_(Function):
         return _reduced(g, ctx.group), None
 
 
-class G_(Function):
+class SumOut(Function):
     @staticmethod
     def forward(x, group):
         return _reduced(x, group)
@@ -45,15 +45,15 @@ class G_(Function):
 
 
 def copy_to_ranks(x, group=None):
-    return F_.apply(x, group)
+    return CopyIn.apply(x, group)
 
 
 def sum_over_ranks(x, group=None):
-    return G_.apply(x, group)
+    return SumOut.apply(x, group)
 
 
 class ParallelMLP(nn.Module):
-    def __init__(self, up, down, *, activation=F.gelu, group=None):
+    def __init__(self, up, down, *, activation=functional.gelu, group=None):
         super().__init__()
         ranks = dist.get_world_size(group)
         each, left = divmod(up.out_features, ranks)

@@ -45,7 +45,7 @@ class ShardedOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for (local, _), group in zip(self.locals, self.param_groups):
+        for (local, _), group in zip(self.locals, self.param_groups, strict=True):
             for name in group:
                 if name != "params":
                     local.param_groups[0][name] = group[name]
@@ -97,12 +97,18 @@ class ShardedOptimizer(Optimizer):
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
             raise ValueError("other groups")
-        for theirs, ours in zip(groups, self.param_groups):
+        for theirs, ours in zip(groups, self.param_groups, strict=True):
             if len(theirs["params"]) != len(ours["params"]):
                 raise ValueError("other parameters")
-        for theirs, ours, (local, mine) in zip(groups, self.param_groups, self.locals):
-            places = dict(zip(ours["params"], theirs["params"]))
-            states = {index: state_dict["state"][places[p]] for index, p in enumerate(mine) if places[p] in state_dict["state"]}
+        for theirs, ours, (local, mine) in zip(groups, self.param_groups, self.locals, strict=True):
+            places = dict(zip(ours["params"], theirs["params"], strict=True))
+            states = {
+                index: state_dict["state"][places[p]]
+                for index, p in enumerate(mine)
+                if places[p] in state_dict["state"]
+            }
             options = {name: value for name, value in theirs.items() if name != "params"}
-            local.load_state_dict({"state": states, "param_groups": [{**options, "params": list(range(len(mine) or 1))}]})
+            local.load_state_dict(
+                {"state": states, "param_groups": [{**options, "params": list(range(len(mine) or 1))}]}
+            )
             ours.update(options)

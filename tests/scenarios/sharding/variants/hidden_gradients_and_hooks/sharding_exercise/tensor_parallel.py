@@ -2,8 +2,8 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 Group = dist.ProcessGroup | None
 
@@ -28,7 +28,7 @@ def sum_over_ranks(x, group=None):
 
 
 class ParallelMLP(nn.Module):
-    def __init__(self, up, down, *, activation=F.gelu, group=None):
+    def __init__(self, up, down, *, activation=functional.gelu, group=None):
         super().__init__()
         ranks, mine = dist.get_world_size(group), dist.get_rank(group)
         if up.out_features != down.in_features:
@@ -36,7 +36,10 @@ class ParallelMLP(nn.Module):
         if up.out_features % ranks != 0:
             raise ValueError("no equal shares")
         self.act, self.group = activation, group
-        part = lambda whole, side: nn.Parameter(whole.detach().chunk(ranks, side)[mine].to("cuda", copy=True).contiguous())
+
+        def part(whole, side):
+            return nn.Parameter(whole.detach().chunk(ranks, side)[mine].to("cuda", copy=True).contiguous())
+
         self.up_weight = part(up.weight, 0)
         self.register_parameter("up_bias", None if up.bias is None else part(up.bias, 0))
         self.down_weight = part(down.weight, 1)
@@ -45,7 +48,7 @@ class ParallelMLP(nn.Module):
         )
 
     def forward(self, x):
-        h = F.linear(copy_to_ranks(x, self.group), self.up_weight, self.up_bias)
+        h = functional.linear(copy_to_ranks(x, self.group), self.up_weight, self.up_bias)
         y = sum_over_ranks(self.act(h) @ self.down_weight.T, self.group)
         if self.down_bias is not None:
             y = y + self.down_bias
