@@ -60,7 +60,9 @@ class TestAnalysis:
             wanted = case["memory_bytes"] / _memory(1, case["ranks"], case["stage"])["total_bytes"]
             require(isinstance(model, int), f"{what}: saw {model!r}, expected a whole number")
             # A bound that is met exactly may be missed by one for rounding.
-            require_between(model, wanted - 1 - 1e-9 * wanted, wanted + 1e-9 * wanted, what=what)
+            low, high = wanted - 1 - 1e-9 * wanted, wanted + 1e-9 * wanted
+            hint = "what one parameter takes, states included, is memory_per_rank's total of one"
+            require_between(model, low, high, what=what, expected=f"{wanted:,.0f}", hint=hint)
         _require_refused(nonsense, seen)
 
     def test_messages_predicted(self, submission: Submission, fresh: Fresh) -> None:
@@ -79,10 +81,10 @@ class TestAnalysis:
         for case, found in zip(sent, seen.sent, strict=True):
             ranks, rounds = case["ranks"], 3 if case["stage"] == 3 else 2
             wanted = rounds * case["parameters"] * case.get("element_bytes", 2) * (ranks - 1) / ranks
-            require_between(
+            require_close(
                 found,
-                wanted * (1 - _EXACT),
-                wanted * (1 + _EXACT),
+                wanted,
+                relative=_EXACT,
                 what=f"sent_per_rank({_told(case)})",
                 hint="each reduce-scatter and each all-gather sends (ranks - 1) / ranks of the bytes once",
             )
@@ -90,7 +92,7 @@ class TestAnalysis:
 
     def test_overlap_found(self, submission: Submission, fresh: Fresh) -> None:
         """Finds the share that is hidden."""
-        unit = fresh.uniform(0.5, 2.0)
+        unit = fresh.integer(2, 9) / 4
 
         def times(*pairs: tuple[float, float]) -> list[list[float]]:
             return [[start * unit, end * unit] for start, end in fresh.shuffled(list(pairs))]
@@ -122,10 +124,11 @@ class TestAnalysis:
                 require_equal(found, None, what=what, hint="nothing was communicated for any time")
             else:
                 low, high = case["share"] - 1e-9, case["share"] + 1e-9
-                require_between(found, low, high, what=what, hint="each moment counts once, however many overlap in it")
+                hint = "each moment counts once, however many overlap in it"
+                require_between(found, low, high, what=what, expected=f"{case['share']:g}", hint=hint)
         for case, error in zip(nonsense, seen.errors, strict=True):
-            what = f"hidden_share({case['communication']}, {case['computation']}): error"
-            require_equal(error, "ValueError", what=what, hint="see Raises in its docstring")
+            what = f"hidden_share({case['communication']}, {case['computation']})"
+            require(error == "ValueError", f"{what} raised {error or 'nothing'}, expected a ValueError", _RAISES)
 
     def test_results_and_plot_saved(self, submission: Submission) -> None:
         """Saves measurements, predictions and a plot."""
@@ -155,6 +158,7 @@ class TestAnalysis:
         _judge_report(submission)
 
 
+_RAISES = "see Raises in its docstring"
 _SHARED = "stage 1 shares out the optimizer's states, 2 gradients as well, 3 parameters as well"
 _WRONG: tuple[dict[str, int], ...] = ({"parameters": 0}, {"ranks": 0}, {"stage": 4}, {"stage": -1})
 
@@ -183,8 +187,8 @@ def _told(case: dict[str, Any]) -> str:
 
 def _require_refused(nonsense: list[dict[str, Any]], seen: Seen) -> None:
     for case, error in zip(nonsense, seen.errors, strict=True):
-        what = f"{case['name']}({_told(case['arguments'])}): error"
-        require_equal(error, "ValueError", what=what, hint="see Raises in its docstring")
+        what = f"{case['name']}({_told(case['arguments'])})"
+        require(error == "ValueError", f"{what} raised {error or 'nothing'}, expected a ValueError", _RAISES)
 
 
 @reports.explained

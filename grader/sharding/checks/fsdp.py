@@ -127,9 +127,9 @@ class TestFsdp:
         for rank, each in enumerate(seen):
             (run,) = each.runs
             what = f"{_what(case, 2)}, compute_dtype=torch.bfloat16, rank {rank}"
-            require_equal(run["dtypes"], ["bfloat16"], what=f"{what}: dtypes of the blocks' outputs")
-            require_equal(run["output_dtype"], "float32", what=f"{what}: dtype that the model returns")
-            require_equal(run["weight_dtypes"], ["float32"], what=f"{what}: dtypes of the parameters")
+            require_equal(run["dtypes"], ["bfloat16"], what=f"{what}: dtypes of the blocks' outputs", hint=_POLICY)
+            require_equal(run["output_dtype"], "float32", what=f"{what}: dtype that the model returns", hint=_POLICY)
+            require_equal(run["weight_dtypes"], ["float32"], what=f"{what}: dtypes of the parameters", hint=_POLICY)
             sums = sorted({one["name"] for one in run["collectives"] if kind_of(one) == "ReduceScatter"})
             require(
                 bool(sums) and all("_f32_" in name for name in sums),
@@ -208,6 +208,7 @@ class TestFsdp:
         judge_refusals(ask(submission, "fsdp.refusals", 2, width=2 * fresh.integer(4, 8)))
 
 
+_POLICY = "MixedPrecisionPolicy: blocks compute in param_dtype; what the optimizer has and the model returns is float32"
 _STATE = "the whole state, parameters and buffers, as ordinary tensors on the CPU of rank 0; nothing elsewhere"
 _LOAD = "rank 0 gives every rank its part of each parameter, and every buffer"
 _COPY = "set_model_state_dict puts its own tensors into the dictionary that it is given"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -51,6 +52,7 @@ def _train(
     gradients = sum(one.grad is not None for one in model.parameters())
     del x, y
     held = allocated() - before
+    weights, weight_dtypes = _whole(model), sorted({plain(one.dtype, "dtype") for one in model.parameters()})
     with torch.no_grad():
         output_dtype = plain(model(inputs[0].cuda()).dtype, "the model's output")
     return {
@@ -58,8 +60,8 @@ def _train(
         "gradients": gradients,
         "dtypes": sorted(getattr(model, "dtypes", ())),
         "output_dtype": output_dtype,
-        "weights": _whole(model),
-        "weight_dtypes": sorted({plain(one.dtype, "dtype") for one in model.parameters()}),
+        "weights": weights,
+        "weight_dtypes": weight_dtypes,
         "held": held,
         "shard_peak": shard_peak,
         "step_peak": step_peak,
@@ -86,7 +88,10 @@ def states(student: Any, *, case: dict[str, Any], other_seed: int, inputs: Tenso
         copies = {name: value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
         other = Network(features, case["width"], case["blocks"], other_seed)
         other = module.shard(other, list(other.blocks), **_options(case))
-        module.load_state(other, state)
+        whole = [kinds == ["Tensor"] and state.keys() == model.state_dict().keys()]
+        dist.broadcast_object_list(whole, 0)
+        if whole[0]:  # else there is nothing that could be loaded
+            module.load_state(other, state)
         return {
             "weights": weights,
             "names": list(state),
