@@ -47,8 +47,8 @@ axes.axhline(80, color=notebook.INK, linestyle=":")
 axes.legend()
 notebook.show(
     figure,
-    "Four curves that begin at 120 GB: stage 0 stays there, stages 1 and 2 level off at 30 and 15, stage 3 falls for ever. "
-    "The dotted line is a GPU of 80 GB.",
+    "Four curves that begin at 120 GB: stage 0 stays there, stages 1 and 2 level off at "
+    "30 and 15, stage 3 falls for ever. The dotted line is a GPU of 80 GB.",
 )
 
 # %% [markdown]
@@ -89,7 +89,8 @@ axes.set_xticks(range(3))
 axes.legend()
 notebook.show(
     figure,
-    "Bars of nearly the same height for two ranks and for three: half, and a third, of the one for a single rank.",
+    "Bars of nearly the same height for two ranks and for three: half, and a third, "
+    "of the one for a single rank.",
 )
 
 # %% [markdown]
@@ -119,12 +120,12 @@ def draw_step(axes, record, title):
 
 
 shard = lab.fsdp.shard
-steps = {}
-for title, options in (
-    ("as needed", {}),
-    ("two ahead, kept", {"prefetch": 2, "reshard_after_forward": False}),
-):
-    steps[title] = ranks.run(
+ways = {
+    "as needed": {},
+    "two ahead, kept": {"prefetch": 2, "reshard_after_forward": False},
+}
+steps = {
+    title: ranks.run(
         sharding_demos.fsdp_step,
         2,
         machine="vgpu:T4",
@@ -134,6 +135,8 @@ for title, options in (
         layers=6,
         options=options,
     )[0]
+    for title, options in ways.items()
+}
 for title, record in steps.items():
     figure, (axes,) = notebook.new_figure(
         "A step on rank 0", x_label="milliseconds", y_label=""
@@ -141,7 +144,8 @@ for title, record in steps.items():
     draw_step(axes, record, title)
     notebook.show(
         figure,
-        "Three rows of bars over the time of a step: computing, gathering parameters, reducing gradients.",
+        "Three rows of bars over the time of a step: computing, gathering parameters, "
+        "reducing gradients.",
     )
 
 # %% [markdown]
