@@ -97,8 +97,11 @@ def parallel_layer(rank: int, world_size: int, init_method: str, *, module: str,
     record = record_of(rank) or []
     difference = float((output.detach().cpu() - expected).abs().max())
     dist.destroy_process_group()
-    forward, backward = record[marks[0] : marks[1]], record[marks[1] :]
-    return difference, *(sum(one.bytes for one in part if is_message(one)) for part in (forward, backward))
+    return difference, _message_bytes(record[marks[0] : marks[1]]), _message_bytes(record[marks[1] :])
+
+
+def _message_bytes(record: list[Ran]) -> int:
+    return sum(one.bytes for one in record if is_message(one))
 
 
 def is_message(one: Ran) -> bool:
