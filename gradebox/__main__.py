@@ -5,6 +5,10 @@ A course that has a command of its own (`gpulabs`) does the same with its folder
 
 from __future__ import annotations
 
+from gradebox import platforms
+
+platforms.require()  # before what only such systems have is imported
+
 from pathlib import Path
 from typing import Annotated
 

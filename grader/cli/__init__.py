@@ -1,5 +1,9 @@
 """The command `gpulabs`: grading, and the tools for whoever runs the course. Only reads arguments, does no work."""
 
+from gradebox import platforms
+
+platforms.require()  # before what only such systems have is imported
+
 import typer
 
 from grader.cli.classroom import grade_submissions

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gradebox import platforms
 from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, to_do, wrong
 
 OLDEST = (3, 11)
@@ -37,8 +38,18 @@ EXTRAS: tuple[tuple[str, str, str], ...] = (
 
 
 def examine() -> list[Fact]:
-    facts = [_python(), _environment(), _libraries()]
+    facts = [_system(), _python(), _environment(), _libraries()]
     return [*facts, *_folder(), _extras()]
+
+
+def _system() -> Fact:
+    name, told = "system", platform.platform(terse=True)
+    if reason := platforms.problem():
+        return wrong(name, reason, *(platforms.WINDOWS_COMMANDS if sys.platform == "win32" else ()))
+    if platform.system() == "Linux":
+        return ok(name, told + (" in WSL2" if "microsoft" in platform.release().lower() else ""))
+    text = f"{told}: grading keeps submissions apart by process limits; it is tested on Linux only, so tell us"
+    return note(name, text)
 
 
 def _python() -> Fact:
