@@ -8,7 +8,7 @@ import torch
 
 import vgpu
 from labkit import device as labkit_device
-from labkit.device import DeviceError, is_simulated, open_device
+from labkit.device import DeviceError, is_simulated, open_device, record_of
 from labkit.results import STAGES, Comparison, Environment, MemoryProfile, OperationTime, load_json
 from solutions.lab1_gpu_basics import benchmark, environment, memory_profiling, profiler
 from vgpu.memory import workspaces
@@ -181,3 +181,15 @@ def test_the_environment_of_a_virtual_gpu_is_its_specification(tmp_path: Path) -
 def test_programs_with_several_processes_can_have_several_virtual_gpus() -> None:
     with open_device("vgpu", values=False, gpus=3):
         assert torch.cuda.device_count() == 3
+
+
+def test_a_virtual_gpu_tells_what_it_did_and_no_other_does() -> None:
+    assert record_of(0) is None
+    with open_device("vgpu", gpus=2):
+        before = len(record_of(1) or ())
+        torch.ones(1 << 20, device="cuda:1").neg()
+        record = (record_of(1) or [])[before:]
+        assert record_of(0) == []
+    assert [one.name for one in record][-1:] == ["aten::neg"]
+    assert record[-1].bytes == 2 * 4 * (1 << 20)
+    assert record[-1].end > record[-1].start
