@@ -30,10 +30,10 @@ def replace_file(path: Path, text: str) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
     return path
 
 

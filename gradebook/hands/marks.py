@@ -220,10 +220,10 @@ def _remember(folder: Path, unit: str, event: Mapping[str, object], made: Mark) 
     path = folder / FOLDER / HISTORY / _path(folder, unit).with_suffix(".jsonl").name
     path.parent.mkdir(parents=True, exist_ok=True)
     line = {"at": made.at.isoformat(), "by": made.by, "criterion": made.criterion, **event}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("a", encoding="utf-8") as history:
+        history.write(json.dumps(line, ensure_ascii=False) + "\n")
+        history.flush()
+        os.fsync(history.fileno())
 
 
 def _history(folder: Path, unit: str) -> list[dict[str, object]]:

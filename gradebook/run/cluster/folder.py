@@ -193,8 +193,8 @@ def _answer(document: Mapping[str, Any]) -> Answer:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all, and not only in this machine's memory."""
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.draft")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with draft.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
     draft.replace(path)

@@ -13,8 +13,6 @@ from pathlib import Path
 from gradebox.course import Course
 
 _OURS = ("gradebox", "gradebook")
-_COMPUTES = ("torch", "numpy")
-"""Packages of others whose version a grade can depend on."""
 _NOT_CODE = ("__pycache__",)
 
 
@@ -22,7 +20,9 @@ def code_digest(course: Course) -> str:
     """The same on two machines that grade alike."""
     root = course.folder.parent
     packages = sorted({*_OURS, course.package, *course.environment.importable})
-    parts = [f"{name} {_version(name)}" for name in _COMPUTES]
+    # Packages of others: those that submissions meet.
+    computes = sorted({name.partition(".")[0] for name in course.environment.preload})
+    parts = [f"{name} {_version(name)}" for name in computes]
     for package in packages:
         for path in sorted(_files(root / package)):
             content = hashlib.sha256(path.read_bytes()).hexdigest()
