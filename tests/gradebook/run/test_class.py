@@ -93,7 +93,7 @@ def _own_signals() -> Iterator[None]:
         ([], "there is no gradebook"),
         (["tests", "--device=tpu"], "--device tpu"),
         (["tests", "--lab=one"], "--lab one: expected numbers"),
-        (["tests", "--engine=cloud"], "--engine cloud: expected local or ray"),
+        (["tests", "--engine=cloud"], "--engine cloud: expected local, slurm, kubernetes or ray"),
         (["tests", "--deadline=soon"], "--deadline 'soon' is no moment"),
         (["tests", "--config=no.toml"], "no.toml cannot be read"),
         (["tests", "--roster=no.csv"], "no.csv cannot be read"),

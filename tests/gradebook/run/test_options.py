@@ -136,7 +136,19 @@ def deadline(going: Going) -> None:
 
 
 def engine(going: Going) -> None:
-    assert "expected local or ray" in going.refused("--engine", "cloud")
+    assert "expected local, slurm, kubernetes or ray" in going.refused("--engine", "cloud")
+
+
+def sbatch(going: Going) -> None:
+    assert "--sbatch is for --on slurm" in going.refused("--sbatch=--partition=gpu")
+
+
+def _of_kubernetes(option: str) -> Callable[[Going], None]:
+    def refused(going: Going) -> None:
+        assert "--image, --claim and --namespace are for --on kubernetes" in going.refused(f"--{option}", "some")
+
+    refused.__name__ = option
+    return refused
 
 
 def regrade(going: Going) -> None:
@@ -148,7 +160,8 @@ def regrade(going: Going) -> None:
 EFFECTS = {
     effect.__name__: effect
     for effect in (
-        submissions, out, roster, config, jobs, lab, device, seed, overrides, deadline, commit, engine, regrade
+        submissions, out, roster, config, jobs, lab, device, seed, overrides, deadline, commit, engine, regrade, sbatch,
+        *map(_of_kubernetes, ("image", "claim", "namespace")),
     )
 }  # fmt: skip
 
