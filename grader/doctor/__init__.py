@@ -14,6 +14,10 @@ from grader.doctor.fact import NOTE, OK, TO_DO, WRONG, Fact
 
 def examine() -> Iterator[Fact]:
     """Look at one thing after the other; the slow ones (PyTorch, the sandbox) take some seconds."""
+    system = software.system()
+    yield system
+    if system.state == WRONG:  # what is installed here is of no use
+        return
     yield from software.examine()
     driver = gpus.examine()
     yield driver.fact

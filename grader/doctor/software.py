@@ -38,11 +38,12 @@ EXTRAS: tuple[tuple[str, str, str], ...] = (
 
 
 def examine() -> list[Fact]:
-    facts = [_system(), _python(), _environment(), _libraries()]
+    facts = [_python(), _environment(), _libraries()]
     return [*facts, *_folder(), _extras()]
 
 
-def _system() -> Fact:
+def system() -> Fact:
+    """Whether anything can be graded on a system like this."""
     name, told = "system", platform.platform(terse=True)
     if reason := platforms.problem():
         return wrong(name, reason, *(platforms.WINDOWS_COMMANDS if sys.platform == "win32" else ()))

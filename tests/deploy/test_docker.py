@@ -19,7 +19,8 @@ from tests.deploy.conftest import DEPLOY, ROOT, tool
 
 DOCKER = DEPLOY / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
-WORKFLOW = ROOT / ".github" / "workflows" / "image.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
+WORKFLOW = WORKFLOWS / "image.yml"
 
 
 def yaml_of(path: Path) -> Any:
@@ -39,7 +40,12 @@ def test_hadolint_has_nothing_to_say(hadolint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "file"), [("vendor.compose-spec", DOCKER / "compose.yaml"), ("vendor.github-workflows", WORKFLOW)]
+    ("schema", "file"),
+    [
+        ("vendor.compose-spec", DOCKER / "compose.yaml"),
+        *(("vendor.github-workflows", path) for path in sorted(WORKFLOWS.glob("*.yml"))),
+    ],
+    ids=lambda one: one.name if isinstance(one, Path) else "",
 )
 def test_the_published_schema_accepts_it(schema: str, file: Path) -> None:
     program = tool("check-jsonschema", brings="pip install check-jsonschema")
