@@ -115,7 +115,8 @@ def test_the_course_image(builder: Builder) -> None:
     assert environment["PATH"].startswith("/opt/venv/bin:")
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     files = builder.files("course")
-    expected = {"cluster", "conftest.py", "grader", "labkit", "labs", "pyproject.toml", "solutions", "vgpu"}
+    code = {"cluster", "gradebook", "gradebox", "grader", "labkit", "labs", "solutions", "vgpu"}
+    expected = {*code, "conftest.py", "pyproject.toml"}
     assert {path.name for path in (files / "workspace").iterdir()} == expected
     assert not list((files / "workspace").rglob("__pycache__"))
     assert (files / "opt/venv/bin/torchrun").exists()

@@ -265,9 +265,8 @@ def test_comments_of_ours_change_nothing_and_code_does(tmp_path: Path, monkeypat
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "__init__.py").touch()
         path.write_text(text)
-    for name in ("ROOT", "COURSE"):
-        place = root if name == "ROOT" else root / "grader"
-        monkeypatch.setattr(f"tests.scenarios.{'ours' if name == 'ROOT' else 'reuse'}.{name}", place)
+    monkeypatch.setattr(ours, "ROOT", root)
+    monkeypatch.setattr(ours, "probe_file", lambda _: file)
 
     def digest() -> str:
         for cached in (ours.of_probe, ours._everywhere):

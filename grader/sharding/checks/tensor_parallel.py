@@ -118,7 +118,7 @@ class TestTensorParallel:
 
     @requires("output_equals_whole")
     def test_one_message_each_way(self, submission: Submission, fresh: Fresh) -> None:
-        """Sends one message forward, and one backward."""
+        """Sends one message each way."""
         for ranks in (2, 4):
             for case, seen, passes in _layers(submission, fresh, ranks):
                 for rank, (run, expected) in enumerate(zip(seen, passes, strict=True)):

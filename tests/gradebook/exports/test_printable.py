@@ -236,6 +236,7 @@ def test_no_part_of_the_grader_writes_past_the_edge() -> None:
         r"(?<![.\w])print\((?!printable\()": {
             *("grader/doctor/", "gradebook/intake/unpacker.py"),
             "gradebook/exports/scripts/classroom50_autograder.py",  # what `gpulabs` said
+            "gradebox/platforms.py",  # words of ours, where nothing else can be imported
         },
         r"typer\.(echo|secho)\(": {"grader/cli/echo.py"},
         r"from rich.* import .*\bConsole\b": {
