@@ -156,8 +156,8 @@ EDITS = (
 
 def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path) -> None:
     with session(tmp_path) as one, Sandbox(one.order.submission, one.order.course.environment) as anew:
-        for numbers in (*EDITS, *reversed(EDITS)):
-            for sums in (SUMS, SUMS.replace("sum(values)", "sum(values) + 1")):
+        for number, numbers in enumerate((*EDITS, *reversed(EDITS))):
+            for sums in (SUMS, SUMS.replace("sum(values)", "sum(values) + 1"))[: 1 + (number % 3 == 0)]:
                 folder = write_submission(tmp_path, numbers, sums)
                 with Grading(replace(one.order, submission=folder), sandbox=anew) as grading:
                     grading.carry_out()
