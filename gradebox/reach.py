@@ -36,8 +36,8 @@ _DOUBTFUL = frozenset((
     *("get_objects", "get_referrers", "get_referents", "getmembers", "getsource", "f_back", "f_globals", "f_locals"),
 ))  # fmt: skip
 """Who mentions one of these may reach code that it does not name."""
-_MEANT_WELL = frozenset(("modules", "builtins", "import_module"))
-"""Those that honest code of a network has, too: `model.modules()`, an import by its name."""
+_MEANT_WELL = frozenset(("modules", "eval", "builtins", "import_module"))
+"""Those that honest code of a network has, too: `model.modules()`, `model.eval()`, an import by its name."""
 
 Symbol = tuple[str, str]
 """A module and a name that it defines at its top level."""
@@ -67,6 +67,9 @@ class _Definition:
                 self.names.add(part.asname or part.name)
             elif isinstance(part, ast.Constant) and isinstance(part.value, str):
                 self.texts.add(part.value)
+
+
+_NOTHING = _Definition()
 
 
 @dataclass
@@ -101,6 +104,7 @@ class Reach:
         """Parse a submission, given as its files by their paths; what is as in the reference is known."""
         modules: dict[str, _Source] = {}
         doubtful, others = False, hashlib.sha256()
+        doubts: set[Symbol] = set()
         for name, content in sorted(files.items()):
             same = self._reference is not None and self._reference.get(name) == content
             if not (module := self._as_module(name)):
@@ -112,9 +116,12 @@ class Reach:
                 modules[module] = self._parse(content, module)
             except (SyntaxError, ValueError, RecursionError):
                 return Code(self, {}, doubtful=True)
-            doubtful = doubtful or (not same and self._leaves_a_doubt(modules[module], module))
+            found = () if same else self._doubts(modules[module], module)
+            # Who wrote it without wanting to deceive is in doubt only where that code takes part.
+            doubtful = doubtful or (self._reference is not None and bool(found))
+            doubts.update((module, name) for name in found)
         missing = any(name not in files and not _WRITTEN.fullmatch(name) for name in self._reference or ())
-        return Code(self, modules, doubtful=doubtful or missing, others=others.hexdigest())
+        return Code(self, modules, doubtful or missing, frozenset(doubts), others.hexdigest())
 
     def entries(self, request: Request, code: Code) -> set[Symbol]:
         """The student's code that a request's probe names."""
@@ -135,15 +142,15 @@ class Reach:
         lab, _, name = module.partition(".")
         return self._folder / lab / "probes" / f"{name}.py"
 
-    def _leaves_a_doubt(self, source: _Source, module: str) -> bool:
-        """Whether code that the reference does not have may reach more than it names."""
+    def _doubts(self, source: _Source, module: str) -> list[str]:
+        """What of the code that the reference does not have may reach more than it names."""
         known = self._known.get(module)
         doubtful = _DOUBTFUL if self._reference is not None else _DOUBTFUL - _MEANT_WELL
-        for name, found in source.definitions.items():
-            before = known.definitions.get(name) if known else None
-            if (before is None or before.dump != found.dump) and found.names & doubtful:
-                return True
-        return False
+        return [
+            name
+            for name, found in source.definitions.items()
+            if found.names & doubtful and (known is None or known.definitions.get(name, _NOTHING).dump != found.dump)
+        ]
 
     def _as_module(self, name: str) -> str:
         """The module in a file of a submission; empty where it is none that probes import."""
@@ -198,6 +205,8 @@ class Code:
     modules: dict[str, _Source]
     doubtful: bool = False
     """Whether there is something in it that a reader does not understand."""
+    doubts: frozenset[Symbol] = frozenset()
+    """Code that may reach more than it names."""
     others: str = ""
     """Of the files that are no modules."""
 
@@ -208,7 +217,7 @@ class Code:
         """
         if not request.student:
             return "nobody's"
-        if self.doubtful or not (symbols := self.symbols(request)):
+        if self.doubtful or not (symbols := self.symbols(request)) or symbols & self.doubts:
             return None
         digest = hashlib.sha256(self.others.encode())
         for module, name in sorted(symbols):
