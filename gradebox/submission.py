@@ -209,7 +209,7 @@ class Submission:
         cut = left < limits.wall_seconds
         timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
         reply = self._sandbox.run(timed)
-        if any(map(_timed_out, reply.ranks)):
+        if any(map(timed_out, reply.ranks)):
             if cut:
                 raise self._left_out()
             if _machine_is_busy():
@@ -303,7 +303,7 @@ def _left_alone(answer: RankReply) -> bool:
     return any(words in answer.message for words in _LEFT_ALONE)
 
 
-def _timed_out(answer: RankReply) -> bool:
+def timed_out(answer: RankReply) -> bool:
     """Whether time ran out: ours, or that of a collective in which this rank waited."""
     return answer.kind == "timeout" or (answer.kind in ("error", "probe_error") and "imed out" in answer.message)
 
@@ -320,7 +320,7 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
         at = f" at {answer.where}" if answer.where else ""
         if answer.kind == "ok":
             stories.append(f"rank {rank} was done")
-        elif _timed_out(answer):
+        elif timed_out(answer):
             stories.append(f"rank {rank} was still{at or ' busy'} when time was up")
         else:
             stories.append(f"rank {rank} lost a connection{at}")

@@ -77,11 +77,11 @@ def _round(session: Session, screen: Screen, seen: _Files, begun: bool) -> Round
     Raises:
         GradingError: not even the first time.
     """
-    if (broken := _broken(session.order)) is not None:
-        screen.close()
-        screen.broken(*broken)
-        return None
     try:
+        if (broken := _broken(session.order)) is not None:
+            screen.close()
+            screen.broken(*broken)
+            return None
         round_ = session.again(screen, stale=lambda: _files(session.order) != seen)
     except (GradingError, SandboxError) as error:
         screen.close()

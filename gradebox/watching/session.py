@@ -22,6 +22,7 @@ from gradebox.reach import Reach
 from gradebox.rubric import Lab
 from gradebox.run import Grading, Watcher
 from gradebox.sandbox import Reply, Request, Sandbox, copying
+from gradebox.submission import timed_out
 
 _REPLIES = 4000
 """How many are kept; all labs ask 230."""
@@ -77,7 +78,7 @@ class _Remembering(Sandbox):
             if (kept := self.replies.get((question, digest))) is not None:
                 return kept
         reply = super().run(request)
-        if reply.kind != "timeout":  # it may come in time the next time
+        if not any(map(timed_out, reply.ranks)):  # they may come in time the next time
             # An answer that went wrong names lines.
             plain = reply.kind == "ok" and not reply.notes
             self.replies[question, narrow if plain else wide] = reply

@@ -70,6 +70,9 @@ class Asking:
             told = self._end()
             notes.wrong("Nothing could be graded.", told)
             return
+        except KeyboardInterrupt:  # its answer would be taken for the next one's
+            self._kill()
+            raise
         if "error" in answer:
             notes.wrong("Nothing could be graded.", answer["error"])
             return
@@ -113,9 +116,18 @@ class Asking:
             return ""
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             return "\n".join(process.communicate(timeout=_PATIENCE_SECONDS)[0].strip().splitlines()[-12:])
-        process.kill()
-        process.wait()
+        self._process = process
+        self._kill()
         return ""
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()  # it ends its judge, and what that has started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_SECONDS)
+            process.kill()
+            process.wait()
 
 
 def _show(lab: int | str | None, grade: Mapping[str, Any]) -> None:

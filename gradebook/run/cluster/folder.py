@@ -47,23 +47,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Task:
-    """A task as a file has it."""
-
-    content: str
-    students: tuple[str, ...]
-    folder: Path
-    labs: tuple[int, ...]
-    criteria: tuple[str, ...]
-    whole: bool
-    seed: int
-    course: Path
-    device: str
-    seconds: float
-    retry: bool
-
-
-@dataclass(frozen=True)
 class Errand:
     """What one element is to do."""
 
@@ -154,7 +137,7 @@ class SharedFolder:
         path = self.folder / _TASKS / f"{key}.json"
         data: dict[str, Any] = json.loads(path.read_text("utf-8"))
         digest, judge, course = data.pop("digest"), data.pop("judge"), data.pop("package")
-        return Errand(Task(**vars(reading.value(_Task, data, path))), digest, judge, course)
+        return Errand(reading.value(Task, data, path), digest, judge, course)
 
     def answer(self, key: str, kind: str, what: Grading | str) -> None:
         """Say what came of it; on the server's disk when this returns."""
