@@ -22,7 +22,7 @@ from gradebox.grade import CheckReport
 from gradebox.options import Options
 from gradebox.order import GradingError
 from gradebox.run import Grading, Watcher
-from gradebox.sandbox import Reply, Request, Sandbox
+from gradebox.sandbox import RankReply, Reply, Request, Sandbox
 from gradebox.watching import Session, answer
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
@@ -269,3 +269,15 @@ def test_questions_are_answered_line_by_line(tmp_path: Path) -> None:
     assert whole["grade"]["max_score"] == 10
     assert PRODUCT not in whole["asked"]
     assert TOTAL in whole["asked"]
+
+
+def test_an_answer_of_which_a_rank_took_too_long_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, late = RankReply("error", message="connection closed"), RankReply("timeout", message="no result within 1 s")
+    replies = [Reply("error", (lost, late), 1.0), Reply("ok", (RankReply("ok"), RankReply("ok")), 1.0)]
+    with session(tmp_path) as one:
+        one.again(Watcher())
+        monkeypatch.setattr(Sandbox, "run", lambda *_: replies.pop(0))
+        question = Request("further.sums.total", params={"numbers": [1]}, ranks=2)
+        assert [one._box.run(question).kind for _ in range(3)] == ["error", "ok", "ok"]
