@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,14 @@ import torch
 import torch.distributed as dist
 
 from labkit.notebook import ranks
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_helper_outlives_these_tests() -> Iterator[None]:
+    """In a notebook it ends with the kernel; here others look for what is left behind."""
+    yield
+    for helper in ranks._helper:
+        ranks._end(helper)
 
 
 def add_up(rank: int, world_size: int, init_method: str, *, start: int) -> int:
