@@ -353,17 +353,20 @@ class VirtualGPU:
 
         `seconds` are those that it takes, where they are known already; `host_seconds` what its launch takes the host.
         """
-        self.settle()
+        if THREAD.fusion is not None:
+            self.settle()
         queue = self.queue
         if host_seconds is None:
             host_seconds = queue.pricing.launch_seconds(work)
-        if THREAD.capture is not None and THREAD.capture.gpu is self:
-            THREAD.capture.launched(work, seconds)
+        capture = THREAD.capture
+        if capture is not None and capture.gpu is self:
+            capture.launched(work, seconds)
             self.clock.advance(host_seconds)
             return
         clock = self.clock.mine()
         begin = clock.now
-        free = queue.submit(work, self.stream, begin, host_seconds, clock.thread, seconds)
+        stream = THREAD.streams.get(self.index, 0)
+        free = queue.submit(work, stream, begin, host_seconds, clock.thread, seconds)
         self.clock.launched(clock, begin + host_seconds, free)
         if self.recorder is not None:
             self.recorder.kernel(queue.last(), clock.now, self.index)

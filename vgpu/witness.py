@@ -21,7 +21,7 @@ _audit = sys.audit
 
 
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
-    """Keeps what is sent; READ is answered with the list of it all, and raises READ_EVENT."""
+    """Keeps what is sent, or each item of a list; READ is answered with the list of it all, and raises READ_EVENT."""
     events: list[Any] = []
     answer: Any = None
     while True:
@@ -30,6 +30,8 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
         if asked is READ:
             audit(READ_EVENT, "memory")
             answer = events
+        elif type(asked) is list:
+            events.extend(asked)
         else:
             events.append(asked)
 

@@ -217,7 +217,7 @@ class CachingAllocator:
         if block is None:
             return 0, 0
         size = rounded if self._splits(small, rounded, block.bytes - rounded) else block.bytes
-        self._note((small, size, 1, requested, size, 1, 0, 0))
+        self._changes.append((small, size, 1, requested, size, 1, 0, 0))
         self._note((small, -size, -1, -requested, -size, -1, 0, 0))
         return size, block.address
 

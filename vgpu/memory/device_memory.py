@@ -128,8 +128,11 @@ class DeviceMemory:
             if size:
                 now, tag = self._clock.now, [category]
                 allocated, reserved = allocator.allocated_now, allocator.reserved.current
-                self._keep((now, allocated + size, reserved, tag, size, address, stream))
-                self._keep((now, allocated, reserved, tag, -size, address, stream))
+                if self.stacks is not None:
+                    self.stacks[self._event_count] = frames.of_program()
+                self._event_count += 2
+                taken = now, allocated + size, reserved, tag, size, address, stream
+                self.history.keep([taken, (now, allocated, reserved, tag, -size, address, stream)])
                 return
         self.release(self.allocate(requested, stream, [category]))
 
@@ -189,8 +192,13 @@ class DeviceMemory:
         while self._released:
             moment, until, block = self._released.popleft()
             tag, size, address, stream = block.tag, block.bytes, block.address, block.stream
-            self.allocator.free(block, until)
-            self._note(moment, tag if tag is not None else [OTHER], -size, address, stream)
+            allocator = self.allocator
+            allocator.free(block, until)
+            tag = tag if tag is not None else [OTHER]
+            self._event_count += 1
+            self.history.keep(
+                (moment, allocator.allocated_now, allocator.reserved.current, tag, -size, address, stream)
+            )
 
     def _note(self, moment: float, tag: list[int], change: int, address: int, stream: int) -> None:
         allocator = self.allocator

@@ -17,6 +17,7 @@ from vgpu.operations import convolutions, precision, products, traffic
 from vgpu.operations.operation import Operation
 
 DTYPE_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in cost.BYTES_PER_ELEMENT}
+_STRIDED, _FLOAT32 = torch.strided, torch.float32
 _FLOATING = {
     dtype: DTYPE_NAMES.get(dtype, "float32")
     for dtype in vars(torch).values()
@@ -24,6 +25,9 @@ _FLOATING = {
 }
 # How many tensors one launch of a foreach kernel takes, by the number of tensor lists (MultiTensorApply.cuh).
 _TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
+# Products of dense matrices, by operation, shapes, precisions and settings: programs repeat theirs at every step.
+_known_products: dict[Any, Work] = {}
+_MOST_KNOWN = 20_000
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
 _TUNED_RATIO = 0.9
 
@@ -44,6 +48,8 @@ def of_operation(
     shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
     elements = max([tensor.numel() for tensor in outputs or inputs], default=0) if with_elements else 0
     if operation.product is not None:
+        if operation.library == "blas":
+            return _known_product(operation, args, inputs, outputs, shapes, elements)
         return _product(operation, args, inputs, outputs, shapes, elements)
     if operation.own_traffic:
         moved, share = traffic.of_kernel(operation, args, inputs, outputs)
@@ -54,6 +60,34 @@ def of_operation(
     launches = _launches_of(args) if operation.is_foreach else 1
     dtype = dtype_name(inputs or outputs)
     return Work(operation.name, moved, dtype, shapes, share, launches, operation.call, elements)
+
+
+def _known_product(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    shapes: tuple[tuple[int, ...], ...],
+    elements: int,
+) -> Work:
+    """The same object for the same product: shapes and precisions decide all of it, where the operands are dense."""
+    kinds = []
+    for tensor in inputs:
+        if tensor.layout is not _STRIDED:
+            return _product(operation, args, inputs, outputs, shapes, elements)
+        kinds.append(tensor.dtype)
+    for tensor in outputs:
+        kinds.append(tensor.dtype)
+    first = kinds[0]
+    tf32 = first is _FLOAT32 and precision.may_use_tf32(operation, first)
+    # Operations are made once and kept: their identity says which one it is.
+    key = id(operation), shapes, tuple(kinds), elements, tf32
+    known = _known_products.get(key)
+    if known is None:
+        known = _product(operation, args, inputs, outputs, shapes, elements)
+        if len(_known_products) < _MOST_KNOWN:
+            _known_products[key] = known
+    return known
 
 
 def _product(
