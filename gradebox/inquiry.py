@@ -6,8 +6,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gradebox.grade import IntegrityNote
 from gradebox.pictures import Picture, timeline
@@ -25,6 +26,13 @@ class Grounds:
     """Whether the sandbox noticed something."""
 
 
+class Remembered(Protocol):
+    """What outlives a grading (`gradebox.truths`)."""
+
+    def answer(self, request: Request, ask: Callable[[Request], Reply]) -> Reply:
+        """What is known, or else what `ask` gets."""
+
+
 class Question:
     """One question, asked once however many checks want its answer."""
 
@@ -39,8 +47,14 @@ class Question:
 class Inquiry:
     """What one grading has asked so far and what was noticed on the way; shared by its checks, and by threads."""
 
-    def __init__(self, time_limit_seconds: float | None = None, order: Sequence[str] = ()) -> None:
-        """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks."""
+    def __init__(
+        self, time_limit_seconds: float | None = None, order: Sequence[str] = (), truths: Remembered | None = None
+    ) -> None:
+        """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks.
+
+        `truths` has what other gradings have been told.
+        """
+        self.truths = truths
         self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
         self.deadline = time.monotonic() + self.time_limit
         self.lock = threading.Lock()

@@ -28,6 +28,7 @@ from gradebox.order import GradingError, Lane, Order, lanes_of, plan_of, titles_
 from gradebox.sandbox import Isolation, Sandbox, SandboxError
 from gradebox.submission import ProbeFailed, Submission
 from gradebox.texts import printable
+from gradebox.truths import Truths
 
 _MANY_CHECKS = 40
 """From so many on it pays to arrange memory for forking."""
@@ -52,7 +53,9 @@ class Watcher:
     def finished(self, check: str, report: CheckReport) -> None: ...
 
 
-def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None) -> Grade:
+def run(
+    order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None = None, truths: Truths | None = None
+) -> Grade:
     """Grade.
 
     Args:
@@ -60,11 +63,12 @@ def run(order: Order, watcher: Watcher | None = None, *, sandbox: Sandbox | None
         watcher: hears of each check.
         sandbox: an entered one that outlives this grading and turns to the submission; its server, which takes seconds
             to start, then serves many gradings.
+        truths: what runs of the course's own code have answered in gradings before, and will in this one.
 
     Raises:
         GradingError: nothing can be graded; the message is one line.
     """
-    with Grading(order, watcher, sandbox=sandbox) as grading:
+    with Grading(order, watcher, sandbox=sandbox, truths=truths) as grading:
         grading.carry_out()
         return grading.result()
 
@@ -79,11 +83,12 @@ class Grading:
         *,
         sandbox: Sandbox | None = None,
         known: Mapping[str, CheckReport] | None = None,
+        truths: Truths | None = None,
     ) -> None:
         """Take up the submission.
 
         Args:
-            order, watcher, sandbox: as `run` takes them.
+            order, watcher, sandbox, truths: as `run` takes them.
             known: reports of checks that need not be asked, because nothing that they look at has changed.
 
         Raises:
@@ -95,7 +100,9 @@ class Grading:
         self._plan = plan_of(order)
         self._titles = titles_of(order, self._plan)
         self._require_submission()
-        self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()])
+        # What a real device measures is measured anew.
+        kept = truths if order.device.simulated or order.device.name == CPU else None
+        self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()], kept)
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
         self._lock = threading.Condition()

@@ -196,7 +196,8 @@ class Submission:
         asked = self._inquiry.question(request, self._check)
         with asked.lock:
             if asked.reply is None:
-                asked.reply = self._ask(request)
+                truths = self._inquiry.truths
+                asked.reply = self._ask(request) if truths is None else truths.answer(request, self._ask)
                 self._note(asked, request, asked.reply)
             return asked.reply
 

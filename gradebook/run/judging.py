@@ -14,12 +14,16 @@ from gradebox.grade import Grade
 from gradebox.order import GradingError, Order
 from gradebox.run import run as grade
 from gradebox.sandbox import Sandbox
+from gradebox.truths import Truths
 
 _SHARE_OF_TIME = 0.95
 
 
 class SandboxJudge:
-    """The judge of a class. Its sandbox's server starts once; each submission gets a fresh copy in it."""
+    """The judge of a class. Its sandbox's server starts once; each submission gets a fresh copy in it.
+
+    Runs of the course's own code are asked once: all submissions of a class are graded with the same seed.
+    """
 
     def __init__(self, room: Path, course: Path, side_by_side: int = 1) -> None:
         """Start the sandbox.
@@ -37,6 +41,7 @@ class SandboxJudge:
         self._sandbox = Sandbox(empty, self._course.environment)
         self._sandbox.side_by_side = side_by_side
         self._sandbox.__enter__()
+        self._truths = Truths()
 
     def grade(self, task: Task) -> Grading:
         """Grade one submission; whatever goes wrong is in the result."""
@@ -61,7 +66,7 @@ class SandboxJudge:
             time_limit_seconds=_SHARE_OF_TIME * task.seconds,
         )
         try:
-            result = grade(order, sandbox=self._sandbox)
+            result = grade(order, sandbox=self._sandbox, truths=self._truths)
         except GradingError as error:
             return None, str(error)
         if result.submission_sha256 != task.content:

@@ -12,9 +12,6 @@ from gradebook.tasks import Grading, Task
 from gradebox.grade import Outcome
 from gradebox.report.document import points
 
-_PLAIN_SECONDS = 30.0
-"""Between two plain lines about how far it is."""
-
 
 class ClassProgress:
     """Follows one run. Use as told: `intake`, `open`, `started` and `finished` for each task, `close`."""
@@ -23,10 +20,9 @@ class ClassProgress:
         self._console = console
         self._bar: Progress | None = None
         self._row = TaskID(0)
-        self._jobs = 1
         self._total = self._done = self._failed = self._taken = 0
         self._running: dict[str, str] = {}
-        self._begun = self._said = time.monotonic()
+        self._begun = time.monotonic()
 
     def intake(self, name: str) -> None:
         """A submission is being taken in."""
@@ -42,7 +38,7 @@ class ClassProgress:
         """So many submissions are to be graded; `already` others are."""
         self.close()
         self._total = total
-        self._begun = self._said = time.monotonic()
+        self._begun = time.monotonic()
         known = f", {already} already are" if already else ""
         self.say(f"{total} submission{'' if total == 1 else 's'} to grade{known}")
         if total and self._console.is_terminal:
@@ -53,6 +49,8 @@ class ClassProgress:
 
     def started(self, task: Task) -> None:
         self._running[task.content] = task.label
+        if self._bar is None and not self._done:  # later the line of each that is done says what goes on
+            self.say(f"grading {task.label}")
         self._show()
 
     def finished(self, task: Task, grading: Grading) -> None:
@@ -66,7 +64,9 @@ class ClassProgress:
             score, most = points(grading.grade.score), points(grading.grade.max_score)
             open_checks = _open(grading)
             review = f", {open_checks} to review" if open_checks else ""
-            self.say(f"{self._done}/{self._total} {task.label}: {score}/{most}{review} ({seconds:.0f} s{self._left()})")
+            now = f"; now {self._now()}" if self._running else ""
+            took = f"{seconds:.0f} s{self._left()}{now}"
+            self.say(f"{self._done}/{self._total} {task.label}: {score}/{most}{review} ({took})")
         if self._bar is not None:
             self._bar.advance(self._row)
         self._show()
@@ -83,8 +83,11 @@ class ClassProgress:
     def _show(self) -> None:
         if self._bar is not None:
             failed = f", {self._failed} failed" if self._failed else ""
-            now = ", ".join(sorted(self._running.values()))
-            self._bar.update(self._row, description=_plain(f"{failed}{self._left()}  {now}".strip(", ")))
+            self._bar.update(self._row, description=_plain(f"{failed}{self._left()}  {self._now()}".strip(", ")))
+
+    def _now(self) -> str:
+        """Who is being graded."""
+        return ", ".join(sorted(self._running.values()))
 
     def _left(self) -> str:
         if not self._done or self._done == self._total:

@@ -1,0 +1,137 @@
+"""Runs of the course's own code are asked once for many submissions; what a submission takes part in always is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradebook.run.judging import SandboxJudge
+from gradebook.tasks import Grading, Task
+from gradebox.grade import CheckResult, Outcome
+from gradebox.sandbox import Note, RankReply, Reply, Request, Sandbox
+from gradebox.truths import Truths
+from tests.gradebox.small_course import NUMBERS, importing, write_course, write_submission
+
+TRUTH = Request("basics.numbers.truth", params={"base": 3}, student=False)
+
+# A check that compares with a run of the course's own.
+CHECK = (
+    "basics/checks/numbers.py",
+    '        require_equal(seen.result, base**3, what="power()")\n',
+    "        truth = submission.probe('basics.numbers.truth', student=False, base=base)\n"
+    '        require_equal(seen.result, truth.result, what="power()")\n',
+)
+PROBE = (
+    "basics/probes/numbers.py",
+    "def noted(student):",
+    "def truth(student, *, base):\n    return {'result': base**3}\n\n\ndef noted(student):",
+)
+
+
+class Asked:
+    """Answers, and counts how often it had to."""
+
+    def __init__(self, reply: Reply | None = None) -> None:
+        self.reply = reply or Reply("ok", (RankReply("ok", {"result": 27}),), 0.1)
+        self.count = 0
+
+    def __call__(self, request: Request) -> Reply:
+        self.count += 1
+        return self.reply
+
+
+def test_a_truth_is_asked_once() -> None:
+    truths, ask = Truths(), Asked()
+    assert truths.answer(TRUTH, ask) is truths.answer(TRUTH, ask)
+    truths.answer(replace(TRUTH, params={"base": 4}), ask)
+    truths.answer(replace(TRUTH, device="vgpu:H100"), ask)
+    assert ask.count == 3
+
+
+def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:
+    truths, ask = Truths(), Asked()
+    for _ in range(3):
+        truths.answer(replace(TRUTH, student=True), ask)
+    assert ask.count == 3
+    assert not len(truths)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("timeout", (RankReply("timeout"),), 60.0),
+        Reply("ok", (RankReply("ok", {}),), 0.1, notes=(Note("restart", "the server ended"),)),
+    ],
+)
+def test_what_went_wrong_is_asked_again(reply: Reply) -> None:
+    truths, ask = Truths(), Asked(reply)
+    truths.answer(TRUTH, ask)
+    truths.answer(TRUTH, ask)
+    assert ask.count == 2
+
+
+def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
+    large = Asked(Reply("ok", (RankReply("ok", {}, tensors={"all": np.zeros(1000)}),), 0.1))
+    truths = Truths(most_bytes=20_000)
+    requests = [replace(TRUTH, params={"base": base}) for base in range(3)]
+    for request in requests:
+        truths.answer(request, large)
+    assert len(truths) == 2
+    truths.answer(requests[2], large)
+    assert large.count == 3
+    truths.answer(requests[0], large)
+    assert large.count == 4
+
+
+def test_a_judge_asks_a_truth_once_for_all_submissions_and_grades_as_one_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = write_course(tmp_path, CHECK, PROBE)
+    right = write_submission(tmp_path / "right")
+    wrong = write_submission(tmp_path / "wrong", numbers=NUMBERS.replace("base**exponent", "base"))
+    asked: list[str] = []
+    run = Sandbox.run
+
+    def counted(self: Sandbox, request: Request) -> Reply:
+        asked.append(request.probe)
+        return run(self, request)
+
+    monkeypatch.setattr(Sandbox, "run", counted)
+    monkeypatch.chdir(tmp_path)
+    with importing():
+        judge = SandboxJudge(tmp_path / "room", course)
+        try:
+            first, other, again = (_reports(judge.grade(_task(course, folder))) for folder in (right, wrong, right))
+        finally:
+            judge.close()
+        alone = SandboxJudge(tmp_path / "another-room", course)
+        try:
+            other_alone = _reports(alone.grade(_task(course, wrong)))
+        finally:
+            alone.close()
+    assert asked.count("basics.numbers.truth") == 2  # one for each judge
+    assert asked.count("basics.numbers.power") == 4
+    assert first == again
+    assert other == other_alone
+    assert first["basics.numbers.power"].outcome is Outcome.PASSED
+    assert other["basics.numbers.power"].outcome is Outcome.FAILED
+
+
+def _task(course: Path, folder: Path) -> Task:
+    return Task(
+        content=_content(folder), students=("ada",), folder=folder, course=course, labs=(1,), whole=False,
+        criteria=("basics.numbers",), seed=7, device="cpu", seconds=60.0,
+    )  # fmt: skip
+
+
+def _content(folder: Path) -> str:
+    with Sandbox(folder) as sandbox:
+        return sandbox.submission_sha256
+
+
+def _reports(grading: Grading) -> dict[str, CheckResult]:
+    assert grading.grade is not None, grading.problem
+    return {check.id: replace(check, seconds=0.0) for check in grading.grade.checks}
