@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,15 +26,15 @@ class Made:
     """The same as a folder, to be graded alone."""
 
 
-def make_class(target: Path, count: int, lab: int = 1) -> list[Made]:
+def make_class(target: Path, count: int, labs: Sequence[int] = (1,)) -> list[Made]:
     """Write `count` submissions into `target/submissions`, and each once more as a folder into `target/alone`.
 
-    All are about one lab. When all scenarios are used up they come again, with another note in them; and the second
-    submission is the first one once more, by another student.
+    Each is the solutions with one scenario of one of `labs`. When all scenarios are used up they come again, with
+    another note in them; and the second submission is the first one once more, by another student.
     """
     made: list[Made] = []
     (target / "submissions").mkdir(parents=True)
-    for number, (what, scenario) in enumerate(itertools.islice(_endless(lab), count), start=1):
+    for number, (what, scenario) in enumerate(itertools.islice(_endless(labs), count), start=1):
         student = f"student-{number:03}"
         folder = target / "alone" / student
         if number == 2:
@@ -50,9 +50,10 @@ def make_class(target: Path, count: int, lab: int = 1) -> list[Made]:
     return made
 
 
-def _endless(lab: int) -> Iterator[tuple[str, Scenario | None]]:
+def _endless(labs: Sequence[int]) -> Iterator[tuple[str, Scenario | None]]:
     """The kinds in turn, so that a small class has some of each."""
-    groups = {name: scenarios(name) for name in (f"lab{lab}/bugs", "exploits", f"lab{lab}/variants")}
+    names = [*(f"lab{lab}/bugs" for lab in labs), "exploits", *(f"lab{lab}/variants" for lab in labs)]
+    groups = {name: scenarios(name) for name in names}
     kinds: list[list[tuple[str, Scenario | None]]] = [[("stubs", None)]]
     for place, (name, found) in enumerate(groups.items()):
         kinds.insert(place, [(f"{name}/{one.name}", one) for one in found])
