@@ -6,6 +6,8 @@ from tests.deploy.conftest import ROOT
 
 REFERENCE = (ROOT / "solutions" / "container_exercise" / "Dockerfile").read_text(encoding="utf-8")
 
+_TRAINS = 'CMD ["python", "train.py", "--batch-size", "4096", "--epochs", "40"]'
+
 # (a line of the reference, what stands there instead, the one check that must fail)
 MISTAKES = {
     "no GPU base": ("nvidia/cuda:13.2.0-base-ubuntu24.04", "ubuntu:24.04", "gpu_base_image"),
@@ -24,9 +26,9 @@ MISTAKES = {
     "no place for models": ("/models /data\nCOPY", "/data\nCOPY", "directories"),
     "held back output": ("PYTHONUNBUFFERED=1", "PYTHONUTF8=1", "environment"),
     "hidden GPUs": ("CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=-1", "environment"),
-    "no command": ('CMD ["python", "train.py"]', "", "command"),
-    "a command in a shell": ('CMD ["python", "train.py"]', "CMD python train.py", "command"),
-    "another program": ('"train.py"]', '"-m", "http.server"]', "command"),
+    "no command": (_TRAINS, "", "command"),
+    "a command in a shell": (_TRAINS, "CMD python train.py", "command"),
+    "another program": (_TRAINS, 'CMD ["python", "-m", "http.server"]', "command"),
     "no user": ("USER 10001", "", "user"),
     "root again": ("USER 10001", "USER 10001\nUSER root", "user"),
     "a token in the environment": ("CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=0 WANDB_API_KEY=12ab", "secrets"),
@@ -38,7 +40,6 @@ MISTAKES = {
 }
 
 _OWNED = "--owner=10001 /models /data"
-_TRAINS = 'CMD ["python", "train.py"]'
 
 # Those that look right: an image comes of most of them, and then it does not train, or keeps what it should not.
 SUBTLE = {
@@ -152,9 +153,12 @@ STYLES = {
         "USER 10001\nRUN chmod 700 /models\nCOPY --chown=10001 train.py .",
     ),
     "a shell that makes room": REFERENCE.replace(
-        '["python", "train.py"]', '["sh", "-c", "exec python -u train.py --epochs 50 --amp"]'
+        _TRAINS, 'CMD ["sh", "-c", "exec python -u train.py --epochs 50 --amp"]'
     ),
-    "options": REFERENCE.replace('"train.py"]', '"/app/train.py", "--epochs", "50", "--batch-size=1024", "--amp"]'),
+    "no options": REFERENCE.replace(_TRAINS, 'CMD ["python", "train.py"]'),
+    "other options": REFERENCE.replace(
+        _TRAINS, 'CMD ["python", "/app/train.py", "--epochs", "50", "--batch-size=1024", "--amp"]'
+    ),
     "a cache that is gone again": REFERENCE.replace("--no-cache-dir ", "").replace(
         "    && find", "    && rm -rf /root/.cache/pip \\\n    && find"
     ),

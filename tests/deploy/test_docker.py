@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -74,6 +75,18 @@ def test_nothing_listens_beyond_this_machine() -> None:
     ports = [port for service in services.values() for port in service.get("ports", ())]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize(("given", "options"), [("", []), ("8", ["--expect-gpus=8"])])
+def test_the_acceptance_test_is_told_how_many_gpus_there_should_be(given: str, options: list[str]) -> None:
+    command = yaml_of(DOCKER / "compose.yaml")["services"]["acceptance"]["command"]
+    # Compose fills in variables as a shell does, and takes the words apart as one does.
+    done = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {command}"], env={"EXPECT_GPUS": given, "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    program, *arguments = done.stdout.split("\n")[:-1]
+    assert [program, *arguments] == ["python", "-m", "cluster.acceptance", "--report", "/output/reports", *options]
 
 
 def test_prometheus_takes_its_configuration_and_the_labs_rules(tmp_path: Path) -> None:

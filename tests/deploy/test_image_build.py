@@ -133,7 +133,7 @@ def test_the_exercises_reference(builder: Builder) -> None:
     builder.build("exercise", context / "Dockerfile", context)
     config = builder.config("exercise")
     assert config["User"] == "10001"
-    assert config["Cmd"] == ["python", "train.py"]
+    assert config["Cmd"] == ["python", "train.py", "--batch-size", "4096", "--epochs", "40"]
     assert set(config["Volumes"]) == {"/models", "/data"}
     files = builder.files("exercise")
     assert {path.name for path in (files / "app").iterdir()} == {"requirements.txt", "train.py"}
