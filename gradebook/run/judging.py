@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gradebook.run.memory import PeakMemory
+from gradebook.run.memory import PeakMemory, used_bytes
 from gradebook.tasks import Grading, Task
 from gradebox import course as courses
 from gradebox import devices
@@ -42,12 +42,15 @@ class SandboxJudge:
         self._sandbox.side_by_side = side_by_side
         self._sandbox.__enter__()
         self._truths = Truths()
+        self._at_rest = 0
+        """Bytes of this process and its sandbox between two submissions, looked at after the first."""
 
     def grade(self, task: Task) -> Grading:
         """Grade one submission; whatever goes wrong is in the result."""
         started = datetime.now(UTC)
-        with PeakMemory() as peak:
+        with PeakMemory(least=self._at_rest) as peak:
             found, problem = self._graded(task)
+        self._at_rest = self._at_rest or used_bytes(os.getpid(), closely=True)
         return Grading(grade=found, problem=problem, started=started, ended=datetime.now(UTC), peak_bytes=peak.bytes)
 
     def close(self) -> None:

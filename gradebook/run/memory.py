@@ -22,15 +22,19 @@ class PeakMemory:
     process whose parent is gone cannot be told from one that needs all its pages for itself.
     """
 
-    def __init__(self, root: int | None = None) -> None:
-        """`root` is the process to watch, with all that it starts; None: this one."""
-        self.bytes = 0
+    def __init__(self, root: int | None = None, least: int = 0) -> None:
+        """`root` is the process to watch, with all that it starts; None: this one.
+
+        `least` is what it is known to need at rest: what is over before the first sample is taken for that.
+        """
+        self.bytes = least
         self._root = os.getpid() if root is None else root
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="peak memory", daemon=True)
 
     def __enter__(self) -> Self:
-        self._look()
+        if not self.bytes:
+            self._look()
         self._thread.start()
         return self
 

@@ -27,6 +27,14 @@ class MetricSink(Protocol):
         """Take the metrics of one step."""
 
 
+def write_scalars(writer: Any, scalars: Mapping[str, float], step: int | None) -> None:
+    """Write scalars of one step to a SummaryWriter in one event; `add_scalar` makes one of each, as costly."""
+    from tensorboard.compat.proto.summary_pb2 import Summary  # not at the top, as the writer itself
+
+    values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
+    writer.file_writer.add_summary(Summary(value=values), step)
+
+
 class Log:
     """TensorBoard entries below `folder`, opened with the first entry.
 
@@ -52,8 +60,7 @@ class Log:
 
             purge = None if self._resumed_at is None else self._resumed_at + 1
             self._writer = SummaryWriter(str(self._folder), purge_step=purge)
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        write_scalars(self._writer, metrics, step)
         if self._sink is not None:
             self._sink.log_metrics(step, {SINK_NAMES.get(name, name): value for name, value in metrics.items()})
 

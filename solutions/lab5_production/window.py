@@ -65,19 +65,23 @@ class WindowTrainer(TrainerParts):
             self.progress.skipped_steps += 1
             return False
         self.optimizer.zero_grad()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        means = []
         for index, ((inputs, targets), count) in enumerate(zip(window, counts, strict=True)):
             with self._without_exchange(when=index < len(window) - 1):
                 outputs, mean = self.forward(self.replica, inputs, targets)
-                loss = mean * (count * self.world_size / everywhere) if count else outputs.sum() * 0.0
+                weight = count * self.world_size / everywhere
+                # A product with 1 would be a kernel in the forward pass and one in the backward pass.
+                loss = outputs.sum() * 0.0 if not count else mean if weight == 1.0 else mean * weight
                 self.scaler.scale(loss).backward()
             if count:
-                loss_sum += mean.detach().double() * count
+                # One kernel: in float64, as the sum is, and nothing waits for it.
+                self.progress.loss_sum.add_(mean.detach(), alpha=count)
+                means.append((mean.detach(), count))
         self.scaler.unscale_(self.optimizer)
         logs = (self.steps + 1) % self.config.log_every_steps == 0
         norm = None
         if logs or self.config.max_grad_norm is not None:  # math.inf only measures
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm or math.inf)
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm or math.inf)
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -88,11 +92,10 @@ class WindowTrainer(TrainerParts):
             self.steps += 1
         self.progress.optimizer_steps += taken
         self.progress.skipped_steps += not taken
-        self.progress.loss_sum += loss_sum
         self.progress.samples += sum(counts)
         self.samples_since += int(everywhere)
         if taken and logs:
-            self._log_step(loss_sum, everywhere, learning_rate, norm)
+            self._log_step(means, everywhere, learning_rate, norm)
         return taken
         # --- end ---
 
@@ -103,8 +106,10 @@ class WindowTrainer(TrainerParts):
             return silent
         return contextlib.nullcontext()
 
-    def _log_step(self, loss_sum: Tensor, samples: float, learning_rate: float, norm: Tensor | None) -> None:
-        (total,) = self.sum_over_ranks(loss_sum.item())
+    def _log_step(
+        self, means: list[tuple[Tensor, int]], samples: float, learning_rate: float, norm: Tensor | None
+    ) -> None:
+        (total,) = self.sum_over_ranks(sum(mean.item() * count for mean, count in means))
         now = time.perf_counter()
         if self.rank == 0:
             metrics = {
