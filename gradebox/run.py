@@ -82,6 +82,7 @@ class Grading:
         watcher: Watcher | None = None,
         *,
         sandbox: Sandbox | None = None,
+        twins: Sequence[Sandbox] = (),
         known: Mapping[str, CheckReport] | None = None,
         truths: Truths | None = None,
     ) -> None:
@@ -89,6 +90,7 @@ class Grading:
 
         Args:
             order, watcher, sandbox, truths: as `run` takes them.
+            twins: of that sandbox, which ask beside it.
             known: reports of checks that need not be asked, because nothing that they look at has changed.
 
         Raises:
@@ -116,7 +118,9 @@ class Grading:
         try:
             if sandbox is not None:
                 sandbox.turn_to(order.submission)
-            self._boxes = [sandbox or Sandbox(order.submission, order.course.environment)]
+                for twin in twins:
+                    twin.follow(sandbox)
+            self._boxes = [sandbox or Sandbox(order.submission, order.course.environment), *twins]
         except SandboxError as error:
             raise GradingError(str(error)) from None
 
@@ -175,12 +179,13 @@ class Grading:
         self._close()
 
     def _close(self) -> None:
-        if self._kept:
-            return
-        for box in self._boxes:
-            box.abandon()
+        if not self._kept or any(thread.is_alive() for thread in self._threads):
+            for box in self._boxes:
+                box.abandon()
         for thread in self._threads:
             thread.join()
+        if self._kept:
+            return
         for box in reversed(self._boxes):
             box.close()
 

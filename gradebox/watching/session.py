@@ -17,11 +17,11 @@ from typing import Self
 from gradebox.criterion import CheckFunction
 from gradebox.grade import CheckReport, Grade, Outcome
 from gradebox.inquiry import Grounds, key_of
-from gradebox.order import GradingError, Order, plan_of, titles_of
+from gradebox.order import GradingError, Order, lanes_of, plan_of, titles_of
 from gradebox.reach import Reach
 from gradebox.rubric import Lab
 from gradebox.run import Grading, Watcher
-from gradebox.sandbox import Reply, Request, Sandbox, copying
+from gradebox.sandbox import Reply, Request, Sandbox, SandboxError, copying
 from gradebox.submission import timed_out
 
 _REPLIES = 4000
@@ -36,7 +36,7 @@ class Round:
     reports: Mapping[str, CheckReport]
     """Of all checks, in the rubric's order, those that were not asked again included."""
     asked: tuple[str, ...]
-    """The checks that were asked."""
+    """The checks that were asked, in the rubric's order."""
     seconds: float
     over: bool
     """False where it was given up, because the files changed again."""
@@ -68,6 +68,7 @@ class _Remembering(Sandbox):
 
     version: _Version | None = None
     replies: dict[tuple[str, str], Reply]
+    """Shared with twins, each of which has a thread of its own; every access is one operation of a dictionary."""
 
     def run(self, request: Request) -> Reply:
         if self.version is None:
@@ -83,7 +84,7 @@ class _Remembering(Sandbox):
             plain = reply.kind == "ok" and not reply.notes
             self.replies[question, narrow if plain else wide] = reply
             if len(self.replies) > _REPLIES:
-                del self.replies[next(iter(self.replies))]
+                self.replies.pop(next(iter(list(self.replies))), None)
         return reply
 
 
@@ -105,15 +106,32 @@ class Session:
             raise GradingError(f"there is no folder {order.submission}; name the folder with your labs")
         self._box = _Remembering(order.submission, order.course.environment)
         self._box.replies = {}
+        self._twins: list[Sandbox] = []
 
     def __enter__(self) -> Self:
+        """Start the sandboxes, as many as the order asks for.
+
+        Raises:
+            SandboxError: there is no room for a copy of the submission.
+        """
+        count = 1 if self.order.device.serial else max(1, min(self.order.jobs, len(lanes_of(self.plan))))
+        self._box.side_by_side = count
         self._box.__enter__()
+        try:
+            self._twins += [self._box.twin() for _ in range(count - 1)]
+        except SandboxError:
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._box.close()
+        self._close()
+
+    def _close(self) -> None:
+        for box in (*self._twins, self._box):
+            box.close()
 
     def again(
         self, watcher: Watcher, stale: Callable[[], bool] = lambda: False, *, labs: tuple[Lab, ...] | None = None
@@ -129,13 +147,15 @@ class Session:
         """
         started = time.monotonic()
         version = _Version(self._reach, _contents(self.order.submission, self.order.course.environment.labs))
-        self._box.version = version
+        for box in (self._box, *self._twins):
+            assert isinstance(box, _Remembering)
+            box.version = version
         self._box.turn_to(self.order.submission)
         order = self.order if labs is None else replace(self.order, labs=labs)
         plan = plan_of(order)
         known = self._unchanged(version, plan)
         listening = _Listening(watcher, stale)
-        grading = Grading(order, listening, sandbox=self._box, known=known)
+        grading = Grading(order, listening, sandbox=self._box, twins=self._twins, known=known)
         listening.grading = grading
         with grading:
             grading.carry_out()
@@ -147,7 +167,7 @@ class Session:
         return Round(
             grade=result,
             reports={check.id: reports[check.id] for check in plan if check.id in reports},
-            asked=tuple(listening.heard),
+            asked=tuple(check.id for check in plan if check.id in listening.heard),
             seconds=time.monotonic() - started,
             over=not listening.gave_up,
         )

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gradebox.grade import CheckReport
 from gradebox.options import Options
 from gradebox.order import GradingError
 from gradebox.run import Grading, Watcher
-from gradebox.sandbox import RankReply, Reply, Request, Sandbox
+from gradebox.sandbox import RankReply, Reply, Request, Sandbox, starting
 from gradebox.watching import Session, answer
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
@@ -62,8 +63,9 @@ PLAIN = NUMBERS.replace("import sys\n\n    sys._getframe(1)", "pass")
 
 
 @contextlib.contextmanager
-def session(tmp_path: Path, *changes: tuple[str, str, str]) -> Iterator[Session]:
-    with Session(order(write_course(tmp_path, *changes), write_submission(tmp_path))) as opened:
+def session(tmp_path: Path, *changes: tuple[str, str, str], jobs: int = 1) -> Iterator[Session]:
+    asked = order(write_course(tmp_path, *changes), write_submission(tmp_path))
+    with Session(replace(asked, jobs=jobs)) as opened:
         yield opened
 
 
@@ -154,12 +156,13 @@ EDITS = (
 )  # fmt: skip
 
 
-def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path) -> None:
-    with session(tmp_path) as one, Sandbox(one.order.submission, one.order.course.environment) as anew:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path, jobs: int) -> None:
+    with session(tmp_path, jobs=jobs) as one, Sandbox(one.order.submission, one.order.course.environment) as anew:
         for number, numbers in enumerate((*EDITS, *reversed(EDITS))):
             for sums in (SUMS, SUMS.replace("sum(values)", "sum(values) + 1"))[: 1 + (number % 3 == 0)]:
                 folder = write_submission(tmp_path, numbers, sums)
-                with Grading(replace(one.order, submission=folder), sandbox=anew) as grading:
+                with Grading(replace(one.order, submission=folder, jobs=1), sandbox=anew) as grading:
                     grading.carry_out()
                     wanted = {name: (known.outcome, known.message) for name, known in grading.reports.items()}
                 seen = one.again(Watcher())
@@ -175,6 +178,47 @@ def test_it_gives_up_when_the_files_change_again(tmp_path: Path) -> None:
         assert whole.over
         assert PRODUCT not in whole.asked
         assert whole.grade.score == 10
+
+
+def test_two_sandboxes_ask_side_by_side_and_the_same(tmp_path: Path, reached: list[str]) -> None:
+    with session(tmp_path, READS, jobs=2) as one:
+        write_submission(tmp_path, PLAIN)
+        first = one.again(Watcher())
+        assert first.asked == tuple(check.id for check in one.plan)
+        assert len(one._twins) == 1
+        reached.clear()
+        assert one.again(Watcher()).asked == ()
+        write_submission(tmp_path, PLAIN.replace("base**exponent", "base + exponent"), SUMS.replace("sum(", "max("))
+        assert one.again(Watcher()).asked == (POWER, TOTAL)
+        assert sorted(reached) == ["basics.numbers.power", "further.sums.total"]
+
+
+def test_two_sandboxes_give_up_when_the_files_change_again(tmp_path: Path) -> None:
+    with session(tmp_path, jobs=2) as one:
+        given_up = one.again(Watcher(), stale=lambda: True)
+        assert not given_up.over
+        assert 1 <= len(given_up.asked) < len(one.plan)
+        assert one.again(Watcher()).grade.score == 10
+
+
+def test_whoever_interrupts_two_sandboxes_waits_for_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "_kept", 0)  # tests share what is imported
+    pressed: list[str] = []
+
+    class Interrupting(Watcher):
+        def starting(self, check: str) -> None:
+            if threading.current_thread() is not threading.main_thread() and not pressed:
+                pressed.append(check)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    slow = NUMBERS.replace("return left * right", "import time\n\n    time.sleep(600)")
+    before, begun = set(descendants(os.getpid())), time.monotonic()
+    with session(tmp_path, jobs=2) as one:
+        write_submission(tmp_path, slow)
+        with pytest.raises(KeyboardInterrupt):
+            one.again(Interrupting())
+    assert time.monotonic() - begun < 60
+    assert eventually(lambda: set(descendants(os.getpid())) <= before, 30)
 
 
 def test_a_submission_that_is_not_there(tmp_path: Path) -> None:
