@@ -51,11 +51,13 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _dataclass(kind: type, value: Any, where: str) -> Any:
     _expect(isinstance(value, dict), f"an object ({kind.__name__})", value, where)
     hints = get_type_hints(kind)
-    if missing := hints.keys() - value.keys():
+    optional = {field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING}
+    if missing := hints.keys() - value.keys() - optional:
         raise DecodeError(f"{where} lacks {', '.join(sorted(missing))}")
     if unknown := value.keys() - hints.keys():
         raise DecodeError(f"{where} has {', '.join(sorted(unknown))}, which {kind.__name__} does not know")
-    return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+    there = {name: hint for name, hint in hints.items() if name in value}
+    return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in there.items()})
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:

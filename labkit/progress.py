@@ -4,6 +4,8 @@ Not for library functions: a function that measures must not draw. The bar is re
 thread that asks for the next one; the usual background thread would wake up in the middle of a measurement.
 """
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -11,17 +13,30 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 T = TypeVar("T")
+_LINE_SECONDS = 10.0
+
+
+def _elapsed_seconds() -> float:
+    """Of the person who waits: `os.times` is never on virtual time."""
+    return os.times().elapsed
 
 
 def track(items: Sequence[T], description: str) -> Iterator[T]:
-    """Yield the items one by one with a bar on standard error; silent where that is no terminal."""
+    """Yield the items one by one with a bar on standard error.
+
+    Where that is no terminal, it gets a plain line before an item if ten seconds have passed since the last one.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[item]}"))
     watched = console.is_terminal or console.is_jupyter
     with Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not watched) as progress:
         task = progress.add_task(description, total=len(items), item="")
-        for item in items:
+        told = _elapsed_seconds()
+        for done, item in enumerate(items):
             progress.update(task, item=str(item), refresh=True)
+            if not watched and _elapsed_seconds() - told >= _LINE_SECONDS:
+                print(f"{description}: {done} of {len(items)} done, now {item}", file=sys.stderr, flush=True)
+                told = _elapsed_seconds()
             yield item
             progress.advance(task)
         progress.refresh()

@@ -1,4 +1,4 @@
-"""What the notebook of Lab 3 runs on virtual GPUs, one call per rank: a training step, a student's accumulation.
+"""What notebooks run on virtual GPUs, one call per rank: a training step, a student's accumulation, an all-reduce.
 
 Given programs that note what the device did and when. Not for measuring on a real GPU.
 """
@@ -6,6 +6,7 @@ Given programs that note what the device did and when. Not for measuring on a re
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -120,6 +121,31 @@ def watch_accumulation(
         effective_batch_sizes=tuple(result.effective_batch_sizes),
         weights=weights,
     )
+
+
+def all_reduce_seconds(
+    rank: int, world_size: int, init_method: str, *, sizes: Sequence[int], switch: bool
+) -> list[float]:
+    """What an all-reduce takes on this rank's GPU, for buffers of each size.
+
+    Args:
+        rank, world_size, init_method: as every function of a rank has them.
+        sizes: bytes of a buffer, multiples of 4.
+        switch: whether NCCL may let NVLink's switch add (its environment variable NCCL_NVLS_ENABLE).
+    """
+    os.environ["NCCL_NVLS_ENABLE"] = "1" if switch else "0"
+    gpu = _join(rank, world_size, init_method)
+    seconds = []
+    for size in sizes:
+        buffer = torch.empty(size // 4, device="cuda")
+        for _ in range(2):  # the first one sets up the communicator
+            first = len(gpu.timeline)
+            dist.all_reduce(buffer)
+            torch.cuda.synchronize()
+        seconds += [kernel.seconds for kernel in gpu.timeline[first:] if _is_exchange(kernel)]
+        del buffer
+    dist.destroy_process_group()
+    return seconds
 
 
 def linear_stack(width: int, layers: int) -> nn.Sequential:

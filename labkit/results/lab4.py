@@ -40,6 +40,8 @@ class AttentionResult:
     """Median seconds of forward and backward together; None where memory ran out."""
     peak_bytes: int | None
     """Most memory allocated during them, less what was allocated before; None on a CPU, or where memory ran out."""
+    left_out: str | None = None
+    """Why the program did not measure this length: then the two above are None as well. None where it did."""
 
 
 @dataclass(frozen=True, kw_only=True)

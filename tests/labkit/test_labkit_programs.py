@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit import LabError, plotting, program
+from labkit import LabError, plotting, program, progress
 from labkit.progress import track
 
 ROOT = Path(__file__).parents[2]
@@ -86,9 +86,20 @@ def test_a_failed_plot_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_progress_yields_every_item_and_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_yields_every_item_and_is_silent_without_a_terminal_if_it_is_quick(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert list(track([3, 1, 2], "sizes")) == [3, 1, 2]
     assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_without_a_terminal_is_told_in_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = iter([0.0, 4.0, 11.0, 11.0, 19.0, 22.0, 22.0])
+    monkeypatch.setattr(progress, "_elapsed_seconds", lambda: next(passed))
+    assert list(track([128, 256, 512, 1024], "sizes")) == [128, 256, 512, 1024]
+    assert capsys.readouterr() == ("", "sizes: 1 of 4 done, now 256\nsizes: 3 of 4 done, now 1024\n")
 
 
 def test_progress_is_drawn_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

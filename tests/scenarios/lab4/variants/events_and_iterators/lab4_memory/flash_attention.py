@@ -13,6 +13,8 @@ from labkit import plotting, program
 from labkit.device import open_device
 from labkit.results import AttentionResult, save_json
 
+from .lengths import measure_lengths
+
 
 def standard_attention(Q, K, V, *, causal=False):
     dots = (Q / Q.shape[3] ** 0.5).matmul(K.mT)
@@ -190,7 +192,8 @@ def main(argv=None):
     with open_device(options.device, values=False) as device:
         name = device.torch_device
         kind = torch.float32 if name == "cpu" else torch.float16
-        rows = benchmark_attention(options.lengths, ("standard", "flash", "tiled"), device=name, dtype=kind)
+        backend = attention_backend(name, kind)
+        rows = measure_lengths(benchmark_attention, backend, options.lengths, device=name, dtype=kind)
         program.print_written(save_json(options.out / "attention.json", rows, device.provenance()))
         if any(r.peak_bytes for r in rows):
             program.print_written(plot_attention(rows, options.out / "attention.png"))

@@ -29,10 +29,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from labkit import plotting, program
+from labkit.allowance import DEFAULT_SECONDS
 from labkit.device import open_device
-from labkit.progress import track
 from labkit.results import ATTENTION_METHODS, AttentionResult, save_json
 
+from .lengths import measure_lengths, milliseconds, print_reasons
 from .readings import allocated_bytes, median_seconds, peak_bytes
 
 RESULTS = Path(__file__).parent / "results"
@@ -383,7 +384,7 @@ def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path
     Side by side, each with a labelled y axis of its own; all axes are logarithmic, and the methods named.
 
     Args:
-        results: of one device and dtype, with peaks; those that ran out of memory are left out.
+        results: of one device and dtype, with peaks; those without seconds are left out.
         path: the PNG file to write.
 
     Returns:
@@ -417,6 +418,8 @@ def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare the methods over all lengths; print a table; write OUT/attention.json and OUT/attention.png.
 
+    Lengths that would take too long on this machine are left out (`lengths.py`); table and results say which and why.
+
     A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
 
     Both files say that a virtual GPU was used, where it was: the picture with the word "simulated".
@@ -428,26 +431,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--lengths", type=program.positive_ints, metavar="N,N", help="tokens (default: 512 to 16384; on a CPU to 2048)"
     )
+    parser.add_argument(
+        "--seconds", type=program.positive_int, default=DEFAULT_SECONDS, metavar="N", help="of processor time, at most"
+    )
     options = parser.parse_args(argv)
     # Only times and memory matter here, so a virtual GPU need not compute any number.
     with open_device(options.device, values=False) as device:
         dtype = torch.float32 if device.torch_device == "cpu" else torch.float16
-        print(f"flash is {attention_backend(device.torch_device, dtype)} here")
+        backend = attention_backend(device.torch_device, dtype)
+        print(f"flash is {backend} here")
         # On a CPU all scores of 16384 tokens would take more memory than most computers have.
         lengths = options.lengths or (LENGTHS[:3] if device.torch_device == "cpu" else LENGTHS)
-        results: list[AttentionResult] = []
-        for length in track(lengths, "tokens"):
-            results += benchmark_attention([length], ATTENTION_METHODS, device=device.torch_device, dtype=dtype)
+        results = measure_lengths(
+            benchmark_attention, backend, lengths, device=device.torch_device, dtype=dtype, seconds=options.seconds
+        )
         rows = [
             (
                 result.length,
                 result.method,
-                "out of memory" if result.seconds is None else f"{result.seconds * 1e3:.4g}",
+                milliseconds(result),
                 "-" if result.peak_bytes is None else f"{result.peak_bytes / MEBIBYTE:.1f}",
             )
             for result in results
         ]
         program.print_table("Attention, forward and backward", ("tokens", "method", "ms", "added MiB"), rows)
+        print_reasons(results)
         written = [save_json(options.out / "attention.json", results, device.provenance())]
         if any(result.peak_bytes is not None for result in results):
             written.append(plot_attention(results, options.out / "attention.png"))
