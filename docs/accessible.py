@@ -1,7 +1,8 @@
 """Sphinx extension: what Sphinx and Furo leave out for those who use a keyboard or a screen reader.
 
-Written into the finished pages: headings of the menu get their level, the two side bars a name, blocks of code and tables
-that may have to be scrolled the focus that scrolls them, the empty corner of a table no header, the search its heading.
+Written into the finished pages: headings of the menu get their level, the two side bars a name, blocks of code and
+tables that may have to be scrolled the focus that scrolls them, the empty corner of a table no header, the search its
+heading.
 `tests/docs/test_site.py` asks axe-core whether that is all.
 """
 

@@ -73,9 +73,11 @@ def a_grade(*, passed: bool = False, labs: str = "1,2,3,4,5") -> Grade:
                     CheckReport(Outcome.NEEDS_REVIEW, "no answer in time, and the machine was busy"),
                     CheckReport(Outcome.FAILED, "saw 5,\nexpected 6", f"{hints.POINTER}gpulabs next --check {check}"),
                 )  # fmt: skip
-                reports[check] = CheckReport(Outcome.PASSED) if passed else (*kinds, CheckReport(Outcome.PASSED))[
-                    number % (len(kinds) + 1)
-                ]
+                reports[check] = (
+                    CheckReport(Outcome.PASSED)
+                    if passed
+                    else (*kinds, CheckReport(Outcome.PASSED))[number % (len(kinds) + 1)]
+                )
     notes = (IntegrityNote("open", "/etc/passwd", "lab1_gpu_basics/benchmark.py:12", "lab1.benchmark.warmed_up"),)
     here = Circumstances(
         "labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21, () if passed else notes,
@@ -103,7 +105,9 @@ def grade_page() -> str:
 def by_hand() -> HandResult:
     remarks = (Remark(text="no unit on the axis", points=Decimal("-1.5")), Remark(text="Say why.\nBriefly."))
     criteria = (
-        HandCriterion(id="discussion", title="Discussion", points=Decimal("4.5"), max_points=Decimal(6), remarks=remarks),
+        HandCriterion(
+            id="discussion", title="Discussion", points=Decimal("4.5"), max_points=Decimal(6), remarks=remarks
+        ),
         HandCriterion(id="figures", title="Figures", points=None, max_points=Decimal(4)),
     )
     return HandResult(title="Report", criteria=criteria, released=True)
@@ -131,7 +135,10 @@ def class_page(result: ClassResult) -> str:
 
 def similarity_page(folder: Path, *, pairs: bool) -> str:
     lines = tuple(f"    total = total + values[{number}] * weights[{number}]  # {'x' * 60}" for number in range(20))
-    passages = (Passage("ada", 12, lines, frozenset(range(14, 24))), Passage("bob", 40, lines, frozenset(range(42, 52))))
+    passages = (
+        Passage("ada", 12, lines, frozenset(range(14, 24))),
+        Passage("bob", 40, lines, frozenset(range(42, 52))),
+    )
     found = [
         Pair(module, ("ada", "bob"), (0.9, 0.8), 0.3, identical, passages, archive)
         for module, identical, archive in (
