@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 
 WIDE, NARROW = 1280, 390
-SCREENS = [(width, theme) for width in (WIDE, NARROW) for theme in ("light", "dark")]
-"""Widths in pixels, and what a person prefers."""
+SCREENS = [
+    (WIDE, "light"),
+    (NARROW, "dark"),
+    pytest.param(WIDE, "dark", marks=pytest.mark.night),
+    pytest.param(NARROW, "light", marks=pytest.mark.night),
+]
+"""Widths in pixels, and what a person prefers; by day each width and each theme once."""
 
 
 @contextmanager
