@@ -12,7 +12,7 @@ class Benchmark:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -26,7 +26,9 @@ GIVEN = ("submission", "fresh")
 """What a check may take."""
 
 
-def criterion(criterion_id: str, *, early: bool = False, timeline: bool = False) -> Callable[[_Class], _Class]:
+def criterion(
+    criterion_id: str, *, early: bool = False, timeline: bool | Mapping[str, str] = False
+) -> Callable[[_Class], _Class]:
     """Bind a class of checks to one criterion of a `rubric.toml`.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
@@ -38,13 +40,16 @@ def criterion(criterion_id: str, *, early: bool = False, timeline: bool = False)
     has the processor.
 
     Beside checks of a criterion with a `timeline` that fail stands what ran on the simulated device, and what ran there
-    in a run of the course's own, where the check asked for one.
+    in a run of the course's own, where the check asked for one. Where it did not, `timeline` may name the probe that is
+    then asked: `{"lab1.basics.product": "lab1.products_truth.product"}` says which one launches, without any code of a
+    submission, what a right answer to the first launches. It takes the same inputs, and what it returns is not read.
     """
 
     def bind(cls: _Class) -> _Class:
         cls.__criterion__ = criterion_id  # type: ignore[attr-defined]
         cls.__early__ = early  # type: ignore[attr-defined]
-        cls.__timeline__ = timeline  # type: ignore[attr-defined]
+        cls.__timeline__ = bool(timeline)  # type: ignore[attr-defined]
+        cls.__expected__ = tuple(timeline.items()) if isinstance(timeline, Mapping) else ()  # type: ignore[attr-defined]
         return cls
 
     return bind
@@ -101,6 +106,8 @@ class CheckFunction:
     """Ids of the checks whose wrong answer makes it fail as well, but for those that it requires."""
     timeline: bool = False
     """Whether a picture of the device's work stands beside it where it fails."""
+    expected_timelines: tuple[tuple[str, str], ...] = ()
+    """Of probes, those of the course's own that show beside it what was expected."""
 
     @property
     def function(self) -> FunctionType:
@@ -138,5 +145,6 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
                 takes=tuple(inspect.signature(function).parameters)[1:],
                 early=getattr(cls, "__early__", False),
                 timeline=getattr(cls, "__timeline__", False),
+                expected_timelines=getattr(cls, "__expected__", ()),
                 builds_on=tuple(f"{bound}.{one}" for one in getattr(function, "__builds_on__", ())),
             )

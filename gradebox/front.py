@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradebox import report
+from gradebox import hints, report
 from gradebox.configuration import as_seen_from, own_subcommand
 from gradebox.grade import CheckReport, ExitCode, Grade
 from gradebox.options import Options
@@ -80,7 +80,14 @@ class Front(Watcher):
         code = result.exit_code
         folder = self._options.report_folder
         try:
-            paths: Sequence[Path] = report.write(result, folder, earlier, partial=partial, then=self._on_a_page())
+            paths: Sequence[Path] = report.write(
+                result,
+                folder,
+                earlier,
+                partial=partial,
+                then=self._on_a_page(),
+                hints=hints.known(self.order.course),
+            )
         except OSError as error:
             refuse(
                 f"the report cannot be written to {folder} ({error.strerror}); "

@@ -19,6 +19,9 @@ from gradebox.rubric import Lab, Rubric
 
 FILE = "hints.toml"
 MAX_STEPS = 3
+STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
+POINTER = "for a hint: "
+"""How the hint of a failed check begins that only says how to ask for one; a page that has the steps leaves it out."""
 
 _TASK = re.compile(r"[1-9]\.[1-9]")
 _PLACE = re.compile(r"[a-z_0-9]+\.py [A-Za-z_.]+|REPORT\.md")
@@ -69,12 +72,17 @@ def load(course: Course) -> Mapping[str, Hint]:
     return found
 
 
+def known(course: Course) -> Mapping[str, Hint]:
+    """`load`, or nothing where the files cannot be read: a grade is shown without."""
+    try:
+        return load(course)
+    except (HintError, OSError):
+        return {}
+
+
 def exists(course: Course, check: str) -> bool:
     """Whether a check has hints; False, too, where the files cannot be read: a grading goes on without."""
-    try:
-        return check in load(course)
-    except (HintError, OSError):
-        return False
+    return check in known(course)
 
 
 def problems(rubric: Rubric, hints: Mapping[str, Hint]) -> list[str]:

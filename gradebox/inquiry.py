@@ -86,11 +86,14 @@ class Inquiry:
         with self.lock:
             self._read.setdefault(check, {})[path] = text
 
+    def alone(self, check: str) -> Request | None:
+        """What `check` last asked of the submission's code, if that is shown, and no run of ours beside it."""
+        last = self._shown(check)
+        return last[True].request if True in last and False not in last else None
+
     def timeline(self, check: str) -> Picture | None:
         """What ran on a simulated device when `check` last asked for the submission's code, and in a run of ours."""
-        with self.lock:
-            asked = [one for one in self._asked.values() if check in one.checks and one.reply and any(one.reply.shown)]
-        last = {one.request.student: one for one in asked}  # of each kind the last
+        last = self._shown(check)
         if True not in last:
             return None
         return timeline(
@@ -99,6 +102,19 @@ class Inquiry:
             if student in last and (reply := last[student].reply) is not None
             for rows in [max(reply.shown, key=len)]
         )
+
+    def _shown(self, check: str) -> dict[bool, Question]:
+        """The last question of a check of which something can be drawn: of the submission's code, and of ours alone."""
+        with self.lock:
+            asked = [
+                one
+                for one in self._asked.values()
+                if check in one.checks
+                and one.reply is not None
+                and any(one.reply.shown)
+                and (one.request.student or all(rank.kind == "ok" for rank in one.reply.ranks))
+            ]
+        return {one.request.student: one for one in asked}
 
     def grounds(self, check: str) -> Grounds:
         """All that a check which has reported was told."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -60,6 +61,9 @@ def _checks(course: Course, lab: Lab) -> Iterator[str]:
         yield from out_of_order(check, known)
         if not (check.function.__doc__ or "").strip():
             yield f"{check.place}: {check.id} has no docstring, whose first line is its title in reports"
+        for name in itertools.chain.from_iterable(check.expected_timelines):
+            if reason := _no_probe(course, name):
+                yield f"{check.place}: {check.id} has a timeline of {name}, but there is no such probe: {reason}"
     for file in sorted((course.folder / lab.id / "checks").glob("*.py")):
         for line, name in _asked(file):
             if reason := _no_probe(course, name):

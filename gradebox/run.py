@@ -296,6 +296,7 @@ class Grading:
                 return
             report = self._report_of(error, box)
             if check.timeline and report.answered and report.picture is None:
+                submission.run_expected(dict(check.expected_timelines))
                 report = replace(report, picture=self._inquiry.timeline(check.id))
         self._record(check.id, replace(report, seconds=time.monotonic() - started))
 
@@ -378,8 +379,8 @@ class Grading:
 
     def _record(self, check: str, report: CheckReport) -> None:
         hint = report.hint
-        if not hint and report.outcome is Outcome.FAILED and hints.exists(self.order.course, check):
-            hint = f"for a hint: {self.command_next} --check {check} --hints 1"
+        if not hint and report.outcome is Outcome.FAILED and check in hints.known(self.order.course):
+            hint = f"{hints.POINTER}{self.command_next} --check {check} --hints 1"
         report = replace(report, message=printable(report.message), hint=printable(hint))
         with self._lock:
             self._reports[check] = report

@@ -6,6 +6,7 @@ Runs probes in the sandbox and turns every way a student's code can end into a c
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
 from gradebox.inputs import apart
 from gradebox.inquiry import Inquiry, Question
-from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, codec
+from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
 from gradebox.texts import printable
 
 _BUSY_SECONDS = 0.3
@@ -185,6 +186,17 @@ class Submission:
             if not self.device.simulated:
                 raise
             return self.probe(probe, **{**inputs, "device": "cpu"})
+
+    def run_expected(self, probes: Mapping[str, str]) -> None:
+        """Have the course's own probe do what was last asked of the submission's, to stand beside it in a picture.
+
+        `probes` names it (`criterion.criterion`). One more run, for a check that failed; without a picture of the
+        submission's, or where the run comes to nothing, there is none.
+        """
+        asked = self._inquiry.alone(self._check)
+        if asked is not None and asked.probe in probes:
+            with contextlib.suppress(CheckFailed, NeedsReview, SandboxError):
+                self._run(replace(asked, probe=probes[asked.probe], student=False))
 
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""

@@ -120,8 +120,10 @@ def render(notebook: Any, name: str) -> str:
                             exclude_anchor_links=True)  # fmt: skip
     body, _ = exporter.from_notebook_node(notebook)
     body = re.sub(r'href="(\w+)\.ipynb"', r'href="\1.html"', body)
+    body = body.replace("<pre>", '<pre tabindex="0">')  # a long line is scrolled by keyboard, too
+    body = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", body)
     heading = next((line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("# ")), "")
-    light = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     template = jinja2.Template((HERE / "page.html.jinja").read_text(encoding="utf-8"), trim_blocks=True)
     title = html.escape(heading.removeprefix("# ") or name)

@@ -74,6 +74,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 import says otherwise (`tests/rooms/test_kept.py`)."""
 _SHARED = (
     *("conftest.py", "tests/__init__.py", "tests/conftest.py", "tests/kept.py", "tests/small_disk.py", "tests/bare.py"),
+    "tests/browser.py",
 )
 """Every run also imports the engine's plugin, which does nothing where nothing is graded."""
 _NEVER = ("scenarios",)

@@ -13,11 +13,10 @@ from gradebox.course import Course
 from gradebox.guide.advice import Advice, Kind, Step
 from gradebox.guide.standing import Known
 from gradebox.guide.tasks import line_of
-from gradebox.hints import Hint
+from gradebox.hints import STEP_NAMES, Hint
 from gradebox.report.document import points
 
 _WIDTH = 110
-_STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 
 
 def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, options: str = "") -> Iterator[str]:
@@ -128,7 +127,7 @@ def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: 
         yield ""
         yield f"Hints for {_named(check, course)}:"
         for number, text in enumerate(hint.steps[:steps]):
-            yield from _folded(f"  {number + 1}. ", f"{_STEP_NAMES[number]}: {text}")
+            yield from _folded(f"  {number + 1}. ", f"{STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
         yield f"  {'hint' if not steps else 'more'}    {_typed(course, 'next')} --check {check} --hints {steps + 1}"
 

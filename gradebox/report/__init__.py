@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradebox import files
 from gradebox.grade import Grade
+from gradebox.hints import Hint
 from gradebox.report import html, progress, terminal
 from gradebox.report.document import to_json
 from gradebox.report.progress import Earlier
 
 
 def write(
-    grade: Grade, folder: Path, earlier: Earlier | None = None, *, partial: bool = False, then: str = ""
+    grade: Grade,
+    folder: Path,
+    earlier: Earlier | None = None,
+    *,
+    partial: bool = False,
+    then: str = "",
+    hints: Mapping[str, Hint] | None = None,
 ) -> list[Path]:
     """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths.
 
     `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
     grading can (an incomplete one is not remembered). A `partial` grade is of some criteria of a lab, and says nothing
-    about passing it. `then` is the command that says what to do next.
+    about passing it. `then` is the command that says what to do next; `hints` of checks stand on the page,
+    behind a click.
     """
     _make(folder)
     earlier = earlier or Earlier()
-    page = html.render(grade, progress=progress.since(earlier, grade), partial=partial, then=then)
+    page = html.render(grade, progress=progress.since(earlier, grade), partial=partial, then=then, hints=hints or {})
     paths = [files.replace(folder / "grade.json", to_json(grade)), files.replace(folder / "grade.html", page)]
     if not grade.incomplete:
         files.replace(folder / progress.FILE, progress.to_json(earlier, grade))

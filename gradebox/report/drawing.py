@@ -13,7 +13,7 @@ from gradebox.assertions import seconds
 from gradebox.pictures import Mark, Panel, Picture
 from gradebox.texts import printable
 
-_WIDTH, _LEFT, _RIGHT = 640.0, 92.0, 12.0
+_WIDTH, _LEFT, _RIGHT = 480.0, 84.0, 6.0
 _ROW, _HEAD, _FOOT = 16.0, 20.0, 18.0
 _PLOT = 130.0
 _SAME_SCALE = 4.0

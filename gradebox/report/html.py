@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -12,15 +12,20 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from gradebox.grade import CheckResult, Grade, LatePenalty, Outcome
+from gradebox.grade import CheckResult, CriterionResult, Grade, LatePenalty, Outcome
+from gradebox.hints import POINTER, STEP_NAMES, Hint
 from gradebox.report.document import duration, points
 from gradebox.report.drawing import draw
+from gradebox.report.failing import is_open, mistakes
 from gradebox.report.progress import Progress
 from gradebox.texts import printable
 
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
+_MOST_LISTED = 12
+"""Mistakes that are listed above the labs in full; a longer list is opened by who wants it."""
 _NOTHING = Markup()
+_NO_HINTS: Mapping[str, Hint] = {}
 _ENDS = re.compile(r"([._/]+)")
 _MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.BLOCKED: "·", Outcome.NEEDS_REVIEW: "?"}
 
@@ -37,6 +42,7 @@ def render(
     progress: Progress | None = None,
     partial: bool = False,
     then: str = "",
+    hints: Mapping[str, Hint] = _NO_HINTS,
     more: Markup = _NOTHING,
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
@@ -52,6 +58,7 @@ def render(
         progress: what changed since the last run.
         partial: these are some criteria of a lab, so that nothing is said about passing it.
         then: the command that says what to do next, where the page should say it.
+        hints: of checks, by id; those of a check that failed stand behind a click each, the next within the one before.
         more: sections before those of the labs.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
@@ -68,6 +75,12 @@ def render(
             progress=progress,
             partial=partial,
             then=then,
+            hints=_hints(grade, hints),
+            step_names=STEP_NAMES,
+            pointer=POINTER,
+            mistakes=mistakes(grade),
+            open_tasks=sum(map(is_open, grade.checks)),
+            most_listed=_MOST_LISTED,
             more=more,
             gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
@@ -85,6 +98,23 @@ def _waiting(grade: Grade) -> dict[str, CheckResult]:
     """The check that a blocked one waits for, where it stands on the page with its reason."""
     shown = {check.id: check for check in grade.checks}
     return {name: shown[check.blocked_by] for name, check in shown.items() if check.blocked_by in shown}
+
+
+def _hints(grade: Grade, known: Mapping[str, Hint]) -> dict[str, Hint]:
+    """Of checks that are to be mended by themselves."""
+    return {
+        check.id: known[check.id]
+        for check in grade.checks
+        if check.outcome is Outcome.FAILED and not check.follows_from and check.id in known
+    }
+
+
+def _follows(criterion: CriterionResult, check: CheckResult) -> Markup:
+    """What `CriterionResult.follows` says, with a link to the check that it names."""
+    cause = next(one for one in criterion.checks if one.id == check.follows_from)
+    link = Markup('<a href="#{}">{}</a>').format(cause.id, printable(cause.name))
+    before, _, after = criterion.follows(check).partition(cause.name)
+    return Markup("{}{}{}").format(before, link, after)
 
 
 def breaks(identifier: str) -> Markup:
@@ -114,5 +144,6 @@ def environment(folder: Path) -> jinja2.Environment:
     made.filters["duration"] = duration
     made.filters["state"] = lambda check: "follows" if check.follows_from else check.outcome.value
     made.filters["draw"] = draw
+    made.filters["follows"] = lambda check, criterion: _follows(criterion, check)
     made.filters["mark"] = lambda check: "↳" if check.follows_from else _MARKS[check.outcome]
     return made

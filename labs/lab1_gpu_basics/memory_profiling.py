@@ -71,8 +71,8 @@ def profile_training_memory(
         - allocated_bytes: `torch.cuda.memory_allocated` at the end of the stage;
         - reserved_bytes: `torch.cuda.memory_reserved` at the end of the stage (what the caching allocator holds);
         - peak_bytes: `torch.cuda.max_memory_allocated` of this stage alone, because the peak is reset as it begins.
-        What others hold on the device is counted with it, in every stage. Synchronising before a reading changes none
-        of the three (PyTorch counts on the host), but is a good habit.
+        What others hold on the device is counted with it, in every stage. No reading needs a synchronisation: PyTorch
+        counts all three on the host, as it allocates.
 
     Raises:
         ValueError: `device` is a CPU, whose memory PyTorch does not count.
@@ -81,12 +81,12 @@ def profile_training_memory(
     """
     # TODO(task 1.3):
     # 1. Refuse a CPU.
-    # 2. Write a helper that ends a stage: synchronise, read the three figures, reset the peak for the next stage.
+    # 2. Write a helper that ends a stage: read the three figures, reset the peak for the next stage.
     # 3. Empty the cache and read the baseline.
     # 4. Go through the stages above in order, one reading after each.
     raise NotImplementedError(
         "Task 1.3 is open: write profile_training_memory "
-        "in labs/lab1_gpu_basics/memory_profiling.py (about 38 lines)"
+        "in labs/lab1_gpu_basics/memory_profiling.py (about 37 lines)"
     )
 
 

@@ -121,7 +121,6 @@ moments = []
 
 
 def note(name):
-    torch.cuda.synchronize()
     figures = (
         torch.cuda.memory_allocated(),
         torch.cuda.memory_reserved(),

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: no warning, no dead link, no dead anchor."""
+"""The site that `make docs` builds: no warning, no dead link, no dead anchor, and nothing that axe-core finds wrong."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
+from tests.browser import SCREENS, launched, open_everything, opened, overflow, violations
 from tests.docs.markdown import ROOT
 
 for needed in ("sphinx", "myst_parser", "furo"):
@@ -84,6 +86,24 @@ def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
         source = path.read_text()
         assert '<script src="http' not in source
         assert '<link rel="stylesheet" type="text/css" href="http' not in source
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as made:
+        yield made
+
+
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize(
+    "name", ["index", "search", "student", "chapter", "labs/lab1", "included/lab5_production", "class-grading"]
+)
+def test_axe_finds_nothing_wrong_with_a_page(name: str, width: int, theme: str, site: Path, browser: Any) -> None:
+    with opened(browser, (site / f"{name}.html").as_uri(), width=width, theme=theme) as (page, asked):
+        open_everything(page)
+        assert violations(page) == []
+        assert overflow(page) <= 0
+        assert {urlsplit(one).scheme for one in asked} <= {"file", "data"}
 
 
 def test_without_an_address_a_path_stands_in_place_of_the_link(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_points_gained_and_lost_are_told_by_criterion(tmp_path: Path) -> None:
     assert "Since the last run: no points more or fewer" in page
     assert '<b class="more">+1</b>' in page
     assert '<b class="fewer">-1</b>' in page
-    assert f'no longer passing:</span> <span title="lab1.analysis.bound_named">{title}</span>' in page
+    assert f'no longer passing:</span> <a href="#lab1.analysis.bound_named">{title}</a>' in page
 
 
 def test_no_change_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

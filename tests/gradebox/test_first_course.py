@@ -160,6 +160,17 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
     ]
 
 
+def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> None:
+    named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.truth.product"})'
+    folder = write_course(tmp_path, (CHECKS, '@criterion("basics.numbers")', named))
+    said = "has a timeline of basics.truth.product, but there is no such probe: basics/probes/truth.py does not exist"
+    found = [line for line in _proofread(folder) if "timeline" in line]
+    assert [line.partition(": ")[2] for line in found] == [
+        f"basics.numbers.product {said}",
+        f"basics.numbers.power {said}",
+    ]
+
+
 def test_a_hint_names_a_task_that_stubs_name_where_there_is_no_readme(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
     write(folder, {"further/hints.toml": '[sums.total]\ntask = "2.9"\nwrite = ["sums.py total"]\nsteps = ["Look."]\n'})

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from gradebox.assertions import CheckFailed, picturing, recognising, require, require_arrays_close
+from gradebox.devices import Device
 from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.inquiry import Inquiry
 from gradebox.pictures import MOST_MARKS, Picture, bars, curve, timeline
 from gradebox.report import html
 from gradebox.report.document import from_document, to_document
 from gradebox.report.drawing import draw
-from gradebox.sandbox import RankReply, Reply, Request
+from gradebox.sandbox import Limits, RankReply, Reply, Request
+from gradebox.submission import Submission
 from grader import course
 
 CHECK = "lab1.benchmark.warmed_up"
@@ -104,6 +106,60 @@ def test_a_check_shows_what_ran_for_the_submission_beside_a_run_of_the_course() 
     assert found is not None
     assert [(panel.title, len(panel.marks)) for panel in found.panels] == [("yours", 3), ("expected", 2)]
     assert inquiry.timeline("lab1.benchmark.other") is None
+
+
+class Machine:
+    """A sandbox on which each probe shows rows of its own."""
+
+    limits = Limits()
+
+    def __init__(self, rows: dict[str, list[Any]], *, kind: Literal["ok", "probe_error"] = "ok") -> None:
+        self.rows, self.kind, self.asked = rows, kind, list[Request]()
+
+    def run(self, request: Request) -> Reply:
+        self.asked.append(request)
+        kind = "ok" if request.student else self.kind
+        return Reply(kind, (RankReply(kind, {}),), 0.1, shown=(self.rows[request.probe],))
+
+
+def beside(machine: Any, *probes: str) -> list[str]:
+    """The titles of the panels beside a check that has asked these probes, and failed."""
+    inquiry = Inquiry()
+    submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, inquiry, CHECK)
+    for probe in probes:
+        submission.probe(probe, student=not probe.endswith("truth"), size=3, conditions=[{"factor": 2.0}])
+    submission.run_expected({"lab1.x.product": "lab1.x_truth.product"})
+    found = inquiry.timeline(CHECK)
+    return [] if found is None else [panel.title for panel in found.panels]
+
+
+def test_a_check_that_failed_has_the_course_do_what_was_last_asked() -> None:
+    machine = Machine({"lab1.x.product": ROWS, "lab1.x_truth.product": ROWS[:2]})
+    assert beside(machine, "lab1.x.product") == ["yours", "expected"]
+    asked, ours = machine.asked
+    assert (ours.params, ours.device, ours.conditions) == (asked.params, asked.device, asked.conditions)
+    assert (asked.student, ours.student) == (True, False)
+
+
+def test_the_course_does_nothing_where_a_run_of_its_own_was_asked_or_nothing_could_be_drawn() -> None:
+    rows = {"lab1.x.product": ROWS, "lab1.x.other": ROWS, "lab1.x.truth": ROWS[:2], "lab1.x_truth.product": ROWS[:2]}
+    for probes, titles in (
+        (("lab1.x.product", "lab1.x.truth"), ["yours", "expected"]),
+        (("lab1.x.product", "lab1.x.other"), ["yours"]),
+        ((), []),
+    ):
+        machine = Machine(rows)
+        assert beside(machine, *probes) == titles
+        assert len(machine.asked) == len(probes)
+    nothing = Machine({"lab1.x.product": []})
+    assert beside(nothing, "lab1.x.product") == []
+    assert len(nothing.asked) == 1
+
+
+def test_a_run_of_the_course_that_comes_to_nothing_is_not_drawn() -> None:
+    machine = Machine({"lab1.x.product": ROWS, "lab1.x_truth.product": ROWS[:2]}, kind="probe_error")
+    assert beside(machine, "lab1.x.product") == ["yours"]
+    assert len(machine.asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_students_feedback_calls_a_check_by_its_title_and_has_the_id_beside_it
     (line,) = a_class().lines
     assert f"- {WARMED_TITLE} (`{WARMED}`): **failed**, 0 of 1\n" in feedback.markdown(line, "GPU labs")
     assert f"Benchmark implementation: 4 / 5. {WARMED_TITLE}: saw 60 ms" in feedback.summary(line)
-    assert f'<span>{WARMED_TITLE} <code class="id">{breaks(WARMED)}</code></span>' in feedback.page(line, "GPU labs")
+    assert f'</span>{WARMED_TITLE} <code class="id">{breaks(WARMED)}</code></span>' in feedback.page(line, "GPU labs")
 
 
 def test_the_page_of_a_class_calls_a_check_by_its_title() -> None:

@@ -23,6 +23,7 @@ from gradebox.submission import Submission
 from grader.lab1.truth.pictures import made_up_comparisons, require_speedups_drawn, require_written
 from grader.lab1.truth.refusals import calls_of, require_refused
 from grader.lab1.truth.timing import (
+    LAUNCHED,
     NAMES,
     Call,
     as_written,
@@ -73,7 +74,7 @@ _FIELDS = Cause("field_of_the_result", "each field holds what its line in the do
 """What is measured can be judged all the same."""
 
 
-@criterion("lab1.benchmark", timeline=True)
+@criterion("lab1.benchmark", timeline=LAUNCHED)
 class TestBenchmark:
     def test_environment_described(self, submission: Submission, fresh: Fresh) -> None:
         """Describes the machine that it runs on."""

@@ -9,6 +9,7 @@ from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.timing import (
+    LAUNCHED,
     Call,
     as_written,
     crossed,
@@ -39,7 +40,7 @@ _NEAR = 0.02
 SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
 
 
-@criterion("lab1.measurements", timeline=True)
+@criterion("lab1.measurements", timeline=LAUNCHED)
 class TestMeasurements:
     @requires("lab1.benchmark.returns_result")
     def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:

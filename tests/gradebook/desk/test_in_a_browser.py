@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ api = pytest.importorskip("playwright.sync_api", reason="playwright, of the extr
 
 from gradebook.hands import comments, marks, requests  # noqa: E402
 from gradebook.hands.requests import Asked  # noqa: E402
+from tests.browser import SCREENS, launched, overflow, violations  # noqa: E402
 from tests.gradebook.hands.conftest import HandClass  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -61,13 +61,8 @@ class Grader:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[api.Browser]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("Chromium is not on this machine: `apt install chromium` brings it")
-    with api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
@@ -264,3 +259,23 @@ def test_nothing_is_cut_off_on_any_screen(browser: api.Browser, ana: Grader) -> 
         page.set_viewport_size({"width": width, "height": 800})
         page.wait_for_timeout(200)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+def test_axe_finds_nothing_wrong_with_the_page_its_list_and_its_help(
+    browser: api.Browser, ana: Grader, width: int, theme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = opened(context, ana)
+    assert violations(page) == []
+    page.keyboard.press("1")
+    page.locator("#add-figures").click()
+    saved(page)
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    for key, dialog in (("l", "#list"), ("?", "#help")):
+        page.keyboard.press(key)
+        api.expect(page.locator(dialog)).to_be_visible()
+        assert violations(page) == [], dialog
+        assert overflow(page) <= 0, dialog
+        page.keyboard.press("Escape")

@@ -390,5 +390,6 @@ SPACES: tuple[Space, ...] = (
 WITHOUT: dict[str, str] = {
     "lab1.memory_truth.memory": "our own steps, without the submission",
     "lab1.operations.on_cpu": "one recording on a CPU: how steps and warm-ups differ is asked of a GPU",
+    "lab1.products_truth.matmul": "our own products, without the submission, for a picture",
     "lab1.slow_cpu.matmul": "one measurement on a CPU that waits: calls differ in lab1.gpu_basics.matmul",
 }

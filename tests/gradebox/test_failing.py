@@ -1,0 +1,84 @@
+"""What to mend: each mistake once, with what follows from it and what waits for it, and no task that is still open."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import grader
+from gradebox import hints
+from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.hints import Hint
+from gradebox.report import html
+from gradebox.report.failing import mistakes
+
+RETURNS, WARMED, ONLY, SECONDS, NONSENSE = (
+    f"lab1.benchmark.{name}"
+    for name in ("returns_result", "warmed_up", "only_the_product_timed", "seconds_per_product", "nonsense_refused")
+)
+HOSTILE = "<script>alert(1)</script>"
+
+
+def graded(reports: dict[str, CheckReport]) -> Grade:
+    course = grader.course()
+    every = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()} | reports
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    return grade(course.rubric, course.rubric.select((1,)), every, here, course.titles(course.labs))
+
+
+def failed(message: str, **how: str) -> CheckReport:
+    return CheckReport(Outcome.FAILED, message, **how)  # type: ignore[arg-type]
+
+
+def two_mistakes() -> Grade:
+    return graded(
+        {
+            WARMED: failed("saw 3", cause="cold", belongs_to=WARMED),
+            ONLY: failed("saw 4", cause="cold", belongs_to=WARMED),
+            SECONDS: CheckReport(Outcome.BLOCKED, "blocked", blocked_by=NONSENSE),
+            NONSENSE: failed("saw 5", hint=f"{hints.POINTER}gpulabs next"),
+            "lab1.memory.precisions_compared": failed("Task 1.3 is open: write compare_precisions"),
+        }
+    )
+
+
+def test_a_mistake_counts_with_what_follows_from_it_and_waits_for_it() -> None:
+    first, second = mistakes(two_mistakes())
+    assert (first.check.id, [one.id for one in first.following], first.waiting) == (WARMED, [ONLY], ())
+    assert (second.check.id, second.following, [one.id for one in second.waiting]) == (NONSENSE, (), [SECONDS])
+    assert (first.points, second.points) == (Decimal(1), Decimal(1))  # what follows is not charged, what waits is
+    assert first.criterion.id == "lab1.benchmark"
+
+
+def test_the_page_lists_mistakes_with_links_and_counts_open_tasks_apart() -> None:
+    page = html.render(two_mistakes())
+    assert "What to mend <span>2 checks, 2 points</span>" in page
+    assert f'from it follows <a href="#{ONLY}">' in page
+    assert "1 waits for it" in page
+    assert "1 more check fails because its task is still open." in page
+    for check in (WARMED, ONLY, NONSENSE):
+        assert page.count(f'id="{check}"') == 1
+
+
+def test_nothing_is_listed_where_there_is_one_mistake() -> None:
+    assert "What to mend" not in html.render(graded({WARMED: failed("saw 3")}))
+
+
+def test_hints_stand_one_within_the_other_and_only_where_something_is_to_be_mended() -> None:
+    known = {check: Hint(check, "1.2", ("REPORT.md",), ("one", HOSTILE)) for check in (WARMED, ONLY, NONSENSE, RETURNS)}
+    page = html.render(two_mistakes(), hints=known)
+    assert page.count("Hint 1 of 2: the idea") == 2  # not of what follows from another, nor of what passed
+    assert HOSTILE not in page
+    first, second = page.index("Hint 1 of 2"), page.index("Hint 2 of 2")
+    assert "</details>" not in page[first:second]
+    assert hints.POINTER not in page
+    assert hints.POINTER in html.render(two_mistakes())  # without the steps, how to get them
+
+
+def test_a_grade_with_every_task_open_has_a_page_below_a_megabyte() -> None:
+    course = grader.course()
+    reports = {check.id: failed("Task 1.2 is open: write it " + "x" * 500) for check in course.rubric.checks()}
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    every = grade(course.rubric, course.labs, reports, here, course.titles(course.labs))
+    page = html.render(every, hints=hints.load(course))
+    assert page.count("Hint 3 of 3") == len(every.checks)
+    assert len(page.encode()) < 1_000_000

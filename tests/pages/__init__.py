@@ -1,0 +1,1 @@
+"""Tests of every page that the course makes for people, in a browser."""
