@@ -19,6 +19,7 @@ from gradebox.assertions import (
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
+from grader.lab2.truth.mistakes import MISTAKES
 from grader.lab2.truth.training import Adam, relative_error, require_accurate, require_ran
 from grader.shared.cases import every_value
 
@@ -271,16 +272,25 @@ class TestAmp:
             shares = scores / scores.sum(axis=1, keepdims=True) - np.eye(classes)[labels]
             return shares.T @ np.asarray(inputs, dtype=np.float64) / samples
 
-        adam, wanted = Adam(), start
-        for _ in range(epochs):
-            wanted = wanted - adam.step(gradient(wanted))
-        require_between(
-            relative_error(exact["after"], wanted, start),
-            0,
-            _ADAM_ERROR,
-            what=f"relative error of {epochs} steps in float32, with neither optimizer nor criterion given",
-            hint="then it is torch.optim.Adam(model.parameters()) with its defaults, on the cross entropy",
-        )
+        def after(held: float) -> Any:
+            adam, weight, total = Adam(), start, np.zeros_like(start)
+            for _ in range(epochs):
+                total = held * total + gradient(weight)
+                weight = weight - adam.step(total)
+            return weight
+
+        def mistake() -> Cause | None:
+            cleared = relative_error(exact["after"], after(held=1.0), start) > _ADAM_ERROR
+            return None if cleared else MISTAKES["never_cleared"]
+
+        with recognising(mistake):
+            require_between(
+                relative_error(exact["after"], after(held=0.0), start),
+                0,
+                _ADAM_ERROR,
+                what=f"relative error of {epochs} steps in float32, with neither optimizer nor criterion given",
+                hint="then it is torch.optim.Adam(model.parameters()) with its defaults, on the cross entropy",
+            )
         require_ran(bare, "float16", taken=10, skipped=0)
         require_equal(len(bare["result"]["losses"]), 10, what="number of AmpTraining.losses, epochs not being given")
         require_equal(
