@@ -18,6 +18,7 @@ from tests.browser import NARROW, SCREENS, open_everything, opened, overflow, vi
 from tests.monitoring.test_web_page import Told
 from tests.pages.made import PAGES
 
+ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1_000_000
 OPEN_HINTS = "[...document.querySelectorAll('details.hint')].filter(one => one.open && one.checkVisibility()).length"
 
@@ -130,20 +131,25 @@ def test_the_monitor_of_a_training_shows_itself_to_everybody(
         assert {one for one in asked if not one.startswith((monitor, "data:"))} == set()
 
 
+NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks" / "src").glob("*.py"))
+
+
 @pytest.mark.parametrize(("width", "theme"), SCREENS)
-def test_a_notebook_as_a_page(width: int, theme: str, browser: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "lab1" else pytest.mark.night) for name in NOTEBOOKS]
+)
+def test_a_notebook_as_a_page(name: str, width: int, theme: str, browser: Any, tmp_path: Path) -> None:
     for needed in ("jupytext", "nbconvert"):
         pytest.importorskip(needed, reason='the notebooks need the extra "notebooks"')
     from notebooks import build
 
-    for name in build.names():
-        file = tmp_path / f"{name}.html"
-        file.write_text(build.render(build.from_source(name), name), encoding="utf-8")
-        assert file.stat().st_size < MOST_BYTES
-        with opened(browser, file.as_uri(), width=width, theme=theme) as (page, asked):
-            assert violations(page) == [], name
-            assert overflow(page) <= 0, name
-            assert asked == [file.as_uri()]
+    file = tmp_path / f"{name}.html"
+    file.write_text(build.render(build.from_source(name), name), encoding="utf-8")
+    assert file.stat().st_size < MOST_BYTES
+    with opened(browser, file.as_uri(), width=width, theme=theme) as (page, asked):
+        assert violations(page) == []
+        assert overflow(page) <= 0
+        assert asked == [file.as_uri()]
 
 
 def brightness(page: Any) -> float:
