@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.check_reports import Blocked
 from gradebox.devices import DeviceError
 from gradebox.front import Front, refuse
 from gradebox.grade import ExitCode, Outcome
 from gradebox.options import Options
 from gradebox.order import GradingError
-from gradebox.run import Blocked
 
 options: Options | None = None
 """What is asked; `launch.judge` says it."""

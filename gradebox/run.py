@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gradebox import hints, source, trial
-from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.check_reports import Blocked, of_error
 from gradebox.configuration import ENGINE_COMMAND
 from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU
@@ -32,14 +30,6 @@ from gradebox.truths import Truths
 
 _MANY_CHECKS = 40
 """From so many on it pays to arrange memory for forking."""
-
-
-class Blocked(Exception):
-    """A check this one builds on has not passed."""
-
-    def __init__(self, by: str, message: str) -> None:
-        super().__init__(message)
-        self.by = by
 
 
 class Watcher:
@@ -329,21 +319,7 @@ class Grading:
         Raises:
             GradingError: the machine is to blame, and not the submission.
         """
-        match error:
-            case CheckFailed():
-                report = CheckReport(
-                    Outcome.FAILED, error.message, error.hint, answered=error.answered, picture=error.picture
-                )
-                if error.cause is not None:
-                    report = replace(report, cause=error.cause.name, belongs_to=error.cause.check)
-            case NeedsReview():
-                report = CheckReport(Outcome.NEEDS_REVIEW, error.message, error.hint)
-            case Blocked():
-                report = CheckReport(Outcome.BLOCKED, str(error), blocked_by=error.by)
-            case SandboxError():
-                report = CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again")
-            case _:
-                report = CheckReport(Outcome.NEEDS_REVIEW, self._of_check(error), "report this to the course staff")
+        report = of_error(error, self.order.course.folder)
         if isinstance(error, SandboxError | ProbeFailed):
             trial.forget(box)
             self._try(box)  # it worked at the start, and the fault may be this check's alone
@@ -354,17 +330,6 @@ class Grading:
         """As a report can say it, which may be read in any folder."""
         course = self.order.course
         return f"{course.command} next" + (f" --course {course.package}" if course.command == ENGINE_COMMAND else "")
-
-    def _of_check(self, error: Exception) -> str:
-        """What a check says that has failed itself, and the line of the course where it did."""
-        folder = self.order.course.folder
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_relative_to(folder)]
-        if not frames:
-            return f"the check itself failed: {type(error).__name__}: {error}"
-        at = f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}"
-        if type(error) is AssertionError and not str(error):
-            return f"the check itself failed at {at}: `{frames[-1].line}` does not hold; use require() for students"
-        return f"the check itself failed at {at}: {type(error).__name__}: {error}"
 
     def _grounded(self) -> dict[str, CheckReport]:
         """The reports; what failed for a reason that it could not name says what it builds on that failed as well."""

@@ -20,6 +20,7 @@ import pytest
 
 import grader
 from gradebox import course as courses
+from gradebox.check_reports import Blocked
 from gradebox.configuration import ROOT
 from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU, Device
@@ -27,7 +28,7 @@ from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.order import GradingError, Order
 from gradebox.order import lanes_of as _lanes
 from gradebox.report.document import to_document
-from gradebox.run import Blocked, Grading, Watcher, run
+from gradebox.run import Grading, Watcher, run
 from gradebox.sandbox import TAMPERING, Sandbox, starting
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
