@@ -30,7 +30,7 @@ def copy_to_ranks(x: Tensor, group: Group = None) -> Tensor:
 
     Source: M. Shoeybi and others, "Megatron-LM", section 3 (arXiv:1909.08053).
     """
-    # TODO(task 7.3): a torch.autograd.Function, in the region above.
+    # TODO(task 7.3): a torch.autograd.Function of your own, above this function, and its `apply` here.
     raise NotImplementedError(
         "Task 7.3 is open: write copy_to_ranks "
         "in labs/sharding_exercise/tensor_parallel.py (about 20 lines)"

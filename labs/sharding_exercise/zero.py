@@ -65,7 +65,8 @@ class ShardedOptimizer(Optimizer):
         # TODO(task 7.1):
         # 1. Optimizer's own add_param_group refuses what makes no sense.
         # 2. Share out: the next parameter goes to the rank that owns least. In which order is that balanced best?
-        # 3. This rank's optimizer gets a group with its share, which may be empty.
+        # 3. This rank's optimizer gets a group with its share, which may be empty. Its class fills in what was not
+        #    given: not all of a class's defaults are arguments of its constructor.
         raise NotImplementedError(
             "Task 7.1 is open: write ShardedOptimizer.add_param_group "
             "in labs/sharding_exercise/zero.py (about 13 lines)"

@@ -31,8 +31,9 @@ def shard(
     Args:
         model: in float32, on the CPU, the same on every rank.
         blocks: parts of it, in the order in which they compute; none is a part of another one.
-        compute_dtype: None: float32. Otherwise blocks are gathered and compute in this dtype; parameters and optimizer
-            states stay in float32, gradients are summed in float32, and so is what the model returns.
+        compute_dtype: None: float32. Otherwise blocks, and what is left of the model, are gathered, compute and return
+            in this dtype. Parameters and optimizer states stay in float32; gradients are summed in float32; and what
+            the whole model returns is float32.
         reshard_after_forward: whether a block lets its gathered parameters go after forward, and gathers them once more
             for backward. Otherwise it keeps them until its backward is done.
         prefetch: how many of the blocks that follow begin to be gathered before a block computes, in forward.
@@ -41,7 +42,8 @@ def shard(
         The model, whose parameters are DTensors on this rank's GPU now; buffers are whole on each.
 
     Raises:
-        ValueError: there are no blocks, one of them is no part of the model, or `prefetch` is below 0.
+        ValueError: there are no blocks, one of them is no part of the model or is the model itself, or `prefetch` is
+            below 0.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """

@@ -181,14 +181,27 @@ def _count(patches: PatchSet, module: Any) -> None:
             tally.touched(pointers.data, mask.data, width, stores=True)
         return mask
 
+    def undefined(pointers: Any) -> Any:
+        """What stands where nothing is loaded, if the program names nothing: on a card whatever a register holds."""
+        kind = pointers.get_element_ty()
+        if not kind.is_floating() or kind.primitive_bitwidth < 16:
+            return None
+        values = np.full(np.shape(pointers.data), np.nan, dtype=np.float32)
+        if kind.is_bf16():  # the interpreter keeps its bits
+            return handle((values.view(np.uint32) >> 16).astype(np.uint16), kind)
+        return handle(values.astype({16: np.float16, 32: np.float32, 64: np.float64}[kind.primitive_bitwidth]), kind)
+
     def order(pointers: Any, semantics: Any) -> None:
         """An atomic operation on a single element may be a lock or a counter."""
         watch = None if THREAD.tally is None else THREAD.tally.watch
         if watch is not None and np.size(pointers.data) == 1 and "relaxed" not in str(semantics).lower():
             watch.synchronised(int(np.asarray(pointers.data).reshape(-1)[0]))
 
-    def create_masked_load(self: Any, ptrs: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        return load(self, ptrs, note(self, ptrs, mask, watching.READ), *args, **kwargs)
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        mask = note(self, ptrs, mask, watching.READ)
+        if other is None:
+            other = undefined(ptrs)
+        return load(self, ptrs, mask, other, *args, **kwargs)
 
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
         return store(self, ptrs, value, note(self, ptrs, mask, watching.WRITTEN, value), *args, **kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import mebibytes, require, require_arrays_close, require_equal
+from gradebox.assertions import CheckFailed, mebibytes, require, require_arrays_close, require_equal
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
@@ -54,6 +54,12 @@ class TestAttention:
         for case, run in zip(cases, runs, strict=True):
             if not case["backward"]:
                 continue
+            if why := run.get("no_gradients"):
+                raise CheckFailed(
+                    f"{_what(case)}: there are no gradients: {why}",
+                    "Task 6.5: backward of a torch.autograd.Function returns a gradient for each tensor of forward",
+                    answered=False,
+                )
             _require_full_precision(run["backward"]["runs"], f"{_what(case)}, backward")
             truth = _truth(operands, case)
             for name in ("d_value", "d_key", "d_query"):

@@ -81,11 +81,13 @@ class TestVectorAdd:
 class TestSoftmax:
     def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
         """Computes the softmax of rows of any width."""
-        plain: dict[str, Any] = {"layout": "plain", "factor": 1.0, "hidden": 0, "dtype": "float32"}
+        plain: dict[str, Any] = {"layout": "plain", "factor": 1.0, "shift": 0.0, "hidden": 0, "dtype": "float32"}
         cases: list[dict[str, Any]] = [
             {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499)},
             {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499), "layout": "view"},
             {**plain, "rows": 3, "columns": fresh.odd(601, 999), "factor": 100.0},
+            # Where a zero beyond the row is the largest, nothing of the row is left.
+            {**plain, "rows": 3, "columns": fresh.odd(261, 399), "shift": -fresh.uniform(250, 350)},
             {**plain, "rows": 4, "columns": fresh.odd(41, 99), "factor": -100.0, "dtype": "float16"},
             {**plain, "rows": 3, "columns": 256, "hidden": fresh.integer(3, 250), "layout": "view"},
             {**plain, "rows": 3, "columns": fresh.odd(2051, 4001), "dtype": "float16"},
@@ -99,13 +101,15 @@ class TestSoftmax:
             what = f"softmax() of [{rows}, {columns}] {dtype}"
             what += ", rows of a wider matrix" * (case["layout"] == "view")
             what += ", values of some hundred" * (abs(case["factor"]) > 1)
+            what += f", all values about {case['shift']:.0f}" * (case["shift"] != 0)
             what += f", the first {case['hidden']} columns minus infinity" if case["hidden"] else ""
             require_equal([run["shape"], run["dtype"]], [[rows, columns], dtype], what=f"{what}: shape and dtype")
             require(run["contiguous"], f"{what}: the result is not contiguous")
             require(run["unchanged"], f"{what} changed its matrix", "the result is a new tensor")
             if index == 0:
                 require_kernel(run, what, submission)
-            values = rounded((x[:rows, :columns] * np.float32(case["factor"])).astype(np.float32), dtype)
+            values = x[:rows, :columns] * np.float32(case["factor"]) + np.float32(case["shift"])
+            values = rounded(values.astype(np.float32), dtype)
             values = values.astype(np.float64)
             values[:, : case["hidden"]] = -np.inf
             require_arrays_close(

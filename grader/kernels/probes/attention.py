@@ -47,8 +47,7 @@ def _gradients(
 ) -> dict[str, Any]:
     output = attention(*inputs, causal=case["causal"])
     if not output.requires_grad:
-        zeros = {name: torch.zeros_like(one).double() for name, one in zip(_NAMES, inputs, strict=True)}
-        return {"backward": {"runs": [], "kernels": []}, **zeros}
+        return _without("the output is not differentiable: no torch.autograd.Function has made it")
     given = _cut(gradient, case).to(output.dtype).to(student.device)
     if case["summed"]:
         given = torch.ones((), dtype=output.dtype, device=student.device).expand(output.shape)
@@ -56,10 +55,17 @@ def _gradients(
     found: list[Tensor] = []
 
     def backward() -> Tensor:
-        found.extend(torch.autograd.grad(output, list(inputs), given))
+        found.extend(torch.autograd.grad(output, list(inputs), given, allow_unused=True))
+        missing = [name for name, one in zip(_NAMES, found, strict=True) if one is None]
+        if missing:
+            raise _NoGradient(f"backward returns None for {', '.join(missing)}")
         return found[0]
 
-    watched = observe(student, backward, "the gradients")
+    try:
+        watched = observe(student, backward, "the gradients")
+    except (_NoGradient, NotImplementedError) as error:
+        # Forward is a task of its own, and is judged whether there is a backward yet or not.
+        return _without(str(error)[:200] or "backward is still open")
     return {
         "backward": {name: watched[name] for name in ("runs", "kernels")},
         **{name: one.detach().double() for name, one in zip(_NAMES, found, strict=True)},
@@ -67,6 +73,15 @@ def _gradients(
 
 
 _NAMES = ("d_query", "d_key", "d_value")
+
+
+class _NoGradient(Exception):
+    """Backward has come to its end, and given nothing."""
+
+
+def _without(why: str) -> dict[str, Any]:
+    """In the place of gradients: why there are none."""
+    return {"no_gradients": why, "backward": {"runs": [], "kernels": []}}
 
 
 def memory(student: Any, *, length: int, width: int, causal: bool) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def add(student: Any, *, cases: Sequence[dict[str, Any]], x: Tensor, y: Tensor) 
 
 
 def softmax(student: Any, *, cases: Sequence[dict[str, Any]], x: Tensor) -> dict[str, Any]:
-    """`softmax` of the first `rows` and `columns` of `x`, for each case: `dtype`, `layout`, `factor`, `hidden` ones."""
+    """`softmax` of the first `rows` and `columns` of `x` by case: `dtype`, `layout`, `factor`, `shift`, `hidden`."""
     function = student.module("kernels_exercise.softmax").softmax
     runs = []
     for case in cases:
-        values = x[: case["rows"], : case["columns"]] * case["factor"]
+        values = x[: case["rows"], : case["columns"]] * case["factor"] + case.get("shift", 0.0)
         if case["hidden"]:
             values = values.clone()
             values[:, : case["hidden"]] = -float("inf")

@@ -15,7 +15,7 @@ from grader.sharding.checks.common import MIXED, ask, judge_refusals, kind_of, r
 
 _FEATURES, _STEPS, _BATCH = 16, 2, 8
 _RELATIVE = 5e-4
-"""Of the largest weight. Measured: 2e-5, since AdamW divides small gradients by their own size; a step apart: 1e-2."""
+"""Of the largest weight. Measured, five seeds: 7e-7 at most."""
 _LOSS = 1e-4
 _PADDING = 1.1
 """Shares are padded to whole rows, and gathered with what is padded."""

@@ -43,6 +43,7 @@ def _case(optimizer: str, parameters: Sequence[Any], groups: Sequence[Any] = ({}
         "parameters": list(parameters),
         "steps": _STEPS,
         "scheduler": False,
+        "changed": {},
         "closure": None,
         "late": None,
         "late_options": {},
@@ -103,9 +104,10 @@ class TestZero:
         """Follows schedulers, closures and changed options."""
         one, two = fresh.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
         group = {"lr": fresh.uniform(0.01, 0.04)}
+        later = {"weight_decay": fresh.uniform(0.1, 0.4), _OTHER_OPTION[two]: fresh.uniform(0.3, 0.6)}
         cases = [
             _case(one, _mixed(fresh), [{}, group], scheduler=True),
-            _case(two, _mixed(fresh), [group, {}], closure=fresh.integer(0, _STEPS - 1)),
+            _case(two, _mixed(fresh), [group, {}], closure=fresh.integer(0, _STEPS - 1), changed=later),
         ]
         inputs: dict[str, Any] = {"cases": cases, "numbers": fresh.normal(_MOST), "slopes": fresh.normal(_STEPS, _MOST)}
         seen = ask(submission, "zero.train", 2, **inputs)
@@ -127,7 +129,7 @@ class TestZero:
                     run["weights"],
                     whole["weights"],
                     relative=_RELATIVE,
-                    what=f"{what}: weights" + (" with StepLR, which halves lr after each step" * case["scheduler"]),
+                    what=f"{what}: weights{_changes(case)}",
                     hint="this rank's own optimizer steps with the options that param_groups have by then",
                 )
 
@@ -149,8 +151,10 @@ class TestZero:
                 )
                 require(
                     max(held) - min(held) <= max(sizes) + slack,
-                    f"{what}: the ranks hold {', '.join(f'{one:,.0f}' for one in held)} bytes of each state",
-                    "balance bytes, not the number of parameters: no rank owns more than another and the largest one",
+                    f"{what}{_grouped(case)}: the ranks hold {', '.join(f'{one:,.0f}' for one in held)} bytes of each "
+                    "state",
+                    "balance bytes, over all groups, and neither numbers of parameters nor of their values: no rank "
+                    "owns more than another and the largest one",
                 )
 
     @requires("equals_unsharded")
@@ -162,8 +166,10 @@ class TestZero:
             size = sum(map(_bytes, case["parameters"]))
             carried = sum(one["bytes"] * (1 + (kind_of(one) == "AllReduce")) for one in run["collectives"])
             sent = f"{_what(case, ranks)}: what goes around in a step is {told(run['collectives'])}"
+            # Of messages from one rank to another this rank has its own part only; that all arrive, the weights show.
+            to_one = any(kind_of(one) == "SendRecv" for one in run["collectives"])
             require(
-                carried >= size,
+                carried >= size or to_one,
                 f"{sent}, expected all {size:,} bytes",
                 "every rank needs what the others have updated",
             )
@@ -238,6 +244,17 @@ class TestZero:
         judge_refusals(ask(submission, "zero.refusals", 2, case=case, numbers=fresh.normal(_MOST)))
 
 
+_OTHER_OPTION = {"AdamW": "eps", "SGD": "momentum", "RMSprop": "alpha"}
+"""Of each class, which is changed on the way."""
+
+
+def _changes(case: dict[str, Any]) -> str:
+    if case["scheduler"]:
+        return " with StepLR, which halves lr after each step"
+    changed = " and ".join(f"{name} to {value:.3g}" for name, value in case["changed"].items())
+    return f", when param_groups[1] changes {changed} after step 0" if changed else ""
+
+
 _GROUPS = "every rank's param_groups have all parameters and all options, with the class's defaults"
 _WHOLE = (
     "on the CPU, all ranks' states under the numbers of the whole optimizer, as that one's own state_dict() has them"
@@ -254,17 +271,31 @@ def _held(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[dict[s
         _case("AdamW", [parameter(side, 64) for _ in range(2 * ranks)]),
         _case("AdamW", [parameter(count, 64) for count in order * ranks]),  # who deals them out in turn has all
         _case("AdamW", [parameter(count, 64) for count in sorted(order * ranks)]),  # so has who cuts the list
+        # Who begins anew with each group gives all of these to the first rank.
+        _case("AdamW", [parameter(side, 64, group=one) for one in range(2 * ranks)], [{} for _ in range(2 * ranks)]),
     ]
+    if ranks == 2:  # by numbers of values, the largest first, one rank gets all of one dtype
+        dtypes = ("float32", "float64", "float64", "float32") * 2
+        counts = [large + 2 * (len(dtypes) - place) for place in range(len(dtypes))]
+        pairs = zip(counts, dtypes, strict=True)
+        cases.append(_case("AdamW", fresh.shuffled([parameter(count, 64, dtype=dtype) for count, dtype in pairs])))
     most = max(sum(_bytes(one) for one in case["parameters"]) for case in cases) // 4
     inputs: dict[str, Any] = {"numbers": fresh.normal(most), "slopes": fresh.normal(2, most)}
     return cases, ask(submission, "zero.held", ranks, cases=cases, **inputs)
 
 
 def _bytes(told_of: Any) -> int:
-    size = 4
+    size = 8 if told_of["dtype"] == "float64" else 4
     for side in told_of["shape"]:
         size *= side
     return size
+
+
+def _grouped(case: dict[str, Any]) -> str:
+    groups, kinds = len(case["groups"]), sorted({one["dtype"] for one in case["parameters"]})
+    return (f", each in a group of its own ({groups})" if groups > 1 else "") + (
+        f", in {' and '.join(kinds)}" if len(kinds) > 1 else ""
+    )
 
 
 def _what(case: dict[str, Any], ranks: int) -> str:

@@ -23,7 +23,8 @@ _OTHER = 7.0
 def follow(case: dict[str, Any], numbers: Tensor, slopes: Tensor, make: Callable[..., Any]) -> dict[str, Any]:
     """Take `case["steps"]` steps with the optimizer that `make(groups, optimizer class, **options)` returns.
 
-    On the way, where the case says so: a learning rate `scheduler` steps after each; `closure` steps with one; before
+    On the way, where the case says so: a learning rate `scheduler` steps after each; after the first the last group's
+    options are `changed`; `closure` steps with one; before
     step `late` the group of that name joins; before step `reloaded` another optimizer, of equal parameters and other
     options, goes on with the state of the first.
 
@@ -63,6 +64,8 @@ def follow(case: dict[str, Any], numbers: Tensor, slopes: Tensor, make: Callable
             optimizer.step()
         if scheduler is not None:
             scheduler.step()
+        if step == 0:
+            optimizer.param_groups[-1].update(case["changed"])
     return {
         "weights": parameters.flat(),
         "closures": [called, returned],

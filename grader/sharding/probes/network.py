@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+EPSILON = 1e-3
+
 
 class Block(nn.Module):
     """x + down(gelu(up(x))): two matrix products."""
@@ -52,7 +54,11 @@ def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def make_optimizer(case: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
-    """AdamW, or SGD, which does not divide by the gradient's own size."""
+    """AdamW, or SGD, which does not divide by the gradient's own size.
+
+    With eps as it usually is, AdamW makes a whole step of a gradient that is nothing but rounding, so that sums in
+    another order would show in the weights; and a gradient that is clipped to the wrong length would not.
+    """
     if case["optimizer"] == "SGD":
         return torch.optim.SGD(model.parameters(), lr=case["lr"], momentum=0.9)
-    return torch.optim.AdamW(model.parameters(), lr=case["lr"])
+    return torch.optim.AdamW(model.parameters(), lr=case["lr"], eps=EPSILON)

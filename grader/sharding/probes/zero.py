@@ -34,7 +34,8 @@ def held(student: Any, *, cases: Sequence[dict[str, Any]], numbers: Tensor, slop
 def _held(gpu: Any, make: Any, case: dict[str, Any], numbers: Tensor, slopes: Tensor) -> dict[str, Any]:
     parameters = Parameters(case["parameters"], numbers)
     before = allocated()
-    optimizer = make(parameters.all, optimizer_class(case["optimizer"]), **case["options"])
+    groups = [{"params": parameters.of_group(number), **one} for number, one in enumerate(case["groups"])]
+    optimizer = make(groups, optimizer_class(case["optimizer"]), **case["options"])
     for step in range(2):
         parameters.set_gradients(slopes[step], step)
         begun = mark(gpu)
