@@ -95,6 +95,10 @@ def place(kernel: str, work: KernelWork, seconds: float, *, peak_flops: float, b
     raise NotImplementedError("Task 6.6 is open: write place in labs/kernels_exercise/roofline.py (about 13 lines)")
 
 
+_PRODUCTS = ("matmul", "flash attention")
+"""Those that tensor cores compute."""
+
+
 def measure_kernels(
     elements: int, rows: int, size: int, length: int, *, device: str, peaks: Peaks
 ) -> list[KernelPlace]:
@@ -114,35 +118,38 @@ def measure_kernels(
 
     x, y, matrix, a, b = random(elements), random(elements), random(rows, 1000), random(size, size), random(size, size)
     q, k, v = (random(1, 4, length, 64) for _ in range(3))
-    kernels: list[tuple[str, KernelWork, Callable[[], object]]] = [
-        ("vector add", vector_add_work(elements, 2), lambda: vector_add(x, y)),
-        ("softmax", softmax_work(rows, 1000, 2), lambda: softmax(matrix)),
-        ("matmul", matmul_work(size, size, size, 2), lambda: matmul(a, b)),
-        (
-            "flash attention",
+    kernels: dict[str, tuple[KernelWork, Callable[[], object]]] = {
+        "vector add": (vector_add_work(elements, 2), lambda: vector_add(x, y)),
+        "softmax": (softmax_work(rows, 1000, 2), lambda: softmax(matrix)),
+        "matmul": (matmul_work(size, size, size, 2), lambda: matmul(a, b)),
+        "flash attention": (
             attention_work(1, 4, length, 64, 2, causal=True),
             lambda: flash_attention(q, k, v, causal=True),
         ),
-    ]
+    }
     places = []
-    for name, work, run in track(kernels, "kernels"):
+    for name in track(list(kernels), "kernels"):
+        work, run = kernels[name]
         run()
         seconds = triton.testing.do_bench(run, return_mode="median") / 1e3
-        peak = peaks.tflops["float16" if name in ("matmul", "flash attention") else "float32"] * 1e12
+        peak = peaks.tflops["float16" if name in _PRODUCTS else "float32"] * 1e12
         places.append(place(name, work, seconds, peak_flops=peak, bytes_per_second=peaks.bandwidth_bytes_per_second))
     return places
 
 
 def plot_roofline(places: Sequence[KernelPlace], path: Path, *, peaks: Peaks) -> Path:
-    """Given: the roof of products in float16, and the kernels below it.
+    """Given: two roofs, of products in float16 and of all else in float32, and the kernels below theirs.
 
     Returns:
         The path written.
     """
     figure, (axes,) = plotting.new_figure("Roofline", x_label="FLOPs per byte", y_label="FLOPs per second", columns=1)
-    peak, bandwidth = peaks.tflops["float16"] * 1e12, peaks.bandwidth_bytes_per_second
-    steps = [2.0**power for power in range(-4, 12)]
-    axes.loglog(steps, [min(peak, step * bandwidth) for step in steps], color=plotting.INK)
+    bandwidth, (least, most) = peaks.bandwidth_bytes_per_second, (2.0**-4, 2.0**11)
+    for dtype, line in (("float16", "-"), ("float32", "--")):
+        peak = peaks.tflops[dtype] * 1e12
+        corners = [least, peak / bandwidth, most]
+        name = "products, float16" if dtype == "float16" else "all else, float32"
+        axes.loglog(corners, [min(peak, one * bandwidth) for one in corners], line, color=plotting.INK, label=name)
     for number, one in enumerate(places):
         axes.plot(one.intensity, one.achieved_flops, "o", color=plotting.COLORS[number % 4], label=one.kernel)
     axes.legend()
