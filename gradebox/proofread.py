@@ -34,12 +34,12 @@ def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
     for lab in course.all_labs:
         yield from _checks(course, lab)
     known = hints.load(course)
-    for lab in course.labs:
+    for lab in course.all_labs:
         if course.file(lab, hints.FILE).is_file():
             lacking = [check.id for check in _paid(lab) if check.id not in known]
             yield from (f"{course.file(lab, hints.FILE)}: {check} has no hint" for check in lacking)
     if solution is not None:
-        for lab in course.labs:
+        for lab in course.all_labs:
             yield from _handed_out(course, lab, solution, known.values())
 
 
@@ -142,7 +142,7 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
         if not hint.check.startswith(f"{lab.id}."):
             continue
         where = f"{course.file(lab, hints.FILE)}: [{hint.check.partition('.')[2]}]"
-        if numbers and hint.task not in numbers:
+        if numbers and hint.task and hint.task not in numbers:
             yield f"{where} task = {hint.task!r}, but {where_from.format(hint.task)}"
         for place in hint.write:
             name, _, function = place.partition(" ")
