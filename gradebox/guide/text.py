@@ -104,6 +104,8 @@ def _named(check: str, course: Course) -> str:
 
 def _why(step: Step) -> str:
     worth = _in_words(step.points)
+    if step.kind is Kind.MEND and step.path is not None and step.path.suffix != ".py":  # nobody knows what is written
+        return f"{worth}; it is the first that fails."
     if step.kind is Kind.MEND:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:

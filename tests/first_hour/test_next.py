@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from typer.testing import CliRunner
 
 import grader
@@ -292,6 +295,20 @@ def test_what_fails_of_an_exercise_without_tasks_is_named_with_its_file(room: Pa
     assert "where   labs/container_exercise/Dockerfile\n" in said
     assert "  2. what to look up and measure: Ask id" in said
     assert last in said.partition("Or instead")[2]
+
+
+def test_a_grade_of_an_exercise_leads_back_to_it(room: Path, ask: Ask) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from grader.cli import app; app()"
+    command = [sys.executable, "-P", "-c", program, "grade", "labs", "--lab=container"]
+    done = subprocess.run(command, cwd=room, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (told,) = re.findall(r"what to do next: .* next (.*)", done.stdout)
+    assert told == "--lab container"
+    assert ask(*told.split()).startswith("Next: 'Builds on an image for GPUs' (container.dockerfile.gpu_base_image),")
+    page = (room / "grade-report/grade.html").read_text()
+    assert "<code>make next LAB=container</code>" in page
+    known = hints.load(grader.course())["container.dockerfile.gpu_base_image"]
+    assert all(str(escape(step)) in page for step in known.steps)
 
 
 def _write(file: Path, function: str) -> None:
