@@ -39,7 +39,7 @@ $(READY): pyproject.toml constraints.txt install.sh
 doctor: ## what is here, what is wrong, and the command that mends it
 	@$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)) -m grader.doctor
 
-next: $(READY) ## which task to do next, and why (HINTS=1 to 3)
+next: $(READY) ## which task to do next, and why (HINTS=1 to 3, LAB=1|container|kernels|sharding)
 	@$(BIN)/gpulabs next "$(SUBMISSION)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(HINTS),--hints "$(HINTS)")
 
 # Points that are missing are no error of make's; the exit code of `gpulabs grade` tells them.

@@ -69,6 +69,8 @@ class Guide:
     """What to do when everything passes: a README."""
     typed: str = ""
     """How students type the command `next`, for pages, which may be read anywhere; the course's command without it."""
+    typed_for: str = ""
+    """The same for one lab or exercise, whose number or name stands in the place of `{lab}`."""
 
 
 @dataclass(frozen=True)

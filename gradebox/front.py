@@ -111,17 +111,22 @@ class Front(Watcher):
         words = [own_subcommand(course.command, course.folder, "next", folder)]
         if self._options.submission != "labs":
             words.append(shlex.quote(self._options.submission))
-        labs = self.order.labs
-        if len(labs) == 1 and labs[0].number:  # else it would begin with the first lab
-            words += ["--lab", labs[0].option]
+        if len(self.order.labs) == 1:  # else it would begin with the first lab
+            words += ["--lab", self.order.labs[0].option]
         if report_folder.resolve() != (folder / "grade-report").resolve():
             words += ["--report", shlex.quote(as_seen_from(folder, report_folder))]
         return " ".join(words)
 
     def _on_a_page(self) -> str:
         """The same as a page can say it, which may be read on another machine: without any path."""
-        guide = self.order.course.guide
-        return guide.typed if guide is not None and guide.typed else self.grading.command_next
+        guide, labs = self.order.course.guide, self.order.labs
+        typed = guide.typed if guide is not None and guide.typed else self.grading.command_next
+        if len(labs) > 1:
+            return typed
+        if guide is not None and guide.typed_for:
+            return guide.typed_for.format(lab=labs[0].option)
+        # What the course types may take no options; the command itself does.
+        return f"{self.grading.command_next} --lab {labs[0].option}"
 
     def abandon(self, broken: str = "") -> None:
         """Write down what was graded before the grading was interrupted, or `broken` tells why it could not go on."""

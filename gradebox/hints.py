@@ -1,4 +1,4 @@
-"""Hints in up to three steps for every check of the rubric, kept as data in the `hints.toml` of each lab.
+"""Hints in up to three steps for every check of the rubric, kept as data in the `hints.toml` of each lab and exercise.
 
 Each check's entry says which task of the lab it pays for (`task`), which functions it runs (`write`), and the steps:
 the idea to look at; what to look up and what to measure; the shape of the remedy in words. Never a task's code. Not for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +24,7 @@ POINTER = "for a hint: "
 """How the hint of a failed check begins that only says how to ask for one; a page that has the steps leaves it out."""
 
 _TASK = re.compile(r"[1-9]\.[1-9]")
-_PLACE = re.compile(r"[a-z_0-9]+\.py [A-Za-z_.]+|REPORT\.md")
+_PLACE = re.compile(r"[a-z_0-9]+\.py [A-Za-z_.]+|REPORT\.md|Dockerfile|requirements\.txt")
 
 
 class HintError(Exception):
@@ -37,10 +37,10 @@ class Hint:
 
     check: str
     task: str
-    """The task that it pays for, "1.2"."""
+    """The task that it pays for, "1.2"; empty in an exercise whose hand-out has no tasks."""
     write: tuple[str, ...]
-    """What it runs, by file and function: "benchmark.py benchmark_matmul", or "REPORT.md"; the one to look at first
-    comes first."""
+    """What it runs, by file and function: "benchmark.py benchmark_matmul", or a file that is no code: "REPORT.md"; the
+    one to look at first comes first."""
     steps: tuple[str, ...]
     """One to three, each saying more than the one before."""
 
@@ -53,7 +53,7 @@ def load(course: Course) -> Mapping[str, Hint]:
         HintError: a file does not parse, or an entry lacks something.
     """
     found: dict[str, Hint] = {}
-    for lab in course.labs:
+    for lab in course.all_labs:
         file = course.file(lab, FILE)
         if not file.is_file():
             continue
@@ -85,9 +85,9 @@ def exists(course: Course, check: str) -> bool:
     return check in known(course)
 
 
-def problems(rubric: Rubric, hints: Mapping[str, Hint]) -> list[str]:
-    """Checks of the rubric without a hint, and hints without a check."""
-    expected = [check.id for check in rubric.checks()]
+def problems(rubrics: Iterable[Rubric], hints: Mapping[str, Hint]) -> list[str]:
+    """Checks of the rubrics without a hint, and hints without a check."""
+    expected = [check.id for rubric in rubrics for check in rubric.checks()]
     return [f"{check} has no hint" for check in expected if check not in hints] + [
         f"{check} is no check of the rubric" for check in hints if check not in expected
     ]
@@ -95,17 +95,24 @@ def problems(rubric: Rubric, hints: Mapping[str, Hint]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Entry:
-    task: str
     write: tuple[str, ...]
     steps: tuple[str, ...]
+    task: str = ""
 
 
 def _hint(document: reading.Document, lab: Lab, criterion: str, name: str) -> Hint:
     entry, place = reading.into(_Entry, document, criterion, name), (criterion, name)
-    if not _TASK.fullmatch(entry.task) or entry.task.partition(".")[0] != str(lab.number):
+    if not _is_task(entry.task, lab):
         raise document.error((*place, "task"), f"{entry.task!r} is no task of its lab")
     if not entry.write or not all(_PLACE.fullmatch(one) for one in entry.write):
         raise document.error((*place, "write"), f"write names files and functions: {list(entry.write)}")
     if not 1 <= len(entry.steps) <= MAX_STEPS or not all(step.strip() for step in entry.steps):
         raise document.error((*place, "steps"), f"one to {MAX_STEPS} steps, each of them a text")
     return Hint(f"{lab.id}.{criterion}.{name}", entry.task, entry.write, entry.steps)
+
+
+def _is_task(number: str, lab: Lab) -> bool:
+    """Whether a lab can have a task of this number. Those of an exercise begin with any, or it has no tasks."""
+    if not lab.number:
+        return not number or _TASK.fullmatch(number) is not None
+    return _TASK.fullmatch(number) is not None and number.partition(".")[0] == str(lab.number)

@@ -106,7 +106,7 @@ def advise(
     writing = [step for state in states for step in _to_write(state, hints)]
     steps = sorted(mending, key=lambda step: -step.points) + writing
     if not steps:
-        steps = [step for state in states for step in _left_over(state)]
+        steps = [step for state in states for step in _left_over(state, hints)]
     if not steps:
         unknown = any(check.id not in state.checks for state in states for check in _checks(state.lab))
         undecided = tuple(
@@ -188,12 +188,16 @@ def _mended(state: LabState, check: str, known: Known, hint: Hint | None, points
     return Step(Kind.MEND, state.lab, state.task(hint.task), check, known, points, path=_place(state, hint))
 
 
-def _left_over(state: LabState) -> Iterator[Step]:
-    """Checks that failed where neither code nor hints say why: a file is missing, or a stub has other words."""
+def _left_over(state: LabState, hints: Mapping[str, Hint]) -> Iterator[Step]:
+    """Checks that failed where neither code nor tasks say why: a file is missing, or a stub has other words.
+
+    Or the lab has no tasks at all: then their hints say at least which file they are about.
+    """
     for check in _checks(state.lab):
         known = state.checks.get(check.id)
         if known is not None and known.outcome is Outcome.FAILED:
-            yield _mended(state, check.id, known, None, check.points)
+            hint = hints.get(check.id)
+            yield _mended(state, check.id, known, hint if hint and not hint.task else None, check.points)
 
 
 def _to_write(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:

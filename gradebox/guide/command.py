@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +27,14 @@ def show_next(options: Options, *, hints: int, check: str | None, first_grade: b
     """Print what to do next, with so many steps of the `hints`; or the hints of one `check`.
 
     Args:
-        options: the course, the submission, perhaps some labs, and where the report lies.
+        options: the course, the submission, perhaps some labs or an exercise, and where the report lies.
         hints: 0 to `hints.MAX_STEPS`.
         check: a check or a criterion.
         first_grade: grade these labs before looking at the report.
     """
     try:
         course = courses.load(Path(options.course))
-        labs = course.labs if options.lab is None else course.rubric.named(options.lab)
+        _, labs = course.select(options.lab)
         known = all_hints.load(course)
         if check is not None:
             for row in _asked(course, check, hints or 1):
@@ -50,11 +51,12 @@ def show_next(options: Options, *, hints: int, check: str | None, first_grade: b
         _print("")
     words = f" --report {report}" if options.report != _DEFAULTS.report else ""
     words = f" {submission}{words}" if options.submission != _DEFAULTS.submission else words
-    folder = submission if any((submission / one.package).is_dir() for one in course.labs) else submission / "labs"
+    folder = submission if any((submission / one.package).is_dir() for one in course.all_labs) else submission / "labs"
     if not folder.is_dir():
         folder = submission
     advice = advise(folder, labs, known, read(submission, report), course.begin_broken)
-    for row in text.lines(advice, known, course, steps=hints, options=words):
+    chosen = f" --lab {shlex.quote(options.lab)}" if options.lab is not None else ""
+    for row in text.lines(advice, known, course, steps=hints, options=words, chosen=chosen):
         _print(row)
     return ExitCode.PASSED
 

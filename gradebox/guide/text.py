@@ -19,7 +19,9 @@ from gradebox.report.document import points
 _WIDTH = 110
 
 
-def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, options: str = "") -> Iterator[str]:
+def lines(
+    advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: int, options: str = "", chosen: str = ""
+) -> Iterator[str]:
     """The advice, line by line.
 
     Args:
@@ -28,6 +30,7 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
         course: says where its lessons are.
         steps: how many steps of the hint to show, 0 to 3.
         options: that every command shown needs, with a space in front: " --report out".
+        chosen: which labs were asked about, likewise: " --lab sharding"; empty: all of the course.
     """
     if advice.remark:
         yield f"note: {advice.remark}"
@@ -46,7 +49,7 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
             return
         case Kind.GRADE:
             yield "Nothing is open in the code. Next: a grade, to see what it does."
-            yield f"  grade   {_typed(course, 'grade')}{options}"
+            yield f"  grade   {_typed(course, 'grade')}{options}{chosen}"
             return
         case Kind.REPAIR_FILE:
             broken = step.broken
@@ -56,7 +59,7 @@ def lines(advice: Advice, hints: Mapping[str, Hint], course: Course, *, steps: i
             yield f"  test    python -m py_compile {shown(broken.path)}"
             return
         case Kind.MEND:
-            written = " although its code is written" if step.path is not None else ""
+            written = " although its code is written" if step.path is not None and step.path.suffix == ".py" else ""
             yield f"Next: {_named(step.check, course)}, a check that fails{written}."
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
@@ -101,6 +104,8 @@ def _named(check: str, course: Course) -> str:
 
 def _why(step: Step) -> str:
     worth = _in_words(step.points)
+    if step.kind is Kind.MEND and step.path is not None and step.path.suffix != ".py":  # nobody knows what is written
+        return f"{worth}; it is the first that fails."
     if step.kind is Kind.MEND:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:

@@ -99,12 +99,12 @@ def render_all(solutions: Path) -> dict[str, bytes]:
     sources = {name: path for name, path in sources.items() if RESULTS not in name.parts[:-1]}
     if not sources:
         raise ReleaseError(f"there are no solutions in {solutions}")
-    replaced = {_target(name) for name in sources if _target(name) != name}
+    replaced = {handed_out_as(name) for name in sources if handed_out_as(name) != name}
     rendered: dict[str, bytes] = {}
     for name, path in sources.items():
         if name in replaced:
             continue
-        target = _target(name)
+        target = handed_out_as(name)
         content = path.read_bytes()
         if name.suffix == ".py":
             content = render(content.decode("utf-8"), path=path, name=target, tasks=_tasks(solutions, name)).encode()
@@ -125,7 +125,7 @@ def solve_all(solutions: Path) -> dict[str, bytes]:
     filled: dict[str, bytes] = {}
     for path in _files(solutions):
         name = PurePosixPath(path.relative_to(solutions).as_posix())
-        if _target(name) == name:
+        if handed_out_as(name) == name:
             content = path.read_bytes()
             filled[name.as_posix()] = solved(content.decode(), path).encode() if name.suffix == ".py" else content
     return filled
@@ -141,8 +141,9 @@ def _tasks(solutions: Path, name: PurePosixPath) -> frozenset[str]:
     return frozenset(_HEADING.findall(readme.read_text(encoding="utf-8")))
 
 
-def _target(name: PurePosixPath) -> PurePosixPath:
-    """`REPORT.template.md` -> `REPORT.md`, `Dockerfile.template` -> `Dockerfile`; any other name as it is."""
+def handed_out_as(name: PurePosixPath) -> PurePosixPath:
+    """What a file is called where students get it: `REPORT.template.md` is `REPORT.md` there, `Dockerfile.template` is
+    `Dockerfile`; any other has the name that it has."""
     stem = name.stem
     if name.suffix == ".template":
         return name.with_suffix("")

@@ -15,12 +15,13 @@ from gradebox.guide.tasks import tasks
 from grader.release.leaks import Secrets
 from tests.first_hour.conftest import ROOT
 
-LABS = {lab.id: lab for lab in grader.course().rubric.labs}
+LABS = {lab.id: lab for lab in grader.course().all_labs}
+RUBRICS = (grader.course().rubric, *grader.course().exercises)
 
 
-def test_every_check_of_the_hundred_points_has_three_steps() -> None:
+def test_every_check_of_the_hundred_points_and_of_the_exercises_has_three_steps() -> None:
     course, known = grader.course().rubric, hints.load(grader.course())
-    assert hints.problems(course, known) == []
+    assert hints.problems(RUBRICS, known) == []
     assert sum((check.points for check in course.checks()), Decimal(0)) == 100
     assert {len(hint.steps) for hint in known.values()} == {3}
 
@@ -28,7 +29,7 @@ def test_every_check_of_the_hundred_points_has_three_steps() -> None:
 def test_a_check_without_a_hint_and_a_hint_without_a_check_are_named() -> None:
     known = dict(hints.load(grader.course()))
     known["lab1.benchmark.gone"] = known.pop("lab1.benchmark.warmed_up")
-    assert hints.problems(grader.course().rubric, known) == [
+    assert hints.problems(RUBRICS, known) == [
         "lab1.benchmark.warmed_up has no hint",
         "lab1.benchmark.gone is no check of the rubric",
     ]
@@ -39,8 +40,8 @@ def test_no_hint_holds_a_line_of_a_solution() -> None:
     # Also as strictly as what students read and fill in is judged.
     course = grader.course()
     files = [(f"{top}/{lab.id}.toml", course.file(lab, hints.FILE).read_bytes())
-             for lab in course.labs for top in ("docs", "grader")]  # fmt: skip
-    assert len(files) == 10
+             for lab in course.all_labs for top in ("docs", "grader")]  # fmt: skip
+    assert len(files) == 16
     assert [str(leak) for leak in secrets.leaks(files)] == []
 
 
@@ -55,8 +56,8 @@ def test_a_solution_in_a_hint_is_found(tmp_path: Path) -> None:
 def test_what_a_hint_names_is_there(lab: str) -> None:
     folder = ROOT / "labs" / LABS[lab].package
     numbers = {task.number for task in tasks(folder / "README.md")}
-    for hint in (hint for check, hint in hints.load(grader.course()).items() if check.startswith(lab)):
-        assert hint.task in numbers, hint.check
+    for hint in (hint for check, hint in hints.load(grader.course()).items() if check.startswith(f"{lab}.")):
+        assert hint.task in numbers if numbers else not hint.task, hint.check
         for place in hint.write:
             file, _, name = place.partition(" ")
             text = (folder / file).read_text()
@@ -78,6 +79,19 @@ def test_a_hint_that_lacks_something_is_refused(entry: str, said: str, tmp_path:
     (tmp_path / "lab1" / "hints.toml").write_text(f"[benchmark.warmed_up]\n{entry}\n")
     with pytest.raises(hints.HintError, match=f"/lab1/hints.toml{said}"):
         hints.load(replace(grader.course(), folder=tmp_path))
+
+
+@pytest.mark.parametrize(("number", "taken"), [("6.1", True), ("9.9", True), ("", True), ("6", False), ("0.1", False)])
+def test_tasks_of_an_exercise_have_a_number_of_their_own_or_none(number: str, taken: bool, tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    entry = f'[add.stays_inside]\ntask = "{number}"\nwrite = ["vector_add.py vector_add"]\nsteps = ["x"]\n'
+    (tmp_path / "kernels" / "hints.toml").write_text(entry)
+    course = replace(grader.course(), folder=tmp_path)
+    if taken:
+        assert hints.load(course)["kernels.add.stays_inside"].task == number
+        return
+    with pytest.raises(hints.HintError, match=r"/kernels/hints.toml:2: .* is no task of its lab"):
+        hints.load(course)
 
 
 def _names(text: str) -> set[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from typer.testing import CliRunner
 
 import grader
@@ -17,6 +20,7 @@ from gradebox import hints, report
 from gradebox.grade import CheckReport, Circumstances, Outcome, grade
 from gradebox.guide.tasks import survey, tasks
 from gradebox.report import progress
+from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox import copying
 from grader.cli import app
 from tests.first_hour.conftest import ROOT
@@ -60,13 +64,24 @@ def report_on(
     room: Path, problems: Mapping[str, CheckReport], labs: tuple[int, ...] = (1, 2, 3, 4, 5), sha: str | None = None
 ) -> None:
     """A report on the labs as they are, in which everything passes but `problems`."""
-    course = grader.course().rubric
+    _report(room, grader.course().rubric, problems, grader.course().rubric.select(labs), sha)
+
+
+def report_on_exercise(room: Path, name: str, problems: Mapping[str, CheckReport]) -> None:
+    """The same on an exercise that is graded alone."""
+    course = grader.course().rubric_of(name)
+    _report(room, course, problems, course.labs, None)
+
+
+def _report(
+    room: Path, course: Rubric, problems: Mapping[str, CheckReport], labs: tuple[Lab, ...], sha: str | None
+) -> None:
     if sha is None:
         with tempfile.TemporaryDirectory() as copy:
             sha = copying.write(copying.scan(room / "labs"), Path(copy, "labs"))
     reports = {check.id: problems.get(check.id, CheckReport(Outcome.PASSED)) for check in course.checks()}
     here = Circumstances("labs", sha, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
-    result = grade(course, course.select(labs), reports, here)
+    result = grade(course, labs, reports, here)
     report.write(result, room / "grade-report", progress.read(room / "grade-report", result))
 
 
@@ -90,13 +105,13 @@ def test_the_place_is_that_of_the_todo(room: Path) -> None:
 
 
 def test_every_open_task_belongs_to_a_heading_and_every_heading_is_found(room: Path) -> None:
-    for lab in grader.course().rubric.labs:
+    for lab in grader.course().all_labs:
         headings = {task.number for task in tasks(room / "labs" / lab.package / "README.md")}
         found, _ = survey(room / "labs" / lab.package)
         assert {function.task for function in found} <= headings
-        assert {
-            hint.task for check, hint in hints.load(grader.course()).items() if check.startswith(lab.id)
-        } == headings
+        assert {hint.task for check, hint in hints.load(grader.course()).items() if check.startswith(f"{lab.id}.")} == (
+            headings or {""}
+        )
 
 
 def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: Ask) -> None:
@@ -194,12 +209,76 @@ def test_hints_of_a_criterion_are_those_of_its_checks(ask: Ask) -> None:
     assert ask("--check", "lab3.accumulation").count("' (lab3.accumulation.") == 6
 
 
+@pytest.mark.parametrize(
+    ("exercise", "file", "function", "first"),
+    [
+        ("kernels", "kernels_exercise/vector_add.py", "vector_add", "Task 6.1, a vector is added"),
+        ("sharding", "sharding_exercise/zero.py", "ShardedOptimizer.__init__", "Task 7.1, the optimizer's states"),
+    ],
+)
+def test_an_exercise_is_asked_about_by_its_name(
+    room: Path, ask: Ask, exercise: str, file: str, function: str, first: str
+) -> None:
+    said = ask("--lab", exercise, "--hints", "1")
+    assert said.startswith(f"Next: {first}\n")
+    assert re.search(rf"where   labs/{file}:\d+  {re.escape(function)} ", said)
+    assert f"labs/{exercise}_exercise/README.md:" in said
+    assert f"docs/labs/{exercise}.md" in said
+    assert f"next --grade --lab {exercise}" in said
+    assert f"next --check {exercise}." in said
+    assert "  1. the idea: " in said
+    assert "lab1" not in said
+
+
+def test_a_check_of_an_exercise_that_fails_although_it_is_written_comes_first(room: Path, ask: Ask) -> None:
+    _write(room / "labs/kernels_exercise/softmax.py", "softmax")
+    stub = CheckReport(Outcome.FAILED, "Task 6.1 is open: write vector_add in labs/x.py")
+    report_on_exercise(
+        room, "kernels", {"kernels.add.equals_reference": stub, "kernels.softmax.equals_reference": FAILED}
+    )
+    said = ask("--lab", "kernels")
+    assert said.startswith("Next: 'Computes the softmax of rows of any width' (kernels.softmax.equals_reference),")
+    assert re.search(r"where   labs/kernels_exercise/softmax.py:\d+  softmax\n", said)
+    assert "Task 6.1" in said.partition("Or instead")[2]
+    assert ask().startswith("Next: Task 1.1,")  # the course's own points are another question
+
+
+def test_the_report_of_an_exercise_is_its_last_task(solved: Path, ask: Ask) -> None:
+    report_on_exercise(solved, "sharding", {"sharding.analysis.report_agrees_with_results": FAILED})
+    said = ask("--lab", "sharding")
+    assert said.startswith("Next: Task 7.4,")
+    assert "labs/sharding_exercise/REPORT.md" in said
+
+
+def test_an_exercise_that_is_done_or_not_graded_says_so(solved: Path, ask: Ask) -> None:
+    for name in ("container", "kernels", "sharding"):
+        said = ask("--lab", name)
+        assert said.startswith("Nothing is open in the code. Next: a grade")
+        assert said.rstrip().endswith(f"grade --lab {name}")
+        report_on_exercise(solved, name, {})
+        assert ask("--lab", name).startswith("Everything that was graded passes.")
+
+
+def test_a_folder_with_an_exercise_alone_is_enough(room: Path, ask: Ask) -> None:
+    shutil.move(room / "labs" / "kernels_exercise", room / "mine" / "kernels_exercise")
+    assert "mine/kernels_exercise/vector_add.py:" in ask("mine", "--lab", "kernels")
+
+
+@pytest.mark.parametrize(("name", "count"), [("sharding.zero", 7), ("sharding.zero.equals_unsharded", 1)])
+def test_hints_of_an_exercise_are_asked_for_like_those_of_labs(ask: Ask, name: str, count: int) -> None:
+    said = ask("--check", name, "--hints", "3")
+    assert said.count("' (sharding.zero.") == count
+    assert [said.count(f"  {number}. ") for number in (1, 2, 3)] == [count] * 3
+
+
 def test_an_unknown_check_is_refused_with_one_that_was_meant(ask: Ask) -> None:
     said = ask("--check", "lab1.warmed_up", code=2)
     assert "did you mean lab1.benchmark.warmed_up?" in said
 
 
-@pytest.mark.parametrize(("lab", "says"), [("9", "there is no lab 9"), ("container", "expected numbers")])
+@pytest.mark.parametrize(
+    ("lab", "says"), [("9", "there is no lab 9"), ("sharing", "or container or kernels or sharding")]
+)
 def test_a_lab_that_is_not_there_is_refused(room: Path, ask: Ask, lab: str, says: str) -> None:
     assert says in ask("--lab", lab, code=2)
 
@@ -208,9 +287,33 @@ def test_a_folder_that_is_not_there_is_refused(ask: Ask, tmp_path: Path) -> None
     assert "there is no folder" in ask(str(tmp_path / "nothing"), code=2)
 
 
+def test_what_fails_of_an_exercise_without_tasks_is_named_with_its_file(room: Path, ask: Ask) -> None:
+    last = "container.report.report_agrees_with_checklist"
+    report_on_exercise(room, "container", {"container.dockerfile.ordinary_user": FAILED, last: FAILED})
+    said = ask("--lab", "container", "--hints", "2")
+    assert said.startswith("Next: 'Runs as an ordinary user' (container.dockerfile.ordinary_user), a check that fails.")
+    assert "where   labs/container_exercise/Dockerfile\n" in said
+    assert "  2. what to look up and measure: Ask id" in said
+    assert last in said.partition("Or instead")[2]
+
+
+def test_a_grade_of_an_exercise_leads_back_to_it(room: Path, ask: Ask) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from grader.cli import app; app()"
+    command = [sys.executable, "-P", "-c", program, "grade", "labs", "--lab=container"]
+    done = subprocess.run(command, cwd=room, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (told,) = re.findall(r"what to do next: .* next (.*)", done.stdout)
+    assert told == "--lab container"
+    assert ask(*told.split()).startswith("Next: 'Builds on an image for GPUs' (container.dockerfile.gpu_base_image),")
+    page = (room / "grade-report/grade.html").read_text()
+    assert "<code>make next LAB=container</code>" in page
+    known = hints.load(grader.course())["container.dockerfile.gpu_base_image"]
+    assert all(str(escape(step)) in page for step in known.steps)
+
+
 def _write(file: Path, function: str) -> None:
     """Write the function, wrongly."""
     text = file.read_text()
     start = text.index("raise NotImplementedError(", text.index(f"def {function}("))
-    stop = text.index("\n\n\n", start)
+    stop = stop if (stop := text.find("\n\n\n", start)) >= 0 else len(text)
     file.write_text(f"{text[:start]}return None{text[stop:]}")

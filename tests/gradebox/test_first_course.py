@@ -133,10 +133,11 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
         ("further/checks/sums.py", '"further.sums.total"', '"further.sum.total"'),
         ("course.toml", LABS, f'{LABS}\n[submission]\npackages = ["my_helpers"]'),
     )
-    hint = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py totals", "sum.py total"]\nsteps = ["Look."]\n'
+    hint = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py totals", "sum.py total", "REPORT.md"]\nsteps = ["Look."]\n'
     write(folder, {"further/hints.toml": hint})
     solution = write_submission(tmp_path)
-    write(solution, {"further_week2/README.md": "## Task 2.2: Sums (`sums.py`)\n"})
+    handed_out = {"README.md": "## Task 2.2: Sums (`sums.py`)\n", "REPORT.template.md": "What did you see?\n"}
+    write(solution, {f"further_week2/{name}": text for name, text in handed_out.items()})
     assert _proofread(folder, solution) == [
         "course.toml: packages names 'my_helpers', which Python does not find here",
         "basics/checks/numbers.py:13: basics.numbers.power has no docstring, whose first line is its title in reports",

@@ -55,7 +55,7 @@ def test_answers_get_their_points_in_one_sandbox_after_the_other(tmp_path: Path)
 
 def test_every_check_has_a_hint() -> None:
     course = courses.load(three_questions.COURSE)
-    assert hints.problems(course.rubric, hints.load(course)) == []
+    assert hints.problems([course.rubric], hints.load(course)) == []
 
 
 def test_the_commands_that_hints_show_name_the_course() -> None:

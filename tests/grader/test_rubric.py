@@ -25,3 +25,4 @@ def test_what_people_are_told_to_type_is_this_courses() -> None:
     course = grader.course()
     assert "`make doctor`" in course.mend
     assert course.guide.typed == "make next"
+    assert course.guide.typed_for == "make next LAB={lab}"

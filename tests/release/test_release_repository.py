@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import grader
 from gradebox.release import ReleaseError
 from grader.release import contents, course, leaks
 
@@ -237,6 +238,11 @@ def test_a_folder_that_is_no_repository_is_left_alone(source: Path, repository: 
 def test_no_line_of_the_real_solutions_is_in_what_students_get() -> None:
     found = list(leaks.Secrets(ROOT / "solutions").leaks(contents.for_students(ROOT).items()))
     assert found == []
+
+
+def test_students_get_the_hints_of_labs_and_exercises() -> None:
+    names = set(contents.for_students(ROOT))
+    assert {f"grader/{lab.id}/hints.toml" for lab in grader.course().all_labs} <= names
 
 
 def test_every_single_solution_would_be_noticed_in_the_labs() -> None:
