@@ -80,11 +80,6 @@ def known(course: Course) -> Mapping[str, Hint]:
         return {}
 
 
-def exists(course: Course, check: str) -> bool:
-    """Whether a check has hints; False, too, where the files cannot be read: a grading goes on without."""
-    return check in known(course)
-
-
 def problems(rubrics: Iterable[Rubric], hints: Mapping[str, Hint]) -> list[str]:
     """Checks of the rubrics without a hint, and hints without a check."""
     expected = [check.id for rubric in rubrics for check in rubric.checks()]

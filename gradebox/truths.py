@@ -7,6 +7,7 @@ device measures, and not for answers that went wrong: those are asked again.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -36,11 +37,12 @@ class Truths:
         with self._lock:
             known = self._replies.get(key)
         if known is not None:
-            return known
+            return copy.deepcopy(known)
         reply = ask(request)
         if reply.kind == "ok" and not reply.notes:
             with self._lock:
-                self._keep(key, reply)
+                # A copy, as every answer is: what one grading does to its own, the next one does not see.
+                self._keep(key, copy.deepcopy(reply))
         return reply
 
     def _keep(self, key: str, reply: Reply) -> None:

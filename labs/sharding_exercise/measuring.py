@@ -26,8 +26,8 @@ from .fsdp import shard
 from .zero import ShardedOptimizer
 
 _STAGES = {"DDP": 0, "ZeRO-1": 1, "FSDP2": 3}
-_ROUNDS = {"AllReduce": 2, "AllGather": 1, "ReduceScatter": 1, "Broadcast": 1}
-"""How many times the bytes of a collective go around a ring: each rank sends (ranks - 1) / ranks of that."""
+_ROUNDS = {"AllReduce": 2}
+"""How many times the bytes of a collective go around a ring, where not once: each rank sends (ranks - 1) / ranks."""
 _STEPS, _WARMUP = 3, 2
 _TOKENS = 32
 
@@ -133,8 +133,10 @@ def _told(kernels: Sequence[Ran]) -> tuple[float, float | None]:
     ranks = dist.get_world_size()
     for kernel in kernels:
         if kernel.name.startswith("ncclDevKernel_"):
-            rounds = _ROUNDS[kernel.name.split("_")[1]]
-            sent += rounds * kernel.bytes * (ranks - 1) / ranks
+            kind = kernel.name.split("_")[1]
+            # Each rank passes on what goes around a ring, but for a share; a message to one other rank it just sends.
+            around = _ROUNDS.get(kind, 1) * (ranks - 1) / ranks
+            sent += kernel.bytes * (1 if kind == "SendRecv" else around)
             messages.append((kernel.start, kernel.end))
         else:
             work.append((kernel.start, kernel.end))

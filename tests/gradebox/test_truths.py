@@ -45,10 +45,22 @@ class Asked:
 
 def test_a_truth_is_asked_once() -> None:
     truths, ask = Truths(), Asked()
-    assert truths.answer(TRUTH, ask) is truths.answer(TRUTH, ask)
+    assert truths.answer(TRUTH, ask) == truths.answer(TRUTH, ask)
     truths.answer(replace(TRUTH, params={"base": 4}), ask)
     truths.answer(replace(TRUTH, device="vgpu:H100"), ask)
     assert ask.count == 3
+
+
+def test_what_one_grading_does_to_an_answer_the_next_one_does_not_see() -> None:
+    truths, ask = Truths(), Asked(Reply("ok", (RankReply("ok", {"parts": [1]}, tensors={"all": np.zeros(3)}),), 0.1))
+    for _ in range(3):
+        answer = truths.answer(TRUTH, ask)
+        assert answer.value == {"parts": [1]}
+        assert answer.tensors["all"].tolist() == [0, 0, 0]
+        answer.value["parts"].append(2)
+        answer.tensors["all"][:] = 1
+        ask.reply = Reply("error", (RankReply("error"),), 0.1)  # it is not asked again
+    assert ask.count == 1
 
 
 def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:

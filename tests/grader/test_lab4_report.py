@@ -46,9 +46,10 @@ def test_results_from_before_lengths_could_be_left_out_are_judged_as_ever() -> N
         _judge_attention({**CLAIMS, "speedup_4096": 2.0}, old)
 
 
-def test_nobody_is_asked_for_a_ratio_of_what_was_left_out() -> None:
+def test_what_the_report_is_about_cannot_be_left_out() -> None:
     found = [row("standard", 2048, 1.0, 200), row("standard", 4096, None, None, "it would take 300 s"), *rows()[1:]]
-    _judge_attention({**CLAIMS, "longest_standard": 2048, "speedup_4096": 0.0}, found)
+    with pytest.raises(CheckFailed, match="4096 tokens was left out"):
+        _judge_attention({**CLAIMS, "longest_standard": 2048, "speedup_4096": 0.0}, found)
 
 
 def test_a_ratio_of_what_is_not_there_for_no_reason_is_a_mistake() -> None:

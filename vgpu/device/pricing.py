@@ -15,7 +15,8 @@ WINOGRAD, DEPTHWISE = "winograd", "depthwise"
 # each thread (CUTLASS's default tiles; aten/src/ATen/native/cuda/thread_constants.h, thread_work_size).
 _TILE_ELEMENTS = 128 * 128
 _ELEMENTS_PER_THREAD = 4
-_MOST_PRICED = 20_000
+_MOST_PRICED = 2_000
+"""Work that comes once only, as that of convolutions does, is forgotten soon."""
 
 
 class Pricing:

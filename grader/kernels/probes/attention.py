@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grader.kernels.probes.watching import observe, unchanged
+from vgpu.errors import Unsupported
 
 MODULE = "kernels_exercise.flash_attention"
 
@@ -63,9 +66,13 @@ def _gradients(
 
     try:
         watched = observe(student, backward, "the gradients")
-    except (_NoGradient, NotImplementedError) as error:
-        # Forward is a task of its own, and is judged whether there is a backward yet or not.
-        return _without(str(error)[:200] or "backward is still open")
+    except Unsupported:  # what the virtual GPU cannot tell, nobody is blamed for
+        raise
+    except _NoGradient as error:
+        return _without(str(error))
+    except Exception as error:
+        # Forward is a task of its own, and is judged whatever becomes of backward.
+        return _without(f"backward raised {type(error).__name__}: {str(error)[:200]}{_where(error)}")
     return {
         "backward": {name: watched[name] for name in ("runs", "kernels")},
         **{name: one.detach().double() for name, one in zip(_NAMES, found, strict=True)},
@@ -77,6 +84,12 @@ _NAMES = ("d_query", "d_key", "d_value")
 
 class _NoGradient(Exception):
     """Backward has come to its end, and given nothing."""
+
+
+def _where(error: Exception) -> str:
+    """The last line of the exercise that it passed through."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if "kernels_exercise" in one.filename]
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _without(why: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from grader.shared.probes.endings import ending
 from grader.shared.probes.figures import watch_png, words_of
@@ -61,5 +62,11 @@ def program(student: Any, *, arguments: Sequence[str]) -> dict[str, Any]:
         contextlib.redirect_stdout(io.StringIO()),
         watch_png(words_of) as words,
     ):
-        told = run_program(student, MODULE, arguments, Path(folder, "results"))
+        try:
+            told = run_program(student, MODULE, arguments, Path(folder, "results"))
+        except ProcessRaisedException as error:
+            # Its text is the whole traceback of the rank; the last line says what was wrong.
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            error.args = (f"rank {error.error_index}: {lines[-1] if lines else 'no reason'}",)
+            raise
     return {**told, "words": words}
