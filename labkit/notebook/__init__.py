@@ -12,7 +12,11 @@ from labkit.notebook.course import Course, open_course
 from labkit.notebook.notes import card, table
 from labkit.notebook.pictures import COLORS, INK, new_figure, show, show_file
 from labkit.notebook.predictions import check_prediction
+from labkit.notebook.timing import seconds_of
 
 open = open_course
 
-__all__ = ["COLORS", "INK", "Course", "card", "check_prediction", "new_figure", "open", "show", "show_file", "table"]
+__all__ = [
+    "COLORS", "INK", "Course", "card", "check_prediction", "new_figure", "open", "seconds_of", "show", "show_file",
+    "table",
+]  # fmt: skip

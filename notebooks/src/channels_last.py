@@ -26,7 +26,6 @@ course = notebook.open()
 # *NHWC*. The shape stays, and so do the values; what changes are the strides.
 
 # %%
-import time
 
 import torch
 from torch import nn
@@ -59,24 +58,13 @@ notebook.table(
 
 
 # %%
-def seconds_of(work, calls=3):
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        work()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls
-
-
 def convolution_seconds(channels, side, dtype, order):
     layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
     layer = layer.to("cuda", dtype, memory_format=order)
     x = torch.randn(64, channels, side, side, device="cuda", dtype=dtype)
     x = x.to(memory_format=order).requires_grad_()
     gradient = torch.empty_like(x)
-    return seconds_of(lambda: layer(x).backward(gradient))
+    return notebook.seconds_of(lambda: layer(x).backward(gradient))
 
 
 gains, rows = {"float32": [], "float16": []}, []
@@ -180,7 +168,7 @@ def step_seconds(autocast, order, images=64):
         scaler.step(optimizer)
         scaler.update()
 
-    return seconds_of(step, calls=2)
+    return notebook.seconds_of(step, calls=2)
 
 
 machines = {course.hardware.name: course.times_only}

@@ -40,17 +40,6 @@ from labkit.notebook import pictures_laws
 where = ", simulated" if course.simulated else ""
 
 
-def seconds_of(work, calls=4):
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        work()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls
-
-
 def gelu(x):
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
@@ -100,14 +89,14 @@ def product(x):
 def timed(function, side):
     with course.times_only(), torch.no_grad():
         x = torch.randn(side, side, device="cuda", dtype=torch.half)
-        eager = seconds_of(lambda: function(x))
+        eager = notebook.seconds_of(lambda: function(x))
         torch._dynamo.reset()
         compiled = torch.compile(function)
         start = time.perf_counter()
         compiled(x)
         torch.cuda.synchronize()
         first_call = time.perf_counter() - start
-        return eager, seconds_of(lambda: compiled(x)), first_call
+        return eager, notebook.seconds_of(lambda: compiled(x)), first_call
 
 
 rows = []
@@ -166,7 +155,8 @@ def measure_fusion():
         for function in (scale_shift, whole):
             fused = torch.compile(function)
             ratios.append(
-                seconds_of(lambda f=function: f(x)) / seconds_of(lambda f=fused: f(x))
+                notebook.seconds_of(lambda f=function: f(x))
+                / notebook.seconds_of(lambda f=fused: f(x))
             )
     words = "more" if ratios[1] > 2 else "less"
     return dict(zip(my_fusion, (launched, ratios[0], words), strict=True))

@@ -29,7 +29,6 @@ course = notebook.open()
 
 # %%
 import functools
-import time
 
 import torch
 from torch import nn
@@ -49,17 +48,6 @@ def stack(blocks=24, width=512):
             for _ in range(blocks)
         ]
     return nn.Sequential(*made).half().eval()
-
-
-def seconds_of(work, calls=4):
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        work()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls
 
 
 def kernel_seconds(work):
@@ -87,7 +75,9 @@ batches = (1, 16, 256, 4096, 16384)
 calls, kernels, rows = {}, {}, []
 for card, machine in machines.items():
     with machine():
-        calls[card] = [(batch, seconds_of(at_batch(batch)) * 1e3) for batch in batches]
+        calls[card] = [
+            (batch, notebook.seconds_of(at_batch(batch)) * 1e3) for batch in batches
+        ]
         kernels[card] = [
             (batch, kernel_seconds(at_batch(batch)) * 1e3) for batch in batches
         ]
@@ -136,11 +126,11 @@ def measure_launches():
     found = {}
     for card in ("T4", "H100"):
         with vgpu.attach(card, values=False, force=True):
-            found[card] = [seconds_of(at_batch(batch)) for batch in (16, 65536)]
+            found[card] = [notebook.seconds_of(at_batch(batch)) for batch in (16, 65536)]
     with vgpu.attach("T4", values=False, force=True):
         deep, x = stack(48), torch.randn(16, 512, device="cuda", dtype=torch.half)
         with torch.no_grad():
-            longer = seconds_of(lambda: deep(x)) / found["T4"][0]
+            longer = notebook.seconds_of(lambda: deep(x)) / found["T4"][0]
     ratios = [slow / fast for slow, fast in zip(found["T4"], found["H100"], strict=True)]
     return dict(zip(my_launches, (*ratios, longer), strict=True))
 
@@ -227,7 +217,7 @@ for batch in (16, 16384):
             "CUDA graph": graph.replay,
             "CUDA graph of the compiled model": fused_graph.replay,
         }
-        seconds = {way: seconds_of(work) for way, work in ways.items()}
+        seconds = {way: notebook.seconds_of(work) for way, work in ways.items()}
     rows += [
         (batch, way, round(value * 1e3, 3), round(seconds["eager"] / value, 1))
         for way, value in seconds.items()
@@ -283,8 +273,8 @@ def measure_graph():
     del kept
     with vgpu.attach("T4", values=False, force=True), torch.no_grad():
         model, x = stack(), torch.randn(16384, 512, device="cuda", dtype=torch.half)
-        eager = seconds_of(lambda: model(x))
-        seen.append(eager / seconds_of(captured(model, x)[0].replay))
+        eager = notebook.seconds_of(lambda: model(x))
+        seen.append(eager / notebook.seconds_of(captured(model, x)[0].replay))
     return dict(zip(my_graph, seen, strict=True))
 
 
