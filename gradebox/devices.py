@@ -105,6 +105,10 @@ class DeviceModule(Protocol):
     def parse(self, option: str) -> Device:
         """In the judge: what `--device` names. Raises `DeviceError`."""
 
+    def before_imports(self) -> None:
+        """In the server, before it imports anything: see to it that no import opens a device, which would be of no use
+        to the children that are forked afterwards."""
+
     def require_forkable(self) -> None:
         """In the server, when all is imported. Raises RuntimeError where a library would not survive a fork."""
 
@@ -192,6 +196,10 @@ def parse(option: str, module: str = "") -> Device:
 SIMULATOR: Simulator | None = None
 INSTRUMENTS: Mapping[str, tuple[str, ...]] = {}
 CLASSES: Mapping[str, tuple[str, ...]] = {}
+
+
+def before_imports() -> None:
+    """There is nothing to open."""
 
 
 def require_forkable() -> None:

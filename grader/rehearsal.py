@@ -26,6 +26,7 @@ from grader.shared.devices import (
     CLASSES,
     INSTRUMENTS,
     SIMULATOR,
+    before_imports,
     from_probe,
     hidden,
     parts,
@@ -35,7 +36,7 @@ from grader.shared.devices import (
 )
 
 __all__ = [
-    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "from_probe", "hidden", "parse", "parts", "prepare", "prepares",
+    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse", "parts", "prepare", "prepares",
     "require_forkable", "seed", "serve", "serves", "to_probe", "visible",
 ]  # fmt: skip
 

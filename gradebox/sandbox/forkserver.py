@@ -76,6 +76,7 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
     gc.disable()  # nearly all that imports make stays: to look through it again and again took a fifth of the time
     try:
         about = devices.load(environment.devices)
+        about.before_imports()
         for name in order["preload"]:
             if _hung_up(control):
                 raise wire.Closed

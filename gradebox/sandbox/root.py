@@ -217,7 +217,8 @@ def enter(
     os.chdir(mount_point)
     linux.pivot_root_here()
     linux.make_read_only("/")
-    for folder in _WRITABLE:
+    # CUDA names its threads by writing to /proc/self/task/ID/comm, and does not start without.
+    for folder in (*_WRITABLE, *(["/proc"] if cuda else [])):
         linux.make_writable(folder)
     os.mkdir(work)
     os.chmod(work, 0o777)  # the ranks have another uid than the supervisor that makes it

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
 import sys
+import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -122,6 +124,48 @@ INSTRUMENTS = {
 CLASSES = {"torch.cuda": ("Event", "Stream")}
 
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_shown: list[str] = []
+"""What this variable was before the server hid every GPU from itself; empty where it was not set."""
+
+
+def before_imports() -> None:
+    """No GPU is in sight, so that none is opened: `torch.utils.benchmark` of PyTorch 2.11 asks for one when it is
+    imported, `cuInit` then starts a thread, and neither lives on in a forked child (found on an H100)."""
+    if _VISIBLE in os.environ:
+        _shown.append(os.environ[_VISIBLE])
+    os.environ |= {_VISIBLE: "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def _show_gpus() -> None:
+    """In a child that may use them."""
+    os.environ.pop(_VISIBLE, None)
+    for value in _shown:
+        os.environ[_VISIBLE] = value
+
+
+def _hide_gpus() -> None:
+    """In a child that has none: where there are no namespaces it would see those of the machine."""
+    if os.path.exists("/dev/nvidiactl"):
+        os.environ[_VISIBLE] = ""
+
+
+def _wait_in_timers() -> None:
+    """What `torch.utils.benchmark` of PyTorch 2.11 decides when it is imported, where it was imported without a GPU."""
+    module = sys.modules.get("torch.utils.benchmark.utils.timer")
+    if module is None or module.timer is not timeit.default_timer:
+        return
+    torch = sys.modules["torch"]
+
+    def timer() -> float:
+        torch.accelerator.synchronize()
+        return timeit.default_timer()
+
+    start: Any = module.Timer.__init__
+    start.__defaults__ = tuple(timer if one is timeit.default_timer else one for one in start.__defaults__)
+    module.timer = timer  # type: ignore[attr-defined]
+
+
 def require_forkable() -> None:
     """CUDA that is initialised does not work in forked children.
 
@@ -197,9 +241,14 @@ def serve(
 def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None) -> Iterator[Any]:
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
+    if kind == "cuda":
+        _show_gpus()
+    else:
+        _hide_gpus()
     if kind != _VIRTUAL:
         if kind == "cuda":
             _initialise()
+            _wait_in_timers()
         _keep_process_groups()
         yield None
     elif prepared is not None:
