@@ -26,7 +26,9 @@ SPOILER = 1e5
 """Infinite in float16, whose largest number is 65504, and harmless in the other precisions."""
 FAR = 1e7
 """A target so far off that the loss is large and finite, but not, in float16, the gradient of that output."""
-_IDLE_BYTES = 64 * 2**20
+_IDLE_BYTES = 256 * 2**20
+"""More than what cuBLAS keeps on any card: on an H100 32 MiB for each thread that has computed a product, and backward
+has a thread of its own."""
 _SMALL_SCALE = 64.0
 """A loss scale with which nothing overflows, also for those who add up losses and divide the gradients later."""
 
@@ -162,7 +164,7 @@ def precision(
             losses.append(plain(loss.dtype, ""))
             return loss
 
-        idle = torch.zeros(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
+        idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
         del idle
         start = _now()
         with watch_products(student.gpu) as products:
