@@ -47,7 +47,7 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "remapped_rows": lambda: [int(one) for one in pynvml.nvmlDeviceGetRemappedRows(handle)],
         "nvlink_errors": lambda: _nvlink_errors(handle),
         "ecc_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetEccMode(handle)],
-        "ecc_mode_default": lambda: int(pynvml.nvmlDeviceGetDefaultEccMode(handle)),
+        "ecc_mode_default": lambda: _only(pynvml.nvmlDeviceGetDefaultEccMode(handle)),
         "mig_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetMigMode(handle)],
         "retired_pages_pending": lambda: int(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
         "inforom_valid": lambda: _inforom_valid(handle),
@@ -66,12 +66,23 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
             # What a card does not have is nothing to worry about; what it may not or will not say is.
             if not isinstance(error, pynvml.NVMLError_NotSupported | pynvml.NVMLError_InvalidArgument):
                 found["untold"][name] = str(error)
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # this version of pynvml answers otherwise, or lacks it
+            found[name], found["untold"][name] = None, f"{type(error).__name__}: {error}"
     found["uuid"], found["name"] = found.pop("identity") or (None, None)
     return found
 
 
 def _in_base_unit(query: Query, handle: Any) -> Callable[[], float]:
     return lambda: query.ask(handle) * BASE_UNITS[query.unit]
+
+
+def _only(answer: Any) -> int:
+    """The one number of an answer: nvidia-ml-py gives the default ECC mode in a list."""
+    return int(answer[0] if isinstance(answer, list) else answer)
 
 
 def _limit(handle: Any) -> int:

@@ -115,8 +115,12 @@ def test_masks_and_their_errors(cuda: Gpu) -> None:
     assert torch.allclose(F.scaled_dot_product_attention(q, k, v, attn_mask=allowed), causal, atol=1e-5)
     added = torch.zeros(40, 40, device="cuda").masked_fill(~allowed, -math.inf)
     assert torch.allclose(F.scaled_dot_product_attention(q, k, v, attn_mask=added), causal, atol=1e-5)
-    with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(RuntimeError, match="attn_mask should not be set when is_causal"):
         F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=True)
+    near = allowed & allowed.t().roll(3, 1)
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        both = F.scaled_dot_product_attention(q, k, v, attn_mask=near | allowed.t(), is_causal=True)
+        assert torch.allclose(both, F.scaled_dot_product_attention(q, k, v, attn_mask=(near | allowed.t()) & allowed))
     with pytest.raises(RuntimeError, match="Expected query, key, and value to have the same dtype"):
         F.scaled_dot_product_attention(q, k.half(), v)
 

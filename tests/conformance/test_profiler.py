@@ -48,6 +48,7 @@ def test_operations_and_their_device_time(cuda: Gpu) -> None:
 def test_an_operation_that_calls_another_is_shown_around_it(cuda: Gpu) -> None:
     layer = torch.nn.Linear(64, 64).cuda()
     inputs = torch.ones(64, 64, device="cuda")
+    layer(inputs) @ inputs  # the first time, libraries clear their workspaces
     with profile(activities=BOTH) as recorded:
         layer(inputs) @ inputs
     found = averages(recorded)
@@ -186,11 +187,11 @@ def test_backward_and_the_optimizer_are_recorded(cuda: Gpu) -> None:
 
 @program("torch docs: torch.cuda.nvtx, torch.cuda.profiler")
 def test_nvtx_ranges_are_accepted(cuda: Gpu) -> None:
-    assert torch.cuda.nvtx.range_push("outer") >= 0
+    assert torch.cuda.nvtx.range_push("outer") in (-2, 0)  # -2: no tool listens
     torch.cuda.nvtx.mark("here")
     with torch.cuda.nvtx.range("inner"):
         value = work().item()
-    assert torch.cuda.nvtx.range_pop() >= 0
+    assert torch.cuda.nvtx.range_pop() in (-2, 0)
     assert value == 256**3
     with torch.autograd.profiler.emit_nvtx():
         assert work().item() == 256**3

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 import torch.nn.utils.prune
-from torch import nn
+from torch import Tensor, nn
 
 from tests.conformance.machine import Gpu
 from tests.conformance.programs import program
@@ -75,22 +76,33 @@ def test_two_runs_are_equal_bit_for_bit(cuda: Gpu) -> None:
     assert run() == run()
 
 
+_REFUSED: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "histc": lambda x, image: torch.histc(x, 4),
+    "bincount": lambda x, image: torch.bincount(torch.zeros(10, dtype=torch.int64, device="cuda"), weights=x),
+    "median": lambda x, image: x.median(dim=0),
+    "adaptive_avg_pool2d": lambda x, image: F.adaptive_avg_pool2d(image, 2).sum().backward(),
+    "reflection_pad2d": lambda x, image: F.pad(image, (1, 1, 1, 1), mode="reflect").sum().backward(),
+    "grid_sample": lambda x, image: F.grid_sample(
+        image, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False
+    ).sum().backward(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _REFUSED)
 @program("torch docs: torch.use_deterministic_algorithms: operations that raise")
-def test_operations_without_a_deterministic_algorithm_are_refused(cuda: Gpu) -> None:
+def test_operations_without_a_deterministic_algorithm_are_refused(cuda: Gpu, name: str) -> None:
     torch.use_deterministic_algorithms(True)
     x = torch.rand(10, device="cuda")
     image = torch.rand(1, 1, 5, 5, device="cuda", requires_grad=True)
     text = "does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms"
-    for operation in (
-        lambda: torch.histc(x, 4),
-        lambda: torch.bincount(torch.zeros(10, dtype=torch.int64, device="cuda"), weights=x),
-        lambda: x.median(dim=0),
-        lambda: F.adaptive_avg_pool2d(image, 2).sum().backward(),
-        lambda: F.pad(image, (1, 1, 1, 1), mode="reflect").sum().backward(),
-        lambda: F.grid_sample(image, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False).sum().backward(),
-    ):
-        with pytest.raises(RuntimeError, match=text):
-            operation()
+    with pytest.raises(RuntimeError, match=text):
+        _REFUSED[name](x, image)
+
+
+@program("torch docs: torch.use_deterministic_algorithms: warn_only")
+def test_determinism_may_warn_only(cuda: Gpu) -> None:
+    torch.use_deterministic_algorithms(True)
+    x = torch.rand(10, device="cuda")
     assert x.median() > 0  # without indices it is deterministic
     torch.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="does not have a deterministic implementation"):

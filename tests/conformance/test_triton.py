@@ -1,10 +1,9 @@
 """Triton kernels: values, masks, atomics, autotuning, measurements, and what a kernel cannot reach."""
 
-# ruff: noqa: N803 (constants of kernels are written in capitals)
+# ruff: noqa: N803, ANN001, ANN201, ANN202 (constants of kernels are written in capitals; Triton compiles annotations)
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -21,14 +20,14 @@ TESTING = "Triton docs: triton.testing.do_bench, triton.autotune"
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) + tl.load(y_ptr + offsets, mask=mask), mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def softmax(out_ptr: Any, in_ptr: Any, stride: Any, n: Any, BLOCK: tl.constexpr) -> Any:
+def softmax(out_ptr, in_ptr, stride, n, BLOCK: tl.constexpr):
     row, columns = tl.program_id(0), tl.arange(0, BLOCK)
     values = tl.load(in_ptr + row * stride + columns, mask=columns < n, other=-float("inf"))
     powers = tl.exp(values - tl.max(values, axis=0))
@@ -36,16 +35,15 @@ def softmax(out_ptr: Any, in_ptr: Any, stride: Any, n: Any, BLOCK: tl.constexpr)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def count(x_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
+def count(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     tl.atomic_add(out_ptr + tl.load(x_ptr + offsets, mask=mask, other=0), 1, mask=mask)
 
 
 def _matmul(
-    a: Any, b: Any, c: Any, M: Any, N: Any, K: Any,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-) -> Any:  # fmt: skip
+    a, b, c, M, N, K, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr
+):  # fmt: skip
     rows = tl.program_id(0) * TILE_M + tl.arange(0, TILE_M)
     columns = tl.program_id(1) * TILE_N + tl.arange(0, TILE_N)
     inner = tl.arange(0, TILE_K)

@@ -209,6 +209,8 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
 
         return tuple(one(value) for value in args), {key: one(value) for key, value in kwargs.items()}
 
+    if name in _RECURRENT:
+        return cast_all(torch.float16)
     if name in _LOWER:
         return cast_all(torch.get_autocast_dtype("cuda"))
     if name in _FLOAT32:
@@ -226,5 +228,7 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
     return cast_all(torch.float32) if torch.float32 in wide and len(set(wide)) > 1 else (args, kwargs)
 
 
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""cuDNN's, which take float16 whatever autocast is asked for: aten/src/ATen/cudnn/AutocastRNN.cpp, and seen on an H100."""
 _LOWER, _FLOAT32, _FLOAT32_RESULT = set(LOWER), set(FLOAT32), set(FLOAT32_RESULT)
 ALL_NAMES = (*LOWER, *FLOAT32, *FLOAT32_RESULT, *PROMOTE, _BANNED)

@@ -37,10 +37,18 @@ def attention(
     enable_gqa: bool = False,
 ) -> _Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` on resident tensors."""
-    _validate(gpu, query, key, value, attn_mask, dropout_p, is_causal)
+    _validate(gpu, query, key, value, attn_mask, dropout_p)
     problem = Problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     backend = sdp_backends.choose(gpu, problem)
     mask = _additive(attn_mask, query.dtype)
+    if mask is not None and is_causal:
+        if backend not in (EFFICIENT, CUDNN):
+            raise RuntimeError(
+                "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
+            )
+        # These kernels take both (seen on an H100); the CPU's, which compute the values here, take one.
+        seen = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
+        mask, is_causal = mask.masked_fill(~seen, -math.inf), False
     keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     result: _Tensor
     if backend == FLASH:
@@ -64,7 +72,7 @@ def attention(
 
 
 def _validate(
-    gpu: VirtualGPU, query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, dropout: float, causal: bool
+    gpu: VirtualGPU, query: _Tensor, key: _Tensor, value: _Tensor, mask: _Tensor | None, dropout: float
 ) -> None:
     """`validate_sdpa_input`."""
     if not query.dtype == key.dtype == value.dtype:
@@ -88,10 +96,6 @@ def _validate(
             raise RuntimeError(
                 "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
                 f"{_type_name(mask)} and  query.dtype: {_type_name(query)} instead."
-            )
-        if causal:
-            raise RuntimeError(
-                "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
             )
     if not 0.0 <= dropout <= 1.0:
         raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout}")

@@ -75,19 +75,24 @@ def _now() -> float:
     return gpu.clock.now if gpu is not None else 0.0
 
 
+_NO_TRACKING = -2
+
+
 def _nvtx(patches: PatchSet) -> None:
-    """NVTX ranges appear in pictures and traces, as they would in Nsight Systems; they cost nothing."""
+    """NVTX ranges appear in pictures and traces, as they would in Nsight Systems; they cost nothing.
+
+    No tool listens, so they have no depth (`NVTX_NO_PUSH_POP_TRACKING`; seen on an H100).
+    """
     ranges, started, numbers = _Ranges(), dict[int, tuple[str, float]](), itertools.count(1)
 
     def range_push(msg: str) -> int:
         ranges.open.append((str(msg), _now()))
-        return len(ranges.open) - 1
+        return _NO_TRACKING
 
     def range_pop() -> int:
-        if not ranges.open:
-            return -1
-        _close(*ranges.open.pop())
-        return len(ranges.open)
+        if ranges.open:
+            _close(*ranges.open.pop())
+        return _NO_TRACKING
 
     def range_start(msg: str) -> int:
         number = next(numbers)

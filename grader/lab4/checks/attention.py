@@ -29,6 +29,9 @@ MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
 
+_HOST_SECONDS = 5e-4
+"""By so much one call of a real GPU's host may be longer than another: seen on an H100 with a virtual machine as host."""
+
 
 @criterion("lab4.attention")
 class TestAttention:
@@ -202,11 +205,12 @@ class TestAttention:
 
     def test_benchmark_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true seconds and peaks of attention."""
+        simulated = submission.device.simulated
         arguments: dict[str, Any] = {
             "lengths": [fresh.odd(3101, 3501), fresh.odd(2101, 2501), 40001],
             "methods": fresh.shuffled(["standard", "flash"]),
             "dtype": "float16",
-            "batch": 1,
+            "batch": 1 if simulated else 2,  # so that a real GPU's times are long against its launches
             "heads": fresh.integer(9, 12),
             "head_dim": 64,
             "causal": fresh.integer(0, 1) == 1,
@@ -216,7 +220,6 @@ class TestAttention:
         others = {"batch": 2, "heads": 2, "head_dim": 8, "causal": not arguments["causal"], "dtype": "float32"}
         counted = {"lengths": [65], "methods": ["tiled", "standard"], "iterations": iterations, "warmup": warmup}
         on_cpu = {"lengths": [7], "methods": ["flash"], "iterations": 1, "warmup": 1}
-        simulated = submission.device.simulated
         seen = submission.probe(
             "lab4.attention.benchmark",
             values=False,  # the longest have tens of gigabytes, and seconds and peaks do not depend on them
@@ -244,16 +247,18 @@ class TestAttention:
                     "None for both, and on to the next",
                 )
                 continue
-            require_close(
+            close = MEASURED * truth["seconds"] if simulated else max(0.25 * truth["seconds"], _HOST_SECONDS)
+            require_between(
                 row["seconds"],
-                truth["seconds"],
-                relative=MEASURED if simulated else 0.2,
+                truth["seconds"] - close,
+                truth["seconds"] + close,
                 what=f"{what}: seconds",
                 show=seconds,
+                expected=f"{seconds(truth['seconds'])}, give or take {seconds(close)}",
                 hint="forward and backward together, the median, from an idle device to an idle device",
             )
             # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
-            one_output = 2 * arguments["heads"] * row["length"] * arguments["head_dim"]
+            one_output = 2 * arguments["batch"] * arguments["heads"] * row["length"] * arguments["head_dim"]
             slack = MEASURED * truth["peak_bytes"] + UNSPLIT_BYTES + one_output
             require_between(
                 row["peak_bytes"],
