@@ -16,6 +16,8 @@ from pathlib import Path
 
 NULL = (1, 3)
 NAMES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap1")
+THREAD_NAME = "/proc/thread-self/comm"
+"""CUDA names its threads there, and does not start where it cannot."""
 OTHERS = ("sda", "kmsg")
 """Devices that are no business of a submission."""
 
@@ -45,7 +47,7 @@ def main(folder: str) -> None:
     from gradebox.sandbox import Request, Sandbox
     from tests.sandbox import sandbox_runs
 
-    paths = [f"/dev/{name}" for name in (*NAMES, *OTHERS)]
+    paths = [THREAD_NAME, *(f"/dev/{name}" for name in (*NAMES, *OTHERS))]
     given = {"preload": sandbox_runs.PRELOAD, "probe_paths": [str(sandbox_runs.PROBES)], "limits": sandbox_runs.LIMITS}
     told = {}
     environment = replace(sandbox_runs.ENVIRONMENT, devices="grader.rehearsal")  # no driver answers here

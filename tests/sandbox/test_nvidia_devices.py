@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.nvidia_devices import NAMES
+from tests.sandbox.nvidia_devices import NAMES, THREAD_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,4 +29,4 @@ def test_stand_ins_for_nvidias_devices(tmp_path: Path) -> None:
     assert set(told["cpu"]["seen"]) == usual
     assert told["cpu"]["written"] == []
     assert set(told["cuda"]["seen"]) == usual | {name.partition("/")[0] for name in NAMES}
-    assert set(told["cuda"]["written"]) == {f"/dev/{name}" for name in NAMES}
+    assert set(told["cuda"]["written"]) == {THREAD_NAME, *(f"/dev/{name}" for name in NAMES)}
