@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import vgpu
+from benchmarks.measured import compare
 from vgpu.random import distributions, launch, numbers, philox
 from vgpu.random.generator import CudaGenerator, on
 from vgpu.spec import Spec
 
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "h100.json"
 CARDS = {  # multiprocessors and compute capability of the data sheets
     "A100": (108, (8, 0)),
     "H100": (132, (9, 0)),
@@ -191,3 +195,19 @@ def test_a_generator_of_ones_own_is_drawn_from(gpu: vgpu.VirtualGPU) -> None:
     again = torch.Generator(device="cuda")
     again.set_state(own.get_state())
     assert torch.equal(torch.rand(5, device="cuda", generator=own), torch.rand(5, device="cuda", generator=again))
+
+
+_OF_ANOTHER_GENERATOR = {
+    "rrelu", "multinomial 5 with replacement", "poisson", "binomial", "gamma", "sdpa dropout, flash", "lstm dropout",
+}  # fmt: skip
+"""docs/how-we-know.md says so."""
+
+
+def test_a_virtual_h100_draws_what_an_h100_drew() -> None:
+    """`benchmarks/results/h100.json`: 85 draws of seed 1234, with a checksum of each and where the generator was then."""
+    found = compare.drawn(json.loads(RECORD.read_text(encoding="utf-8")))
+    assert {name for name, how in found.items() if how not in ("equal", "close")} == _OF_ANOTHER_GENERATOR
+    close = {name for name, how in found.items() if how == "close"}
+    assert not {name for name in close if "rand " in name or "randint" in name or "perm" in name or "drop" in name}
+    assert len(found) == 85
+    assert len(close) < 20

@@ -183,9 +183,11 @@ def _randperm(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Ten
     if not count:
         return target
     bits = min(64, math.ceil(math.log2(count - (6 * count**2 + 1) / (12 * math.log(0.9)))))
-    keys = _integers(source, target, -(1 << 31), (1 << 31) - 1)
-    mask = (1 << bits) - 1
-    compared = keys & mask if bits < 32 else keys
+    if bits <= 32:
+        keys = _integers(source, target, -(1 << 31), (1 << 31) - 1)
+    else:  # keys of 64 bits, whose sign is not among those compared
+        keys = source.each(target, numbers.whole_64, double=True, dtype=torch.int64)
+    compared = keys & ((1 << bits) - 1) if bits != 32 and bits < 64 else keys
     order = compared.argsort(stable=True)
     seed, offset = source.generator.advance(count)
     ordered = compared[order]

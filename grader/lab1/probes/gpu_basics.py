@@ -194,7 +194,7 @@ def _held_seconds(launch: Callable[[], object], count: int = 10, blocks: int = 5
     found: list[float] = []
     for _ in range(blocks):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(_HELD_CYCLES)
         start.record()
         for _ in range(count):
             launch()
