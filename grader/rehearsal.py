@@ -36,8 +36,8 @@ from grader.shared.devices import (
 )
 
 __all__ = [
-    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse", "parts", "prepare", "prepares",
-    "require_forkable", "seed", "serve", "serves", "to_probe", "visible",
+    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse", "parts",
+    "prepare", "prepares", "require_forkable", "seed", "serve", "serves", "to_probe", "visible",
 ]  # fmt: skip
 
 MODEL = "A100-80GB"

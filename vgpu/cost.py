@@ -36,6 +36,11 @@ _TILE_FILL_SECONDS = 1.0e-6
 _USUAL_TILE_ELEMENTS = 128 * 128
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
+# Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
+# generation's (CUTLASS). Products of 4096 x 4095 on an H100: 0.38 with rows at multiples of 4 bytes, 0.19 of 2; 8 is
+# modelled.
+_HOPPER = 9
+_ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
 
@@ -115,6 +120,8 @@ def product_efficiency(
     attained = attained_ratio(spec, dtype, tf32=tf32)
     tensor_cores = uses_tensor_cores(spec, dtype, tf32=tf32)
     table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
+    if tensor_cores and spec.compute_capability[0] >= _HOPPER:
+        table = _ALIGNMENT_ON_HOPPER
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
     rate = attained * peak_flops(spec, dtype, tf32=tf32) / spec.multiprocessors
@@ -129,12 +136,23 @@ def attained_ratio(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
     return spec.product_efficiency_ratio * spec.sustained_clock_ratio.get(precision, 1.0)
 
 
+def product_start_seconds(spec: Spec, m: int, n: int) -> float:
+    """What a kernel of tiles takes before its first products and after its last: as long as the shortest kernel.
+
+    So the smallest products take twice the shortest kernel's time (256 cubed in FP16 on an H100: 3.9 us, and 2.2).
+    Products with a vector have no tiles.
+    """
+    return spec.minimum_kernel_seconds if m > 1 and n > 1 else 0.0
+
+
 # Products of the inner side at which a product's operands and result pass through memory at half of its rate: a tile is
 # written after its last step, and short loops leave less to hide that behind. Fitted to benchmarks/published.
 _EPILOGUE_DEPTH = 32
 # cuDNN's FP32 kernels for 3 x 3 windows save multiplications (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
 # Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
 WINOGRAD_GAIN = 2.0
+# On Hopper cuDNN does not choose them: 3 x 3 windows in FP32 take as long there as others (H100, cuDNN 9.19).
+WINOGRAD_BELOW = 9
 # Depthwise convolutions reuse next to nothing and run on CUDA cores (DepthwiseConv2d.cu): share of the FP32 peak.
 DEPTHWISE_RATIO = 0.15
 # Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of
@@ -164,6 +182,18 @@ _NARROW_HEADS = {"flash": 0.88, "efficient": 0.88, "cudnn": 0.67}
 _ATTENTION_ROWS, _CAUSAL_ROWS = 120, 200
 
 
+def attention_peak(spec: Spec, kernel: str, dtype: str) -> str:
+    """Precision whose rate bounds a fused kernel, before it is divided by `attention_products`."""
+    return "tf32" if kernel == "efficient" and dtype == "float32" and "tf32" in spec.peak_flops else dtype
+
+
+def attention_products(kernel: str, dtype: str, spec: Spec) -> int:
+    """Products on tensor cores for one of the operands' precision: FP32 is split into three of TF32 (the
+    memory-efficient kernel from compute capability 8 on: CUTLASS's `OpMultiplyAddFastF32`, gemm_kernel_utils.h).
+    """
+    return 3 if attention_peak(spec, kernel, dtype) != dtype else 1
+
+
 def attention_efficiency(
     spec: Spec, kernel: str, rows: int, width: int, *, backward: bool = False, causal: bool = False
 ) -> float:
@@ -181,7 +211,7 @@ def batched_matmul_seconds(
     """Device time of `batch` products of (m, k) with (k, n), each operand and the result moved once."""
     moved = batch * (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
     efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
-    return kernel_seconds(
+    return product_start_seconds(spec, m, n) + kernel_seconds(
         spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
         traffic_share=product_traffic_share(m, n, k),
     )  # fmt: skip

@@ -68,6 +68,7 @@ def run(case: Case) -> dict[str, Any]:
     start = time.monotonic()
     try:
         torch.manual_seed(0)
+        torch.cuda.reset_peak_memory_stats()
         allow_tf32(case.precision)
         value = case.run()
         entry |= {"values": value} if isinstance(value, dict) else {"value": value}

@@ -1,6 +1,6 @@
 """Triton kernels: values, masks, atomics, autotuning, measurements, and what a kernel cannot reach."""
 
-# ruff: noqa: N803, ANN001, ANN201, ANN202 (constants of kernels are written in capitals; Triton compiles annotations)
+# ruff: noqa: N803 (constants of kernels are written in capitals; without annotations, which Triton would compile)
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations

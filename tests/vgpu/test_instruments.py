@@ -324,9 +324,9 @@ def test_a_disabled_autograd_profile_records_nothing(shapes: vgpu.VirtualGPU) ->
 
 def test_nvtx_ranges_are_kept_as_regions(shapes: vgpu.VirtualGPU) -> None:
     with torch.autograd.profiler.emit_nvtx(), torch.cuda.nvtx.range("step {}", 3):
-        assert torch.cuda.nvtx.range_push("inner") == 1
+        assert torch.cuda.nvtx.range_push("inner") == -2  # as an H100 says where no tool listens
         torch.ones(8, device="cuda")
-        assert torch.cuda.nvtx.range_pop() == 1
+        assert torch.cuda.nvtx.range_pop() == -2
     regions = [span for span in shapes.clock.spans if span.kind == "region"]
     assert [span.name for span in regions] == ["inner", "step 3"]
     assert regions[1].start <= regions[0].start < regions[0].end <= regions[1].end

@@ -204,7 +204,7 @@ _OF_ANOTHER_GENERATOR = {
 
 
 def test_a_virtual_h100_draws_what_an_h100_drew() -> None:
-    """`benchmarks/results/h100.json`: 85 draws of seed 1234, with a checksum of each and where the generator was then."""
+    """`benchmarks/results/h100.json`: 85 draws of seed 1234, a checksum of each, and where the generator was then."""
     found = compare.drawn(json.loads(RECORD.read_text(encoding="utf-8")))
     assert {name for name, how in found.items() if how not in ("equal", "close")} == _OF_ANOTHER_GENERATOR
     close = {name for name, how in found.items() if how == "close"}

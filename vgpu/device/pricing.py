@@ -95,25 +95,27 @@ class Pricing:
 def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool, planar: int = 0) -> float:
     """Device seconds of a product whose kernel moves `moved` bytes, and `planar` bytes to change operands' layout."""
     m, n, k = product.m, product.n, product.k
+    start = 0.0
     if not product.flops:  # empty operands: the kernel fills what there is with zeros
         return cost.traffic_seconds(spec, moved)
     if product.kernel in cost.FUSED_ATTENTION:
         efficiency = cost.attention_efficiency(
             spec, product.kernel, m, k, backward=product.backward, causal=product.causal
         )
-        share = 1.0
+        efficiency /= cost.attention_products(product.kernel, dtype, spec)
+        dtype, share = cost.attention_peak(spec, product.kernel, dtype), 1.0
     elif product.kernel == DEPTHWISE:
         efficiency, share = cost.DEPTHWISE_RATIO, 1.0
         dtype, tf32 = "float32", False
     else:
         efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
-        share = cost.product_traffic_share(m, n, k)
+        share, start = cost.product_traffic_share(m, n, k), cost.product_start_seconds(spec, m, n)
         tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
-        if product.kernel == WINOGRAD and not tensor_cores:
+        if product.kernel == WINOGRAD and not tensor_cores and spec.compute_capability[0] < cost.WINOGRAD_BELOW:
             efficiency *= cost.WINOGRAD_GAIN
         if not tensor_cores:
             planar = 0
-    seconds = cost.kernel_seconds(
+    seconds = start + cost.kernel_seconds(
         spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency, traffic_share=share
     )
     if planar:

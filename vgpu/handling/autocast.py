@@ -229,6 +229,6 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
 
 
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""cuDNN's, which take float16 whatever autocast is asked for: aten/src/ATen/cudnn/AutocastRNN.cpp, and seen on an H100."""
+"""cuDNN's, which take float16 whatever autocast is asked for: aten/src/ATen/cudnn/AutocastRNN.cpp; so on an H100."""
 _LOWER, _FLOAT32, _FLOAT32_RESULT = set(LOWER), set(FLOAT32), set(FLOAT32_RESULT)
 ALL_NAMES = (*LOWER, *FLOAT32, *FLOAT32_RESULT, *PROMOTE, _BANNED)

@@ -91,12 +91,11 @@ def _validate(
             "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
             f"{query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
         )
-    if mask is not None:
-        if mask.dtype not in (torch.bool, query.dtype):
-            raise RuntimeError(
-                "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
-                f"{_type_name(mask)} and  query.dtype: {_type_name(query)} instead."
-            )
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{_type_name(mask)} and  query.dtype: {_type_name(query)} instead."
+        )
     if not 0.0 <= dropout <= 1.0:
         raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout}")
 

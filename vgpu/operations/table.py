@@ -88,6 +88,8 @@ _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_nor
 _row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
 _row("native_batch_norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
 _row("cudnn_batch_norm_backward batch_norm_backward", traffic=_PASSES_5)
+_row("sort", traffic=traffic.sort)
+_row("topk", traffic=traffic.topk)
 _row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm", traffic=_PASSES_3)
 _row("native_group_norm_backward", traffic=_PASSES_5)
 _row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",

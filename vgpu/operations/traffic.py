@@ -94,6 +94,20 @@ def batch_norm(training_at: int | None) -> TrafficRule:
     return rule
 
 
+def sort(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
+    """Radix sort of keys with their 64-bit places: each pass over 8 bits of the key reads and writes both, and one more
+    counts (CUB, `DeviceRadixSort`). The share of the memory's rate is that of a million floats on an H100.
+    """
+    keys = inputs[0]
+    return (2 * keys.element_size() * (keys.element_size() + 8) + keys.element_size()) * keys.numel(), 0.33
+
+
+def topk(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
+    """Radix selection reads all again and again until the k-th is known, then gathers (TensorTopK.cu): on an H100 as
+    long as nine and a half readings."""
+    return round(9.5 * inputs[0].nbytes), 1.0
+
+
 def passes(count: int) -> TrafficRule:
     """So many times over the first input, or as much as that."""
     return lambda args, inputs: (count * inputs[0].nbytes, SHARES["norm"])
@@ -109,4 +123,6 @@ def of_kernel(operation: Operation, args: Sequence[Any], inputs: Tensors, output
 def of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> tuple[int, float]:
     """The same for an elementwise operation or a copy."""
     moved = bytes_of(operation, inputs, outputs)
+    if len(inputs) == 2 and inputs[0] is inputs[1] and inputs[0].layout is torch.strided:
+        moved -= inputs[1].nbytes  # `x * x` loads x once (an H100 takes as long for it as for `x + 1`)
     return moved, pointwise_share(inputs, outputs) if moved > _SMALL_BYTES else 1.0

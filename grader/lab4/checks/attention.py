@@ -12,7 +12,6 @@ from gradebox.assertions import (
     require,
     require_arrays_close,
     require_between,
-    require_close,
     require_equal,
     seconds,
 )
@@ -30,7 +29,7 @@ UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
 
 _HOST_SECONDS = 5e-4
-"""By so much one call of a real GPU's host may be longer than another: seen on an H100 with a virtual machine as host."""
+"""By so much one call of a real GPU's host may be longer than another: seen on an H100 of a virtual machine."""
 
 
 @criterion("lab4.attention")

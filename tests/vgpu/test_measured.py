@@ -1,0 +1,75 @@
+"""The laws beside an H100 that was measured (`benchmarks/results/h100.json`), as the docs quote it."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vgpu
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def rows(group: str) -> list[dict[str, Any]]:
+    compared = json.loads((RESULTS / "h100_compared.json").read_text(encoding="utf-8"))
+    return [row for row in compared["rows"] if row["group"].startswith(group)]
+
+
+def sides(name: str) -> tuple[int, int, int]:
+    numbers = [int(number) for number in re.findall(r"\d+", name)]
+    return (numbers[0],) * 3 if "cubed" in name else (numbers[0], numbers[1], numbers[2])
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_products_take_what_they_took(precision: str) -> None:
+    """And what the committed comparison says: a law that changes asks for a new one."""
+    spec, ratios = vgpu.get_spec("H100"), []
+    for row in rows(f"kernel: product {precision}"):
+        seconds = vgpu.cost.matmul_seconds(spec, *sides(row["name"]), DTYPES[precision], tf32=precision == "tf32")
+        assert seconds == pytest.approx(row["simulated"], rel=0.02), row["name"]
+        ratios.append(row["measured"] / seconds)
+    assert len(ratios) >= 10
+    assert 0.9 < statistics.median(ratios) < 1.25
+    assert all(0.5 < ratio < 2.1 for ratio in ratios)
+
+
+def test_rows_that_are_not_aligned_cost_what_they_did() -> None:
+    for row in rows("kernel: product"):
+        if row["name"] == "4096 x 4096 x 4095":
+            assert 0.8 < row["ratio"] < 1.25, row
+
+
+def test_peaks_of_training_are_those_of_the_card() -> None:
+    """Networks of 17 kinds; the largest difference is a cuDNN workspace."""
+    ratios = [row["ratio"] for row in rows("training step, peak bytes")]
+    assert len(ratios) == 17
+    assert statistics.median(abs(ratio - 1) for ratio in ratios) < 0.01
+    assert all(0.85 < ratio < 1.05 for ratio in ratios)
+
+
+def test_an_operand_that_is_there_twice_is_loaded_once() -> None:
+    with vgpu.attach("H100", values=False) as gpu:
+        x, y = (torch.empty(1 << 26, device="cuda") for _ in range(2))
+        seconds = []
+        for call in (lambda: x + 1, lambda: x * x, lambda: x * y):
+            call()
+            torch.cuda.synchronize()
+            seconds.append(gpu.timeline[-1].seconds)
+    assert seconds[0] == pytest.approx(seconds[1])
+    assert seconds[2] == pytest.approx(1.5 * seconds[0], rel=0.01)
+
+
+def test_fp32_attention_runs_on_tensor_cores_where_there_is_tf32() -> None:
+    """The memory-efficient kernel, by three products each; on a T4 on CUDA cores."""
+    efficiency = {"H100": 1 / 3, "T4": 1.0}
+    for name, share in efficiency.items():
+        spec = vgpu.get_spec(name)
+        assert 1 / vgpu.cost.attention_products("efficient", "float32", spec) == pytest.approx(share)
+        assert vgpu.cost.attention_products("efficient", "float16", spec) == 1
