@@ -22,6 +22,8 @@ import sys
 
 MAX_ANSWERED = 1000
 """Refused calls that one rank's supervisor answers; after these the kernel refuses by itself, with ENOSYS."""
+_MOST_NAMED = 20
+"""Kinds of refused calls, from which on a socket is told without its arguments."""
 KIND = "syscall"
 """The kind of the notes about refused calls."""
 
@@ -236,8 +238,11 @@ class Refusals:
         asked = bytearray(_NOTIFICATION.size)
         try:
             fcntl.ioctl(self._listener, _RECEIVE, asked)
-            identity, _, _, number, architecture, *_ = _NOTIFICATION.unpack(asked)
+            identity, _, _, number, architecture, _, *arguments = _NOTIFICATION.unpack(asked)
             name = _name(number, architecture)
+            if name.startswith("socket") and len(self._counts) < _MOST_NAMED:
+                # Which one says whether somebody meant harm.
+                name += f"({', '.join(str(one & 0xFFFFFFFF) for one in arguments[:3])})"
             self._counts[name] = self._counts.get(name, 0) + 1
             fcntl.ioctl(self._listener, _SEND, bytearray(_RESPONSE.pack(identity, 0, -errno.EPERM, 0)))
         except OSError:  # ENOENT: whoever called is gone
