@@ -49,14 +49,14 @@ def test_another_gpu_is_off_by_as_much_as_its_figures(measured: dict[str, Any]) 
     t4, a100 = vgpu.get_spec("T4"), vgpu.get_spec("A100-40GB")
     faster = a100.bandwidth_bytes_per_second * a100.bandwidth_efficiency_ratio
     faster /= t4.bandwidth_bytes_per_second * t4.bandwidth_efficiency_ratio
-    assert row.ratio == pytest.approx(1 / faster, rel=1e-3)
+    assert row.ratio == pytest.approx(1 / faster, rel=0.01)
     assert any(row.note == "virtual: not predicted" for row in rows)
 
 
 def test_device_times_leave_the_launches_out(measured: dict[str, Any]) -> None:
     values = {(entry["group"], entry["name"]): entry["value"] for entry in measured["entries"]}
     spec = vgpu.get_spec("T4")
-    assert values["small kernel", "x.add_(1), 8 elements"] == pytest.approx(spec.minimum_kernel_seconds)
+    assert values["small kernel", "x.add_(1), 8 elements"] == pytest.approx(spec.minimum_kernel_seconds, rel=1e-3)
     assert values["host", "launch of x + 1, 8 elements"] == pytest.approx(spec.launch_seconds, rel=0.01)
     product = vgpu.cost.matmul_seconds(spec, 4096, 4096, 4096, "float16")
     assert values["matmul", "(4096, 4096) @ (4096, 4096) float16"] == pytest.approx(product)
