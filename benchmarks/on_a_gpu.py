@@ -1,4 +1,4 @@
-"""What only a real GPU can show: the reference's grade, the conformance programs, the calibration.
+"""What only a real GPU can show: the reference's grade, the conformance programs, a record of times, the calibration.
 
     python -m benchmarks.on_a_gpu
 
@@ -31,6 +31,7 @@ def parts(results: Path) -> dict[str, list[str]]:
             "-m", "pytest", "tests/conformance", "-q", "--conformance-device", "cuda",
             f"--conformance-json={results / 'conformance_on_a_gpu.json'}",
         ],
+        "record": ["-m", "benchmarks.measured", "record", str(results / "record_on_a_gpu.json")],
         "calibration": ["-m", "vgpu", "calibrate", "--suggest", "--json", str(results / "calibration_on_a_gpu.json")],
     }  # fmt: skip
 

@@ -5,3 +5,19 @@ compare FILE` runs the same on the virtual GPU, writes how far it is off, and th
 constant of `vgpu/` is fitted to such a file, but where its comment says so: it shows how good a fit to published
 figures is elsewhere.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def main() -> Path:
+    """Compare the committed record of an H100; returns the result's path."""
+    import json
+
+    from benchmarks.measure import RESULTS
+    from benchmarks.measured import compare
+
+    record = json.loads((RESULTS / "h100.json").read_text(encoding="utf-8"))
+    rows = compare.rows_of(record, compare.simulate(record))
+    return compare.write("h100_compared", record, rows, compare.drawn(record))
