@@ -54,12 +54,14 @@ def _kernel(make: Make) -> float:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Case]]] = {
+    "graphs": training.graphs,
+    "hosts": training.hosts,
+    "training": training.training,
+    "published": published,
     "host": host.host_calls,
     "kernels": single_kernels,
-    "training": training.training,
-    "graphs": training.graphs,
-    "published": published,
 }
+"""In this order: what comes last is left out where time runs out."""
 
 
 def run(case: Case) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Steps of whole networks, with the memory that they need; forward passes launched one by one and as a CUDA graph."""
 
-# mypy: disable-error-code="no-untyped-call"
+# mypy: disable-error-code="no-untyped-call, misc"
 # (parts of PyTorch carry no annotations)
 
 from __future__ import annotations
 
 import functools
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +90,52 @@ def training() -> Iterator[Case]:
     """Steps of whole networks: seconds and bytes."""
     for name, precision, make in _makers():
         yield Case("training step", name, "seconds", functools.partial(step_and_memory, make), precision)
+
+
+def _parts(make: Callable[[], tuple[nn.Module, Any, torch.Tensor]]) -> dict[str, float]:
+    """Host seconds of the parts of a step, each with an idle device before it and no waiting in it; medians of ten."""
+    model, inputs, targets = make()
+    model.cuda()
+    inputs, targets = inputs.cuda(), targets.cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    found: dict[str, list[float]] = {}
+
+    def timed(name: str, call: Step) -> Any:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = call()
+        found.setdefault(f"{name}_seconds", []).append(time.perf_counter() - start)
+        return result
+
+    for _ in range(12):
+        output = timed("forward", lambda: model(inputs))
+        loss = timed("loss", lambda output=output: F.cross_entropy(output.reshape(-1, output.shape[-1]), targets))
+        timed("backward", lambda loss=loss: loss.backward())
+        timed("optimizer", optimizer.step)
+        timed("clearing", optimizer.zero_grad)
+    return {name: statistics.median(values[2:]) for name, values in found.items()}
+
+
+def hosts() -> Iterator[Case]:
+    """What the host does in a step of small networks, which do not keep the device busy."""
+
+    def images() -> tuple[nn.Module, Any, torch.Tensor]:
+        return torchvision.models.resnet18(weights=None), torch.randn(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
+
+    def words() -> tuple[nn.Module, Any, torch.Tensor]:
+        tokens = torch.zeros(2, 64, dtype=torch.int64)
+        return Gpt(vocabulary=1000, length=64, width=128, layers=12, heads=2), tokens, tokens.view(-1)
+
+    def linears() -> tuple[nn.Module, Any, torch.Tensor]:
+        layers = [part for _ in range(16) for part in (nn.Linear(64, 64), nn.ReLU())]
+        return nn.Sequential(*layers), torch.randn(8, 64), torch.zeros(8, dtype=torch.int64)
+
+    for name, make in (
+        ("resnet18, 4 x 32", images),
+        ("GPT of 12 layers of 128", words),
+        ("16 x nn.Linear(64)", linears),
+    ):
+        yield Case("host of a step", name, "seconds", functools.partial(_parts, make), "tf32")
 
 
 def _graph(make: Callable[[], nn.Module], *shape: int) -> dict[str, float]:
