@@ -13,6 +13,7 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.kernels.checks.common import (
     ask,
+    hint_for,
     judge_refusals,
     require_inside,
     require_kernel,
@@ -203,5 +204,7 @@ def _require_close(seen: Any, truth: Any, case: Mapping[str, Any], what: str) ->
         rtol=0,
         atol=atol,
         what=what,
-        hint="compare tile by tile with softmax(Q K^T / sqrt(head_dim)) V of a length below one tile, then above",
+        hint=hint_for(
+            seen, "compare tile by tile with softmax(Q K^T / sqrt(head_dim)) V of a length below one tile, then above"
+        ),
     )

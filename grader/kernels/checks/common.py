@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from gradebox.assertions import NeedsReview, require
 from gradebox.sandbox import Limits
 from gradebox.submission import Seen, Submission
@@ -69,6 +71,13 @@ def require_no_race(runs: Iterable[Mapping[str, Any]], what: str) -> None:
                 f"{race['argument']}: {_DOES[first]} by one and {_DOES[second]} by the other",
                 "programs run in any order, or at once: each writes what no other one touches, or adds atomically",
             )
+
+
+def hint_for(values: Any, hint: str) -> str:
+    """`hint`, or where there is a NaN first what makes one here."""
+    if not np.isnan(np.asarray(values, dtype=np.float64)).any():
+        return hint
+    return f"NaN comes of a masked tl.load without `other=`: where the mask is false it gives anything; or else {hint}"
 
 
 _DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}

@@ -12,7 +12,7 @@ from gradebox.assertions import mebibytes, require, require_arrays_close, requir
 from gradebox.criterion import criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.kernels.checks.common import SECTOR, ask, judge_refusals, require_inside, require_kernel
+from grader.kernels.checks.common import SECTOR, ask, hint_for, judge_refusals, require_inside, require_kernel
 from grader.kernels.truth.reference import rounded, softmax
 
 # A sum of two numbers is rounded once: half of the distance between neighbours, and a little more.
@@ -55,7 +55,7 @@ class TestVectorAdd:
                 rtol=_ADDED[dtype],
                 atol=1e-30,
                 what=what,
-                hint="which elements are those of the last program, and which of the first?",
+                hint=hint_for(run["output"], "which elements are those of the last program, and which of the first?"),
             )
 
     @requires("equals_reference")
@@ -118,7 +118,10 @@ class TestSoftmax:
                 rtol=_WEIGHTS[dtype][0],
                 atol=_WEIGHTS[dtype][1],
                 what=what,
-                hint="the largest of the row first, then the sum of exponentials; beyond the row nothing adds",
+                hint=hint_for(
+                    run["output"],
+                    "the largest of the row first, then the sum of exponentials; beyond the row nothing adds",
+                ),
             )
 
     @requires("equals_reference")

@@ -21,6 +21,7 @@ from gradebox.submission import Submission
 from grader.kernels.checks.common import (
     SECTOR,
     ask,
+    hint_for,
     judge_refusals,
     require_inside,
     require_kernel,
@@ -67,7 +68,10 @@ class TestMatmul:
                 rtol=0,
                 atol=_TOLERANCE[dtype] * float(np.abs(truth).max()),
                 what=what,
-                hint="sums in float32, products of float32 in full precision (input_precision), zeros beyond the sides",
+                hint=hint_for(
+                    run["output"],
+                    "sums in float32, products of float32 in full precision (input_precision), zeros beyond the sides",
+                ),
             )
 
     @requires("equals_reference")
