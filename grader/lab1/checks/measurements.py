@@ -10,6 +10,8 @@ from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab1.truth.timing import (
     LAUNCHED,
+    NOT_THE_MEDIAN,
+    OLDER_WORK,
     Call,
     as_written,
     crossed,
@@ -20,6 +22,7 @@ from grader.lab1.truth.timing import (
     measure,
     peak_tflops,
     recognised,
+    recognised_among_others,
     require_ran,
     seen_elsewhere,
     short_sizes,
@@ -59,7 +62,7 @@ class TestMeasurements:
             if not submission.device.simulated and call.get("iterations", _MANY) < _MANY:
                 continue  # a real GPU has one slow product now and then, and too few measurements no median
             before = f", after {call['busy']} products that nobody has waited for" if "busy" in call else ""
-            with seen_elsewhere(call, seen):
+            with recognised_among_others(submission.device.name, call, seen):
                 expected(submission.device.name, call, seen).require(
                     seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
                 )
@@ -130,14 +133,14 @@ class TestMeasurements:
                     took <= 1.5 * honest.high,
                     f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, expected "
                     f"{seconds(honest.high)}",
-                    f"the clock ran while older work was finished; {SYNC_HINT}, also before the start",
+                    OLDER_WORK,
                 )
                 # A clock that stops too early reads less; that the device was idle at the start is then seen there.
                 require(
                     took >= 0.9 * honest.low or seen["idle_at_start"] is True,
                     f"with work still queued when benchmark_matmul was called: saw {seconds(took)}, and the first "
                     "timed product was put behind that work",
-                    f"{SYNC_HINT}, also before the start",
+                    OLDER_WORK,
                 )
 
     @requires("lab1.benchmark.returns_result")
@@ -175,7 +178,7 @@ class TestMeasurements:
             calls.append({"size": size, "iterations": count, "warmup": 3})
             hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
         for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
-            with seen_elsewhere(call, seen):
+            with recognised_among_others(device, call, {**seen, "disturbed": True}):
                 require_ran(call, seen, "time the products that are asked for")
                 took = number(seen["result"]["seconds"], "MatmulResult.seconds")
                 honest = expected(device, call, seen)
@@ -183,7 +186,7 @@ class TestMeasurements:
                     0.9 * honest.low <= took <= 1.1 * honest.high,
                     f"of {call['iterations']} products {_disturbance(call)}: saw {seconds(took)}, expected "
                     f"{seconds(honest.high)}",
-                    "the docstring asks for the median: of the single products, or of at least five blocks",
+                    str(NOT_THE_MEDIAN),
                 )
 
     @requires("lab1.benchmark.returns_result")

@@ -82,6 +82,19 @@ DIVIDED_TWICE = Cause(
     "that is the time of one product, divided by the number of products once more",
     "lab1.measurements.seconds_equal_truth",
 )
+NOT_THE_MEDIAN = Cause(
+    "not_the_median",
+    "the docstring asks for the median: of the single products, or of at least five blocks",
+    "lab1.measurements.robust_against_one_slow_iteration",
+)
+OLDER_WORK = Cause(
+    "older_work_timed",
+    "the clock ran while older work was finished: torch.cuda.synchronize() waits until the queue is empty, also before "
+    "the start",
+    "lab1.measurements.synchronised_before_start",
+)
+_BARELY_LAUNCHED = 1.6
+"""Launches: what a clock reads of each product that nobody waits for."""
 _NEAR = 0.1
 """How far a time may be from what a mistake in its unit or its number makes of it."""
 _FAR = 0.5
@@ -174,7 +187,7 @@ def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]
     fresh, device = fresh.shared("lab1.crossed"), submission.device.name
     calls = [_crossed(fresh, device, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
     calls.sort(key=lambda call: -call["size"])  # a hiccup that is left over hits no smaller one
-    disturbed = [call.pop("disturbed") for call in calls]
+    disturbed = [call.pop("disturbed") and submission.device.simulated for call in calls]
     hiccups = [
         [{"first": place, "count": 1, "factor": 200.0} for place in (0, call.get("iterations", 100) - 1)]
         if slow
@@ -182,7 +195,8 @@ def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]
         for call, slow in zip(calls, disturbed, strict=True)
     ]
     how = {"hiccups": hiccups} if submission.device.simulated else {}
-    return calls, measure(submission, fresh, device, calls, warm=True, **how)
+    seen = measure(submission, fresh, device, calls, warm=True, **how)
+    return calls, [{**one, "disturbed": slow} for one, slow in zip(seen, disturbed, strict=True)]
 
 
 def _crossed(fresh: Fresh, device: str, row: Mapping[str, Any]) -> Call:
@@ -265,6 +279,27 @@ def mistake_of(device: str, call: Call, observed: dict[str, Any]) -> Cause | Non
         # Whoever does not wait reads what launches take, and no number that was made up.
         return NOT_WAITED if least_read(device, call, observed) <= took < _FAR * honest.low else None
     return MORE
+
+
+@contextmanager
+def recognised_among_others(device: str, call: Call, observed: dict[str, Any]) -> Iterator[None]:
+    """The same for a call before which work may be queued, or of which some products may be slow."""
+    with recognising(lambda: _mistake_among_others(device, call, observed)):
+        yield
+
+
+def _mistake_among_others(device: str, call: Call, observed: dict[str, Any]) -> Cause | None:
+    if count_of(call, observed) == 0:
+        return ELSEWHERE
+    took, honest = observed["result"].get("seconds"), expected(device, call, observed)
+    if not isinstance(took, float) or not math.isfinite(took):
+        return None
+    if took < honest.low:
+        launch = _REAL_LAUNCH_SECONDS if device == "cuda" else _launch_seconds(_spec(device))
+        return NOT_WAITED if took < _BARELY_LAUNCHED * launch else None
+    if took > honest.high and observed.get("disturbed"):
+        return NOT_THE_MEDIAN
+    return OLDER_WORK if took > honest.high and "busy" in call else None
 
 
 def measure(
