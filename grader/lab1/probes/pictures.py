@@ -89,7 +89,7 @@ def _axes(axes: Any) -> dict[str, Any]:
     `lines`: those series that are lines through their points, in the order in which these are joined.
     """
     from matplotlib import collections as groups
-    from matplotlib import lines, patches
+    from matplotlib import lines, patches, ticker
 
     kinds: Any = lines, groups, patches
     series: list[list[list[float]]] = []
@@ -133,6 +133,10 @@ def _axes(axes: Any) -> dict[str, Any]:
         "series": series,
         "lines": joined,
         "levels": levels,
+        "labels": [str(axes.get_xlabel()), str(axes.get_ylabel())],
+        "plain_numbers": [
+            isinstance(axis.get_major_formatter(), ticker.ScalarFormatter) for axis in (axes.xaxis, axes.yaxis)
+        ],
         "x_limits": [float(limit) for limit in axes.get_xlim()],
         "y_limits": [float(limit) for limit in axes.get_ylim()],
     }

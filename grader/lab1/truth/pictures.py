@@ -6,6 +6,7 @@ Lines, points, bars and areas all count. Not for looks.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -135,6 +136,7 @@ def require_memory_drawn(axes: Sequence[Mapping[str, Any]], profiles: Sequence[M
         for unit, name in _UNITS.items():
             there = {key: all(_among(heights, value / unit) for value in row) for key, row in values.items()}
             if all(there.values()):
+                _require_unit_named(axes, side, name, what)
                 _require_one_scale(axes, side, [value / unit for row in values.values() for value in row], what)
                 for (dtype, figure), row in values.items():
                     _require_stages_in_order(
@@ -150,6 +152,25 @@ def require_memory_drawn(axes: Sequence[Mapping[str, Any]], profiles: Sequence[M
         + (f" in {unit_name}, as it draws others" if found else " in bytes or MiB"),
         "every stage of every profile has three figures, all in the same unit",
     )
+
+
+_MEANT = {
+    "bytes": ("bytes",), "KiB": ("KiB",), "MiB": ("MiB",), "GiB": ("GiB",),
+    "KB": ("KB", "KiB"), "MB": ("MB", "MiB"), "GB": ("GB", "GiB"),
+}  # fmt: skip
+"""What a unit in a label may stand for: many write MB for 2^20 bytes."""
+
+
+def _require_unit_named(axes: Sequence[Mapping[str, Any]], side: int, drawn: str, what: str) -> None:
+    """Fail where a label names another unit than what is drawn; not where the numbers at the axis are made by hand."""
+    for one in axes:
+        said = [unit for unit in _MEANT if re.search(rf"\b{unit}\b", one["labels"][side])]
+        if said and one["plain_numbers"][side]:
+            require(
+                any(drawn in _MEANT[unit] for unit in said),
+                f"{what}: the axis says {said[0]}, and what is drawn are {drawn}",
+                "divide what is drawn, or change the label",
+            )
 
 
 def _require_stages_in_order(axes: Sequence[Mapping[str, Any]], side: int, row: Sequence[float], what: str) -> None:
