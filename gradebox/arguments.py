@@ -13,7 +13,9 @@ from gradebox.options import TIME_LIMIT_SECONDS
 Submission = Annotated[Path, typer.Argument(help="The folder to grade.")]
 OwnLabs = Annotated[Path, typer.Argument(help="The folder with your labs.")]
 Lab = Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or an exercise by its name.")]
-Criterion = Annotated[str | None, typer.Option(help="Only these criteria, for example lab3.accumulation.")]
+Criterion = Annotated[
+    str | None, typer.Option(help="Only these criteria, for example lab3.accumulation; several with commas between.")
+]
 Seed = Annotated[int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")]
 Report = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")]
 OwnReport = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json lies.")]

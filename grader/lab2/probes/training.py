@@ -51,10 +51,14 @@ class _Spy(torch.autograd.Function):
 
 
 class Watched(nn.Module):
-    """A model that notes its parameters and modes before each forward pass, and what passes its middle in backward."""
+    """A model that notes its parameters and modes before each forward pass, and what passes its middle in backward.
 
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+    With a `head` beside `first` its parameters are in two children: a norm of each is not that of all.
+    """
+
+    def __init__(self, first: nn.Module, second: nn.Module, head: nn.Module | None = None) -> None:
         super().__init__()
+        self.head = head
         self.first, self.second = first, second
         self.forwards: list[dict[str, Any]] = []
         self.backwards: list[dict[str, Any]] = []
@@ -78,7 +82,8 @@ class Watched(nn.Module):
                 "parameters": flat(self) if self.training else [],
             }
         )
-        output: Tensor = self.second(_Spy.apply(self.first(x), self))
+        inner = self.first(x) if self.head is None else torch.cat([self.head(x), self.first(x)], dim=1)
+        output: Tensor = self.second(_Spy.apply(inner, self))
         self.note("forward")
         return output
 
@@ -86,9 +91,9 @@ class Watched(nn.Module):
 class Rows(nn.Module):
     """A linear layer whose weight lies in several parameters, some rows in each; and a parameter that is frozen."""
 
-    def __init__(self, weight: Tensor, *, wide: bool) -> None:
+    def __init__(self, weight: Tensor, *, wide: bool, parts: int = 3) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(linear(part, wide=wide) for part in weight.tensor_split(3))
+        self.parts = nn.ModuleList(linear(part, wide=wide) for part in weight.tensor_split(parts))
         self.frozen = nn.Parameter(torch.full((2,), 0.5, dtype=torch.float64 if wide else None), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -231,15 +236,13 @@ def _train_once(
         parts[position][0].fill_(SPOILER)
     for position in run.get("far", []):
         parts[position][1][:, -1] = FAR
-    model = Watched(Rows(weight, wide=wide), nn.Identity())
+    upper, *lower = weight.tensor_split(3)
+    head = linear(upper, wide=wide)
+    model = Watched(Rows(torch.cat(lower), wide=wide, parts=2), nn.Identity(), head)
     if not run.get("moved"):
         model.to(student.device)
     assert isinstance(model.first, Rows)
-    first, *others = model.first.parts
-    groups: list[Any] = [
-        {"params": list(first.parameters())},
-        {"params": [parameter for part in others for parameter in part.parameters()]},
-    ]
+    groups: list[Any] = [{"params": list(head.parameters())}, {"params": list(model.first.parts.parameters())}]
     optimizer = torch.optim.SGD(groups, lr=run["rate"], momentum=run.get("momentum", 0.0))
     decay = run.get("decay")
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay**step) if decay else None
