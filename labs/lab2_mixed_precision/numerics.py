@@ -88,9 +88,10 @@ def trace_nonfinite(model: nn.Module, inputs: Tensor, *, dtype: torch.dtype = to
     """Name of the first layer whose output holds NaN or an infinity in a forward pass.
 
     Args:
-        model: on the device of the inputs. The modes of its modules, its parameters, gradients, buffers (a batch norm
-            in training mode counts and averages) and the hooks that it has already stay as they are, and no hook stays
-            behind, not even when forward fails.
+        model: on the device of the inputs; it runs in the modes that it comes in, in which another batch norm or
+            dropout would compute something else. The modes of its modules, its parameters, gradients, buffers (a batch
+            norm in training mode counts and averages) and the hooks that it has already stay as they are, and no hook
+            stays behind, not even when forward fails.
         inputs: finite numbers, shape as the model wants it.
         dtype: of autocast; torch.float32: no autocast.
 

@@ -255,6 +255,11 @@ class TestStability:
                 what=f"{what}: what of the model it changed",
                 hint="a batch norm in training mode counts and averages: put its buffers back",
             )
+            require(
+                not told["other_modes"],
+                f"{what}: the model ran in other modes than it came in",
+                "a batch norm or a dropout computes something else then: no eval() for the pass that is looked at",
+            )
         for told in seen.failures:
             require(told["raised"], "trace_nonfinite() of a model that raises RuntimeError did not raise it")
             what = "trace_nonfinite() of a model whose last layer fails"

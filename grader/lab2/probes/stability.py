@@ -156,7 +156,8 @@ def trace(
     module = student.module(NUMERICS)
     answers = []
     for case in cases:
-        model = _used(_network(blocks, width, case).to(student.device), blocks, training=case["training"])
+        ran: list[list[bool]] = []
+        model = _used(_network(blocks, width, case).to(student.device), blocks, training=case["training"], ran=ran)
         before, hooks = _state(model), _hooks(model)
         options = {"dtype": getattr(torch, case["dtype"])} if "dtype" in case else {}
         told = module.trace_nonfinite(model, inputs.to(student.device), **options)
@@ -165,13 +166,14 @@ def trace(
                 "name": plain(told, "trace_nonfinite()"),
                 "hooks": _hooks(model) - hooks,
                 "changed": _changed(before, model),
+                "other_modes": any(one != before["mode"] for one in ran),
             }
         )
     failures = []
     for training in (True, False):
         model = _network(blocks, width, {})
         model.get_submodule(list(blocks)[-1]).add_module("failing", Failing())
-        _used(model.to(student.device), blocks, training=training)
+        _used(model.to(student.device), blocks, training=training, ran=[])
         before, hooks = _state(model), _hooks(model)
         raised = False
         try:
@@ -182,11 +184,11 @@ def trace(
     return {"answers": answers, "failures": failures}
 
 
-def _used(model: Network, blocks: Iterable[str], *, training: bool) -> Network:
-    """The model in mixed modes, with gradients, and a hook at its batch norm."""
+def _used(model: Network, blocks: Iterable[str], *, training: bool, ran: list[list[bool]]) -> Network:
+    """The model in mixed modes, with gradients, and a hook at its batch norm, which adds the modes of each pass."""
     model.train(training)
     model.get_submodule(next(iter(blocks))).train(not training)
-    model.averages.register_forward_hook(lambda *_: None)
+    model.averages.register_forward_hook(lambda *_: ran.append(modes(model)))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.5)
     return model
