@@ -21,6 +21,13 @@ def _elapsed_seconds() -> float:
     return os.times().elapsed
 
 
+def _words(item: object) -> str:
+    """An item as a person reads it: the parts of a tuple one after the other, a dtype by its name."""
+    if isinstance(item, tuple):
+        return ", ".join(map(_words, item))
+    return f"{item:.4g}" if isinstance(item, float) else str(item).removeprefix("torch.")
+
+
 def track(items: Sequence[T], description: str) -> Iterator[T]:
     """Yield the items one by one with a bar on standard error.
 
@@ -33,9 +40,9 @@ def track(items: Sequence[T], description: str) -> Iterator[T]:
         task = progress.add_task(description, total=len(items), item="")
         told = _elapsed_seconds()
         for done, item in enumerate(items):
-            progress.update(task, item=str(item), refresh=True)
+            progress.update(task, item=_words(item), refresh=True)
             if not watched and _elapsed_seconds() - told >= _LINE_SECONDS:
-                print(f"{description}: {done} of {len(items)} done, now {item}", file=sys.stderr, flush=True)
+                print(f"{description}: {done} of {len(items)} done, now {_words(item)}", file=sys.stderr, flush=True)
                 told = _elapsed_seconds()
             yield item
             progress.advance(task)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from labkit import LabError, plotting, program, progress
-from labkit.progress import track
+from labkit.progress import _words, track
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +108,11 @@ def test_progress_is_drawn_on_a_terminal(capsys: pytest.CaptureFixture[str], mon
     drawn = capsys.readouterr().err
     assert "sizes" in drawn
     assert "1/2" in drawn
+
+
+def test_what_is_going_on_is_said_in_words() -> None:
+    assert _words((6.103515625e-05, torch.float16, False)) == "6.104e-05, float16, False"
+    assert _words(("bfloat16", 512)) == "bfloat16, 512"
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1.5", "many", ""])
