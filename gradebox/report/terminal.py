@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gradebox.configuration import as_seen_from
 from gradebox.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from gradebox.hints import POINTER
 from gradebox.report.console import Console
 from gradebox.report.document import points
 
@@ -96,7 +97,7 @@ def show(
     console.print()
     console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
     for lab in grade.labs:
-        _show_lab(console, lab, paged)
+        _show_lab(console, lab, paged, then)
     _show_notes(console, grade.integrity)
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
@@ -110,17 +111,17 @@ def show(
         console.print(f"[dim]what to do next:[/] {escape(then)}", soft_wrap=True)
 
 
-def _show_lab(console: Console, lab: LabResult, paged: bool) -> None:
+def _show_lab(console: Console, lab: LabResult, paged: bool, then: str) -> None:
     number = lab.id.removeprefix("lab")
     if not lab.available:
         console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
         return
     console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
     for criterion in lab.criteria:
-        _show_criterion(console, criterion, paged)
+        _show_criterion(console, criterion, paged, then)
 
 
-def _show_criterion(console: Console, criterion: CriterionResult, paged: bool) -> None:
+def _show_criterion(console: Console, criterion: CriterionResult, paged: bool, then: str) -> None:
     if not criterion.available:
         console.print(f"  [dim]- {criterion.title}: not available yet[/]")
         return
@@ -153,7 +154,7 @@ def _show_criterion(console: Console, criterion: CriterionResult, paged: bool) -
     console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), told), soft_wrap=True)
     console.print(indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
-        console.print(indented(f"→ {problem.hint}", console.width, 12), style="cyan", soft_wrap=True)
+        console.print(indented(f"→ {_typed(problem.hint, then)}", console.width, 12), style="cyan", soft_wrap=True)
     others = [check for check in criterion.checks if check.outcome is not Outcome.PASSED and check is not problem]
     waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
     for check in others:
@@ -166,6 +167,15 @@ def _show_criterion(console: Console, criterion: CriterionResult, paged: bool) -
         text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check"
         text += ", all in grade.html" if paged else ""
         console.print(Text.assemble((f"{' ' * 10}{blocked} ", style), (text, "dim")), soft_wrap=True)
+
+
+def _typed(hint: str, then: str) -> str:
+    """A hint that says how to ask for one, as it can be typed here: by the command that `then` begins with."""
+    command, found, _ = then.partition(" next")
+    asked = hint.removeprefix(POINTER)
+    if not found or asked == hint:
+        return hint
+    return f"{POINTER}{command} next{asked.partition(' next')[2]}"
 
 
 def _show_following(console: Console, check: CheckResult, told: str) -> None:

@@ -15,6 +15,7 @@ from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Out
 from gradebox.report import html
 from gradebox.report.document import SCHEMA_FILE, from_document, points, to_document
 from gradebox.report.html import breaks
+from gradebox.report.terminal import _typed
 
 HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 
@@ -205,3 +206,16 @@ def test_a_grade_is_read_back_from_its_document(result: Grade) -> None:
 def test_what_is_no_grade_is_refused_in_one_line(document: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"^this is no grade\.json[^\n]*$"):
         from_document(document)
+
+
+@pytest.mark.parametrize(
+    ("hint", "then", "shown"),
+    [
+        ("for a hint: quiz next --check q.a.b --hints 1", ".venv/bin/quiz next labs --lab 1",
+         "for a hint: .venv/bin/quiz next --check q.a.b --hints 1"),
+        ("for a hint: quiz next --check q.a.b --hints 1", "", "for a hint: quiz next --check q.a.b --hints 1"),
+        ("look next door", ".venv/bin/quiz next", "look next door"),
+    ],
+)  # fmt: skip
+def test_a_hint_can_be_typed_where_it_is_read(hint: str, then: str, shown: str) -> None:
+    assert _typed(hint, then) == shown
