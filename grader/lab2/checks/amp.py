@@ -121,19 +121,12 @@ class TestAmp:
     @requires("returns_result")
     def test_products_in_low_precision(self, submission: Submission, fresh: Fresh) -> None:
         """Computes products in the precision asked for."""
-        runs, case, _ = trained(submission, fresh, STEPS)
+        runs, _, _ = trained(submission, fresh, STEPS)
         for dtype in PRECISIONS:
             what = f"matrix products of train_with_amp(..., dtype=torch.{dtype})"
             require_equal(runs[dtype]["products"], [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
             least = 2 * STEPS[dtype]
             require(runs[dtype]["product_count"] >= least, f"{what}: only {runs[dtype]['product_count']} of {least}")
-        on_cpu = submission.probe("lab2.training.precision", device="cpu", **case, epochs={"bfloat16": 1}).runs
-        require_equal(
-            on_cpu["bfloat16"]["products"],
-            ["bfloat16"],
-            what='matrix products of train_with_amp(..., device="cpu", dtype=torch.bfloat16): dtypes',
-            hint="autocast wants the type of the device that the training is on: torch.device(device).type",
-        )
 
     @requires("returns_result")
     def test_loss_in_float32(self, submission: Submission, fresh: Fresh) -> None:
