@@ -109,6 +109,7 @@ class TestAmp:
                     0.9 * idle,
                     what=f"{what}: peak_bytes of a small model, after {mebibytes(idle)} of earlier work were freed",
                     show=mebibytes,
+                    expected=f"what this training took, {mebibytes(0.9 * idle)} at most",
                     hint="torch.cuda.reset_peak_memory_stats() before the training begins",
                 )
                 require(
