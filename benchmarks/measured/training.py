@@ -64,10 +64,8 @@ def _mlp(width: int, batch: int, depth: int) -> Step:
 
 def _makers() -> Iterator[tuple[str, str, Make]]:
     """Name, precision, and what makes a step."""
-    images, part = (
-        (("resnet50", 64, 224), ("resnet18", 256, 64), ("mobilenet_v2", 64, 224), ("resnet18", 16, 32)),
-        (functools.partial),
-    )
+    images = (("resnet50", 64, 224), ("resnet18", 256, 64), ("mobilenet_v2", 64, 224), ("resnet18", 16, 32))
+    part = functools.partial
     for name, batch, size in images:
         for last in (False, True):
             for kind, precision, amp in (("FP32", "fp32", False), ("TF32", "tf32", False), ("AMP", "tf32", True)):

@@ -66,11 +66,7 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
             # What a card does not have is nothing to worry about; what it may not or will not say is.
             if not isinstance(error, pynvml.NVMLError_NotSupported | pynvml.NVMLError_InvalidArgument):
                 found["untold"][name] = str(error)
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as error:  # this version of pynvml answers otherwise, or lacks it
+        except (TypeError, ValueError, AttributeError) as error:  # pynvml answers otherwise here, or lacks it
             found[name], found["untold"][name] = None, f"{type(error).__name__}: {error}"
     found["uuid"], found["name"] = found.pop("identity") or (None, None)
     return found

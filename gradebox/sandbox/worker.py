@@ -180,7 +180,7 @@ def _set_limits(task: Task) -> None:
 
 
 def _set_environment(task: Task) -> None:
-    kept = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "LANG", "TZ")
+    kept = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LANG", "TZ")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     environment |= {
         "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",

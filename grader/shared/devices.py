@@ -148,6 +148,8 @@ def _hide_gpus() -> None:
     """In a child that has none: where there are no namespaces it would see those of the machine."""
     if os.path.exists("/dev/nvidiactl"):
         os.environ[_VISIBLE] = ""
+    else:  # as it is where nobody has hidden any
+        os.environ.pop(_VISIBLE, None)
 
 
 def _wait_in_timers() -> None:
