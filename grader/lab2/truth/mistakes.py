@@ -28,7 +28,7 @@ OVERFLOW = Cause(
     "lab2.scaling.overflow_skips_the_step",
 )
 
-MISTAKES = {
+MISTAKES: dict[str, Cause] = {
     cause.name: cause
     for cause in (
         Cause(
@@ -51,12 +51,6 @@ MISTAKES = {
             "all_alike",
             "the weights are those of a training in which each batch of a window weighs the same: weigh it by its "
             "share of the window's samples",
-            _ACCUMULATION,
-        ),
-        Cause(
-            "by_full_windows",
-            "the weights are those of a training that divides each loss by accumulation_steps: that is neither a "
-            "batch's share of the samples, nor the length of the last window",
             _ACCUMULATION,
         ),
         Cause(
@@ -100,8 +94,12 @@ MISTAKES = {
         ),
     )
 }
-# In a full window they are the same, and which one is meant cannot be seen: charged as one.
-MISTAKES["by_full_windows"].name = "all_alike"  # fmt: skip
+MISTAKES["by_full_windows"] = Cause(
+    "all_alike",  # In a full window they are the same, and which one is meant cannot be seen: charged as one.
+    "the weights are those of a training that divides each loss by accumulation_steps: that is neither a batch's "
+    "share of the samples, nor the length of the last window",
+    _ACCUMULATION,
+)
 
 
 @contextmanager
