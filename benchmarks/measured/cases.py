@@ -22,16 +22,21 @@ _NOT_ONE_CARD = ("ratio", "ddp", "allreduce_busbw")
 _LONG_SECONDS = 0.5
 
 
-def published() -> Iterator[Case]:
-    """The program of every published figure that one card can run, once each."""
+def programs() -> Iterator[tuple[str, str, Figure]]:
+    """Of every published figure that one card can run, once each: group and name here, and the figure."""
     seen = set()
     for figure in figures.load():
         key = (figure.workload, json.dumps(dict(figure.sizes), sort_keys=True), figure.precision)
         if figure.workload in _NOT_ONE_CARD or figure.gpus != 1 or key in seen:
             continue
         seen.add(key)
-        group = f"program: {figure.group.removesuffix(', other cards').removesuffix(', T4')}"
-        yield Case(group, _title(figure), figure.unit, functools.partial(_figure, figure), figure.precision)
+        yield f"program: {figure.group.removesuffix(', other cards').removesuffix(', T4')}", _title(figure), figure
+
+
+def published() -> Iterator[Case]:
+    """The programs of published figures."""
+    for group, name, figure in programs():
+        yield Case(group, name, figure.unit, functools.partial(_figure, figure), figure.precision)
 
 
 def _title(figure: Figure) -> str:

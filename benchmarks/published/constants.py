@@ -23,7 +23,7 @@ Scaled = Callable[[float], AbstractContextManager[None]]
 class Constant:
     """`prior`: what theory or a data sheet says, as a multiple of the fitted value.
 
-    `gpu` (the beginning of its name) and `workloads` tell which figures it can touch; empty: any.
+    `gpu` (the beginning of its name), `workloads` and `source` tell which figures it can touch; empty: any.
     """
 
     name: str
@@ -31,10 +31,15 @@ class Constant:
     scaled: Scaled
     gpu: str = ""
     workloads: tuple[str, ...] = ()
+    source: str = ""
 
     def touches(self, figure: Figure) -> bool:
         """Whether the figure can depend on it at all."""
-        return figure.gpu.startswith(self.gpu) and (not self.workloads or figure.workload in self.workloads)
+        return (
+            figure.gpu.startswith(self.gpu)
+            and (not self.workloads or figure.workload in self.workloads)
+            and figure.source.startswith(self.source)
+        )
 
 
 _FUSED, _RING = ("sdpa", "gpt_tokens"), ("allreduce_busbw",)
@@ -89,6 +94,23 @@ def _constant(
 ) -> Constant:
     value, scaled = found
     return Constant(name, prior / value, scaled, gpu, workloads)
+
+
+def pace_of_host(source: str) -> Constant:
+    """How slow the host of one source is, beside the usual one: all calls, by one factor.
+
+    Where a source's many figures show that, they tell the proportions of calls, and not that its host is slow.
+    """
+    calls = spec._own_tables()["host"]["call_seconds"]
+
+    @contextlib.contextmanager
+    def scaled(factor: float) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for kind in calls:
+                stack.enter_context(_entry(calls, kind)[1](factor))
+            yield
+
+    return Constant(f"pace of the host, {source}", 1.0, scaled, workloads=_LAUNCHED, source=source)
 
 
 def fitted() -> list[Constant]:

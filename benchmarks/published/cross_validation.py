@@ -1,5 +1,7 @@
 """How good the times are for measurements that nobody fitted to: every source left out in turn.
 
+The sources are whoever published a figure, and this project, which ran the same programs on a card (`as_figures`).
+
 Each constant is scaled by a little, and every figure run again: that gives the slopes of log(simulated) by
 log(constant). Without the figures of one source the constants are then fitted anew (least squares, linear in the
 logarithms; a constant that nothing else pins down goes back to its prior), and that source's figures are predicted.
@@ -17,6 +19,7 @@ import numpy
 from numpy.typing import NDArray
 
 from benchmarks.measure import save
+from benchmarks.measured import as_figures
 from benchmarks.published import constants, figures, run
 from benchmarks.published.figures import Comparison
 
@@ -27,15 +30,16 @@ _STEP = 0.95
 _FIGURE_SPREAD, _PRIOR_SPREAD = 0.10, 0.40
 # Fitted by themselves, card by card, or nothing to fit: memory is counted. Training a GPT of a billion parameters takes
 # longer than all the rest.
-_LEFT_OUT = ("memory peak", "multi-GPU scaling", "matmul, other cards", "AMP gain")
+_LEFT_OUT = ("memory peak", "program: memory peak", "multi-GPU scaling", "matmul, other cards", "AMP gain")
 _TOO_LONG = ("gpt_tokens",)
 
 
 def main() -> Path:
     """Fit, leave out, print, write."""
-    chosen = [figure for figure in figures.load() if figure.group not in _LEFT_OUT and figure.workload not in _TOO_LONG]
+    every = [*figures.load(), *as_figures.load()]
+    chosen = [figure for figure in every if figure.group not in _LEFT_OUT and figure.workload not in _TOO_LONG]
     found = run.run_all(chosen, say=lambda line: None)
-    known = constants.fitted()
+    known = [*constants.fitted(), constants.pace_of_host(as_figures.SOURCE)]
     slopes = numpy.stack([_slopes(found, constant) for constant in known], axis=1)
     errors = numpy.array([math.log(one.ratio) for one in found])
     priors = numpy.array([math.log(constant.prior) for constant in known])
@@ -70,6 +74,9 @@ def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tup
     groups: dict[str, list[int]] = {}
     for index, one in enumerate(found):
         groups.setdefault(one.figure.group, []).append(index)
+    own = [index for index, one in enumerate(found) if one.figure.source == as_figures.SOURCE]
+    groups["all published"] = [index for index in range(len(found)) if index not in own]
+    groups["all programs on a card of ours"] = own
     groups["all"] = list(range(len(found)))
 
     def median(values: Array, places: list[int]) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen
-from grader.lab1.truth import timing
+from grader.lab1.truth import mistakes, timing
 from grader.lab2.checks.crossed import crossed
 from grader.lab2.truth import mistakes as amp
 from grader.lab2.truth.training import Regression, Run, regression
@@ -112,7 +112,7 @@ def judged(factor: float, **changed: Any) -> str:
     observed: dict[str, Any] = {"pace": 1.5, "products": PRODUCTS, "result": {}}
     honest = timing.expected(device, CALL, observed)
     observed["result"]["seconds"] = factor * (honest.low + honest.high) / 2
-    cause = timing.mistake_of(device, CALL, observed | changed)
+    cause = mistakes.mistake_of(device, CALL, observed | changed)
     return "" if cause is None else cause.name
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grader.lab1.truth import timing
+from grader.lab1.truth import mistakes, timing
 
 SEEN = {  # size: seconds of a product
     643: (20.6e-6, 57.5e-6),
@@ -32,18 +32,18 @@ def test_either_method_is_right(size: int) -> None:
         asked, seen = call(size, told)
         interval = timing.expected("cuda", asked, seen)
         assert interval.low <= told <= interval.high
-        assert timing.mistake_of("cuda", asked, seen) is None
+        assert mistakes.mistake_of("cuda", asked, seen) is None
 
 
 @pytest.mark.parametrize("size", [3547, 4405])
 def test_mistakes_are_seen_in_long_products(size: int) -> None:
     waited = SEEN[size][1]
     for told, cause in (
-        (7 * waited, timing.TOTAL),
-        (1e3 * waited, timing.MILLISECONDS),
-        (waited / 7, timing.DIVIDED_TWICE),
-        (12e-6, timing.NOT_WAITED),
-        (1.5 * waited, timing.MORE),
+        (7 * waited, mistakes.TOTAL),
+        (1e3 * waited, mistakes.MILLISECONDS),
+        (waited / 7, mistakes.DIVIDED_TWICE),
+        (12e-6, mistakes.NOT_WAITED),
+        (1.5 * waited, mistakes.MORE),
     ):
         asked, seen = call(size, told)
-        assert timing.mistake_of("cuda", asked, seen) is cause
+        assert mistakes.mistake_of("cuda", asked, seen) is cause

@@ -37,6 +37,7 @@ _PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _SCALARS = frozenset((int, float, bool, type(None), torch.dtype, str, torch.device))
 # Real work on the CPU that shapes-only mode skips: from this many FLOPs on, a product costs milliseconds.
 _SKIP_FLOPS = 2e7
+_STRIDED = torch.strided
 
 
 class DispatchMode(TorchDispatchMode):
@@ -195,7 +196,7 @@ class DispatchMode(TorchDispatchMode):
             gpu.registry.hand_over(args[0], outputs[0], gpu)
         for tensor in outputs:
             add(tensor, gpu, stream, is_result=is_result)
-        if operation.takes_scratch and all(tensor.layout is torch.strided for tensor in inputs):
+        if operation.takes_scratch and _are_dense(inputs):
             gpu.workspaces.use(operation, args, inputs, outputs)
         if operation.may_resize:
             for tensor in inputs + outputs:
@@ -320,6 +321,13 @@ def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:
     """PyTorch works out some shapes with meta tensors of its own (BinaryOps.cpp, `mul_zerotensor`)."""
     device = kwargs.get("device")
     return device is not None and device.type == "meta"
+
+
+def _are_dense(tensors: list[torch.Tensor]) -> bool:
+    for tensor in tensors:  # a generator would cost as much again
+        if tensor.layout is not _STRIDED:
+            return False
+    return True
 
 
 def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:

@@ -46,9 +46,9 @@ from grader.shared.programs import is_simulated, own_gpu, picture_and_json, requ
 
 _MANY = 60
 _OWN_WARM_UP = 3
+"""Products per timed one: `torch.utils.benchmark` runs two before each measurement."""
 _LAUNCH_SECONDS = 25e-6
 """Within this a host hands a product to the GPU, and no product that takes long is computed, nor a thousandth of it."""
-"""Products per timed one: `torch.utils.benchmark` runs two before each measurement."""
 _REFUSED = (
     {"sizes": [64], "device": "cpu"},
     {"sizes": [64, 0]},

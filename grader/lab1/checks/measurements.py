@@ -8,10 +8,15 @@ from gradebox.assertions import number, positive, require, require_between, requ
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab1.truth.timing import (
-    LAUNCHED,
+from grader.lab1.truth.mistakes import (
     NOT_THE_MEDIAN,
     OLDER_WORK,
+    recognised,
+    recognised_among_others,
+    seen_elsewhere,
+)
+from grader.lab1.truth.timing import (
+    LAUNCHED,
     Call,
     as_written,
     crossed,
@@ -21,10 +26,7 @@ from grader.lab1.truth.timing import (
     long_sizes,
     measure,
     peak_tflops,
-    recognised,
-    recognised_among_others,
     require_ran,
-    seen_elsewhere,
     short_sizes,
 )
 
