@@ -51,8 +51,8 @@ def grade_submission(
     options = Options(
         course=str(_own(course, submission)),
         submission=str(submission),
-        lab=lab,
-        criterion=criterion,
+        lab=arguments.joined(lab),
+        criterion=arguments.joined(criterion),
         device=device,
         seed=seed,
         report=str(report),
@@ -81,8 +81,8 @@ def watch_submission(
     options = Options(
         course=str(_own(course, submission)),
         submission=str(submission),
-        lab=lab,
-        criterion=criterion,
+        lab=arguments.joined(lab),
+        criterion=arguments.joined(criterion),
         device=device,
         seed=seed,
     )
@@ -105,7 +105,11 @@ def show_next(
     Exit codes: 0 something to do or everything done, 2 could not say.
     """
     options = Options(
-        course=str(_own(course, submission)), submission=str(submission), lab=lab, device=device, report=str(report)
+        course=str(_own(course, submission)),
+        submission=str(submission),
+        lab=arguments.joined(lab),
+        device=device,
+        report=str(report),
     )
     raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))
 

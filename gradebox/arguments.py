@@ -12,9 +12,13 @@ from gradebox.options import TIME_LIMIT_SECONDS
 
 Submission = Annotated[Path, typer.Argument(help="The folder to grade.")]
 OwnLabs = Annotated[Path, typer.Argument(help="The folder with your labs.")]
-Lab = Annotated[str | None, typer.Option(help="Only these labs, for example 1,3; or an exercise by its name.")]
+Lab = Annotated[
+    list[str] | None,
+    typer.Option(help="Only these labs, for example 1,3; or an exercise by its name.", metavar="N[,N]"),
+]
 Criterion = Annotated[
-    str | None, typer.Option(help="Only these criteria, for example lab3.accumulation; several with commas between.")
+    list[str] | None,
+    typer.Option(help="Only these criteria, for example lab3.accumulation; several with commas.", metavar="ID[,ID]"),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", "--grade-seed", help="Repeat a grading with its printed seed.")]
 Report = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")]
@@ -37,3 +41,8 @@ Asked = Annotated[
     bool,
     typer.Option("--asked", help="Grade when a line on standard input names criteria, and answer in a line of JSON."),
 ]
+
+
+def joined(values: list[str] | None) -> str | None:
+    """An option that was given several times, as if its values stood behind one with commas; None: never given."""
+    return ",".join(values) if values else None

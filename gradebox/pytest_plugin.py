@@ -6,8 +6,10 @@ folder of its own (`launch.py`), whose items are the course's checks (`pytest_ju
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,17 @@ _OPTIONS = {
 _TYPES = {"grade-seed": int, "time-limit": float}
 
 
+class _Joined(argparse.Action):
+    """Given twice, as if both values stood behind one option with a comma."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
+_ACTIONS: dict[str, type[argparse.Action]] = {"lab": _Joined, "criterion": _Joined}
+
+
 class Course:
     """Hooks of our own."""
 
@@ -48,7 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("grade", "grading labs")
     group.addoption("--grade", action="store_true", help="grade a submission against the course's rubric")
     for name, (metavar, default, text) in _OPTIONS.items():
-        group.addoption(f"--{name}", metavar=metavar, default=default, help=text, type=_TYPES.get(name, str))
+        how: dict[str, Any] = {"action": _ACTIONS[name]} if name in _ACTIONS else {"type": _TYPES.get(name, str)}
+        group.addoption(f"--{name}", metavar=metavar, default=default, help=text, **how)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,8 +29,8 @@ def grade_submission(
     options = Options(
         course=str(FOLDER),
         submission=str(submission),
-        lab=lab,
-        criterion=criterion,
+        lab=arguments.joined(lab),
+        criterion=arguments.joined(criterion),
         device=device,
         seed=seed,
         report=str(report),

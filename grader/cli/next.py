@@ -26,5 +26,7 @@ def show_next(
 
     Exit codes: 0 something to do or everything done, 2 could not say.
     """
-    options = Options(course=str(FOLDER), submission=str(submission), lab=lab, device=device, report=str(report))
+    options = Options(
+        course=str(FOLDER), submission=str(submission), lab=arguments.joined(lab), device=device, report=str(report)
+    )
     raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))

@@ -23,6 +23,11 @@ def watch_submission(
     Writes no report, and is no grade: `gpulabs grade` asks everything. Exit codes: 0 ended, 2 could not grade.
     """
     options = Options(
-        course=str(FOLDER), submission=str(submission), lab=lab, criterion=criterion, device=device, seed=seed
+        course=str(FOLDER),
+        submission=str(submission),
+        lab=arguments.joined(lab),
+        criterion=arguments.joined(criterion),
+        device=device,
+        seed=seed,
     )
     raise typer.Exit(launch.run(options, rounds="answer" if asked else "watch"))

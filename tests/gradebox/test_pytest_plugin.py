@@ -217,7 +217,8 @@ pytest.main(["--grade", "--submission", "mine", *typed]) if front == "pytest" el
 
 
 def test_every_option_means_the_same_to_both_commands(tmp_path: Path) -> None:
-    typed = ["--lab", "1", "--criterion", "lab1.memory", "--device", "vgpu:H100", "--overrides", "given.toml"]
+    typed = ["--lab", "1", "--lab", "2,3", "--criterion", "lab1.memory", "--criterion", "lab1.analysis"]
+    typed += ["--device", "vgpu:H100", "--overrides", "given.toml"]
     typed += ["--student", "ada", "--time-limit", "77", "--grade-seed", "5", "--grade-report", "elsewhere"]
     asked = []
     for front in ("gpulabs", "pytest"):
@@ -225,6 +226,7 @@ def test_every_option_means_the_same_to_both_commands(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         asked.append(json.loads(done.stderr))
     assert asked[0] == asked[1]
+    assert (asked[0]["lab"], asked[0]["criterion"]) == ("1,2,3", "lab1.memory,lab1.analysis")  # each given twice
     nothing = asdict(Options(course=asked[0]["course"]))
     same = [name for name, value in nothing.items() if asked[0][name] == value]
     assert same == ["course", "jobs", "origin"], "an option that this test does not give"
