@@ -3,6 +3,7 @@
 Not for library functions: those take a device as an argument and choose nothing.
 """
 
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -205,5 +206,6 @@ def _attach(model: str, *, values: bool, gpus: int) -> Iterator["VirtualGPU"]:
 def _announced(device: Device, remark: str = "") -> Device:
     kind = "CPU " if device.torch_device == "cpu" else "virtual " if device.simulated else ""
     notes = [note for note in ("simulated" if device.simulated else "", remark) if note]
-    print(f"device: {kind}{device.name}" + (f" ({'; '.join(notes)})" if notes else ""))
+    if os.environ.get("RANK", "0") == "0":  # by torchrun each rank comes along here
+        print(f"device: {kind}{device.name}" + (f" ({'; '.join(notes)})" if notes else ""))
     return device

@@ -186,7 +186,7 @@ def _show_following(console: Console, check: CheckResult, told: str) -> None:
 def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:
     """Another check that did not pass, and what was seen, as far as a line goes; all of it is in grade.html."""
     mark, style = MARK[check.outcome]
-    text = "" if check.message == first.message else f": {' '.join(check.message.split())}"
+    text = ": the same" if check.message == first.message else f": {' '.join(check.message.split())}"
     row = Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (text, "dim"))
     row.truncate(console.width, overflow="ellipsis")
     console.print(row, soft_wrap=True)

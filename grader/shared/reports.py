@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require
+from gradebox.assertions import CheckFailed, require, require_equal
 from gradebox.submission import Submission
 
 MINIMUM_PROSE_WORDS = 60
@@ -44,6 +44,12 @@ def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], Non
             ) from None
 
     return wrapper
+
+
+def require_device(claimed: Any, provenance: Mapping[str, Any]) -> None:
+    """Fail unless the device is that of the results, as their file names it or as the program printed it."""
+    told = str(claimed).removeprefix("virtual ").removesuffix(" (simulated)")
+    require_equal(told, provenance.get("device_name"), what="claim device")
 
 
 def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:

@@ -20,6 +20,6 @@ def assert_caught(bug: Scenario, graded: Graded) -> None:
 
 def assert_complete(graded: Graded, points: float) -> None:
     """Every point, and nothing for an instructor to look at."""
-    assert graded.problems == ""
+    assert graded.problems == "", graded.problems
     assert graded.score == points
     assert graded.grade.integrity == ()

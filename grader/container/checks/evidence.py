@@ -56,7 +56,7 @@ def judge_report(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and its claims are those of the checklist."""
     claims = reports.claims(submission, LAB, _KINDS, task="REPORT", write=_WRITE)
     run = Run(submission)
-    require_equal(claims["device"], run.provenance.get("device_name"), what="claim device")
+    reports.require_device(claims["device"], run.provenance)
     require_equal(claims["cuda"], run.provenance.get("cuda"), what="claim cuda")
     for name, expected in (
         ("seconds", run.number("seconds")),

@@ -119,7 +119,7 @@ class TestRoofline:
 def _judge_report(submission: Submission) -> None:
     claims = reports.claims(submission, _LAB, _KINDS, task="6.6", write=_WRITE)
     document = reports.results(submission, _LAB, "kernels.json")
-    require_equal(claims["device"], document["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], document["provenance"])
     try:
         rows = {row["kernel"]: row for row in document["results"]}
         shares = {name: row["achieved_flops"] / row["attainable_flops"] for name, row in rows.items()}

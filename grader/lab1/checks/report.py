@@ -38,12 +38,12 @@ def judge(submission: Submission) -> None:
     benchmark = reports.results(submission, LAB, "benchmark.json")
     memory = reports.results(submission, LAB, "memory.json")
     operations = reports.results(submission, LAB, "operations.json")
-    require_equal(claims["device"], benchmark["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], benchmark["provenance"])
     environment = reports.results(submission, LAB, "environment.json")
     for name, document in (("memory", memory), ("operations", operations), ("environment", environment)):
         require_equal(
             document["provenance"].get("device_name"),
-            claims["device"],
+            benchmark["provenance"].get("device_name"),
             what=f"provenance.device_name in results/{name}.json",
             hint="run all four programs with the same --device, and copy the numbers afterwards",
         )

@@ -36,7 +36,7 @@ def judge(submission: Submission) -> None:
     claims = reports.claims(submission, LAB, _KINDS, task="2.4", write=_WRITE)
     precisions = reports.results(submission, LAB, "precisions.json")
     stability = reports.results(submission, LAB, "stability.json")
-    require_equal(claims["device"], precisions["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], precisions["provenance"])
     _judge_precisions(claims, precisions["results"])
     _judge_stability(claims, stability["results"])
     require_equal(float(claims["largest_float16"]), 65504.0, what="claim largest_float16")

@@ -88,11 +88,23 @@ class TestCheckpointing:
                 f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
                 "a barrier after writing, on every rank: who loads too early reads an old file or none",
             )
+        for rank, each in enumerate(seen):
+            require(
+                not each.returned_without_a_file,
+                f"save_checkpoint() returned on rank {rank} although rank 0's disk was full and there is no new file",
+                "who goes on believes that the file is there: let rank 0's error through before the others are told "
+                "that it is done, or tell them of it",
+            )
 
     def test_saved_atomically(self, submission: Submission, fresh: Fresh) -> None:
         """Saves a checkpoint as a whole or not at all."""
         seen = submission.probe("lab3.checkpoints.interrupted", device="cpu", **network(fresh, "lab3.interrupted"))
         require(seen.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
+        require(
+            not seen.unread,
+            f"load_checkpoint() of what save_checkpoint() has just written, without an optimizer: {seen.unread}",
+            "nothing has failed before: it is the loading",
+        )
         if seen.loaded:
             raise CheckFailed(
                 f"after a save that failed half-way, the file from before cannot be loaded: {seen.loaded}",
@@ -101,7 +113,12 @@ class TestCheckpointing:
         require_equal(seen.epoch, 1, what="epoch in the file after a save that failed")
         require_arrays_close(seen.parameters, seen.saved, rtol=0, what="parameters in the file after a failed save")
         require(
-            not seen.overwritten,
+            not seen.refused_there,
+            f"save_checkpoint() into /dev/shm, which is another file system than that of /tmp: {seen.refused_there}",
+            "nothing can be moved from one disk to another at once: write the temporary file into the same folder",
+        )
+        require(
+            not (seen.overwritten or seen.overwritten_there),
             "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
             "os.replace() puts a new file in place at once if both lie in one folder; moving between disks copies",
         )
@@ -129,6 +146,13 @@ class TestCheckpointing:
                 what = f"saved {was} on 2 ranks, loaded {into}" + ", one layer frozen" * kind["frozen"]
                 own = {**kind, "path_object": path_object}
                 self._require_loaded(submission, fresh, source, epoch, ranks, wrapped, own, what)
+        if submission.device.name != "cpu":
+            case = network(fresh, "lab3.save")
+            gpu = submission.probe("lab3.checkpoints.save_on_a_gpu", **case)
+            cpu = submission.probe("lab3.checkpoints.load_on_a_cpu", device="cpu", content=gpu.content, **case)
+            require_arrays_close(
+                cpu.parameters, gpu.parameters, rtol=0, what="saved on a GPU, loaded on a CPU: parameters"
+            )
 
     @staticmethod
     def _require_loaded(

@@ -34,7 +34,7 @@ def judge(submission: Submission) -> None:
     claims = reports.claims(submission, LAB, _KINDS, task="3.6", write=_WRITE)
     scaling = reports.results(submission, LAB, "scaling.json")
     training = reports.results(submission, LAB, "training.json")["results"][0]
-    require_equal(claims["device"], scaling["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], scaling["provenance"])
     try:
         rows = {(row["kind"], int(row["world_size"])): row for row in scaling["results"]}
         largest = max(size for _, size in rows)

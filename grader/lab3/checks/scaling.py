@@ -390,6 +390,7 @@ class TestScaling:
                 f"speedups of {kind} scaling",
                 "a line for each kind: its speedups over the numbers of processes",
             )
+            _require_called(plot, kind, ratios, what)
             places = [[x for x, _ in line] for line in shown]
             require(
                 any(place == sorted(place) for place in places),
@@ -400,3 +401,18 @@ class TestScaling:
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         """Writes a report that agrees with the results."""
         lab3_report.judge(submission)
+
+
+def _require_called(plot: dict[str, Any], kind: str, ratios: dict[str, dict[int, float]], what: str) -> None:
+    """Fail where the legend calls by this kind's name what shows another's speedups."""
+    others = [other for other in ratios if other != kind]
+    for label, line in zip(plot["labels"], plot["drawn"], strict=True):
+        if kind not in label.casefold() or any(other in label.casefold() for other in others):
+            continue
+        heights = [y for _, y in line]
+        for other in others:
+            require(
+                not all(any(abs(y - ratio) <= 1e-6 * ratio for y in heights) for ratio in ratios[other].values()),
+                f"{what}: what is called {label!r} are the speedups of {other} scaling",
+                "the label belongs to the line that it is given with",
+            )

@@ -320,6 +320,12 @@ class TestSetup:
         how = "torchrun, one rank on each of two machines, -m" if options else "python -m"
         what = f"{how} labs.{PROGRAM} {' '.join(asked)}"
         seen = submission.probe(probe, device="cpu", limits=COLD, module=PROGRAM, arguments=asked, **options)
+        if options and seen.exit_code is None:
+            raise CheckFailed(
+                f"{what}: its two processes waited for each other and did not end",
+                "which of all processes this one is says RANK, and of how many WORLD_SIZE; LOCAL_RANK counts on one "
+                "machine, and is 0 on both here",
+            )
         if options and seen.exit_code:
             raise CheckFailed(f"under torchrun the program ended with {seen.exit_code}: {seen.tail[-300:]}")
         rows = picture_and_json(seen, what)

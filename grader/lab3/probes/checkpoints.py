@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -102,7 +104,7 @@ def save(
     `replicated` rank 0 then takes its time to collect its state. Of the model the last layer may be `frozen`.
 
     Afterwards: which files each rank made, whether rank 0's was what it is in the end when `save_checkpoint` was over
-    on every rank, and its bytes.
+    on every rank, and its bytes. At last rank 0's disk is full: whether `save_checkpoint` returns all the same.
     """
     torch.set_num_threads(1)
     save_checkpoint = student.module(DDP).save_checkpoint
@@ -125,14 +127,40 @@ def save(
         then = file.read_bytes() if file.exists() else None
         dist.barrier()
         complete = then is not None and then == file.read_bytes()
-        del replica
         content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
+        files = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+        dist.barrier()
+        full = disk_full_after(len(content) // 2) if student.rank == 0 else contextlib.nullcontext()
+        returned = False
+        with full, contextlib.suppress(Exception):
+            save_checkpoint(FILE, replica, optimizer, epoch + 1)
+            returned = True
+        del replica
     return {
-        "files": sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file()),
+        "files": files,
         "complete": complete,
+        "returned_without_a_file": returned,
         "content": torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8),
         **_described(model, optimizer),
     }
+
+
+def save_on_a_gpu(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:
+    """Save a model that is on the GPU, in a process without a group: what is in it, and the file's bytes."""
+    model = Network(first, second).to(student.device)
+    optimizer = _trained(model, inputs.to(student.device))
+    student.module(DDP).save_checkpoint(FILE, model, optimizer, 1)
+    content = torch.frombuffer(bytearray(Path(FILE).read_bytes()), dtype=torch.uint8)
+    return {"content": content, "parameters": flat(model).cpu()}
+
+
+def load_on_a_cpu(student: Any, *, content: Tensor, first: Tensor, second: Tensor, inputs: Tensor) -> dict[str, Any]:
+    """Load a file with these bytes where there is no GPU."""
+    Path(FILE).write_bytes(bytes(content.tolist()))
+    model = Network(first.flip(0), second.flip(0))
+    optimizer = _trained(model, inputs)
+    student.module(DDP).load_checkpoint(FILE, model, optimizer)
+    return {"parameters": flat(model)}
 
 
 def _network(first: Tensor, second: Tensor, *, frozen: bool) -> Network:
@@ -225,6 +253,8 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
     taken_away = os.path.abspath(path) in gone
     saved, size = flat(model), path.stat().st_size
+    other_disk = _on_another_disk(module.save_checkpoint, model, optimizer, opened)
+    unread = _error_of(module.load_checkpoint, path, Network(second.T.clone(), first.T.clone()))
     before = _files()
     for parameter in model.parameters():
         parameter.data.add_(1.0)
@@ -235,16 +265,47 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
         except Exception as error:
             _kept.append(error)
             failed = True
-    seen = {"failed": failed, "overwritten": overwritten, "taken_away": taken_away, "loaded": ""}
+    seen = {
+        "failed": failed,
+        "overwritten": overwritten,
+        "taken_away": taken_away,
+        "unread": unread,
+        "loaded": "",
+        **other_disk,
+    }
     for kept in _kept:  # a temporary folder that tidies up after itself does so once no frame holds it
         traceback.clear_frames(kept.__traceback__)
     seen["left"] = sorted(str(file) for file in _files() - before)
     other = Network(second.T.clone(), first.T.clone())
-    try:
-        epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
-    except Exception as error:
-        return {**seen, "loaded": f"{type(error).__name__}: {str(error)[:100]}"}
+    if loaded := _error_of(module.load_checkpoint, path, other):
+        return {**seen, "loaded": loaded}
+    epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
     return {**seen, "epoch": epoch, "saved": saved, "parameters": flat(other)}
+
+
+def _error_of(load: Any, path: Path, model: nn.Module) -> str:
+    try:
+        load(path, model)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def _on_another_disk(save: Any, model: nn.Module, optimizer: torch.optim.Optimizer, opened: list[str]) -> Any:
+    """Save twice into a folder that lies on another file system than temporary files do, where there is one."""
+    try:
+        folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    except OSError:
+        return {"refused_there": "", "overwritten_there": False}
+    path, refused = folder / FILE, ""
+    try:
+        for epoch in (1, 2):
+            save(path, model, optimizer, epoch)
+    except OSError as error:
+        refused = f"{type(error).__name__}: {error.strerror or error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"refused_there": refused, "overwritten_there": str(path) in opened}
 
 
 def _files() -> set[Path]:

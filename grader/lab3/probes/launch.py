@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import types
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
+_PATIENCE_SECONDS, _POLL_SECONDS = 75.0, 0.02
+"""A small training takes a second or two, and some ten on a busy machine; ranks that both think they are the first wait
+for each other for half an hour."""
 _RANKS = 4
 """Processes that a program starts with PyTorch imported already; further ones are new interpreters."""
 _TABLE = "Data-parallel training"
@@ -78,7 +82,7 @@ def torchrun(student: Any, *, module: str, machines: int, arguments: Sequence[st
     seen, log = _under_torchrun(module, machines, arguments)
     if seen["exit_code"] and _ABORTED in log:
         seen, log = _under_torchrun(module, machines, arguments)
-    if seen["exit_code"]:
+    if seen["exit_code"] != 0:
         student.module(module)  # raises where it cannot be imported
     return {**seen, "tail": _reason(log), "tables": log.count(_TABLE)}
 
@@ -105,16 +109,26 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _first_failure(agents: set[int]) -> int:
-    """Wait for all of them. Once one has failed the others are told to end: their ranks would wait for a lost one."""
-    failure = 0
+def _first_failure(agents: set[int]) -> int | None:
+    """Wait for all of them. Once one has failed the others are told to end: their ranks would wait for a lost one.
+
+    None: none had failed when they were told to end, for they had waited for each other.
+    """
+    failure: int | None = 0
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     while agents:
-        pid, status = os.wait()
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            if time.monotonic() > deadline and failure == 0:
+                failure = None
+                for other in agents:
+                    os.kill(other, signal.SIGTERM)
+            time.sleep(_POLL_SECONDS)
         if pid not in agents:
             continue
         agents.remove(pid)
         code = os.waitstatus_to_exitcode(status)
-        if code and not failure:
+        if code and failure == 0:
             failure = code
             for other in agents:
                 os.kill(other, signal.SIGTERM)

@@ -62,7 +62,10 @@ def plotted(student: Any, *, points: Sequence[dict[str, Any]]) -> dict[str, Any]
         path = Path(f"scaling{len(plots)}.png")
         with watch_png(_drawn) as figures:
             told = module.plot_scaling(chosen, path)
-        plots.append({"told": str(told) == str(path), "written": path.is_file(), "drawn": [*itertools.chain(*figures)]})
+        labels, drawn = zip(*itertools.chain(*figures), strict=True) if any(figures) else ((), ())
+        plots.append(
+            {"told": str(told) == str(path), "written": path.is_file(), "drawn": [*drawn], "labels": [*labels]}
+        )
     return {"plots": plots}
 
 
@@ -97,20 +100,21 @@ def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"seen": seen}
 
 
-def _drawn(figure: Any) -> list[list[list[float]]]:
-    """The data in a figure: lines, groups of markers and of bars."""
+def _drawn(figure: Any) -> list[tuple[str, list[list[float]]]]:
+    """The data in a figure, with what a legend calls it: lines, groups of markers and of bars."""
     from matplotlib.collections import PathCollection
 
-    drawn: list[list[list[float]]] = []
+    drawn: list[tuple[Any, Any]] = []
     for axes in figure.axes:
-        drawn.extend(np.asarray(line.get_xydata()).tolist() for line in axes.lines)
-        drawn.extend(
-            np.asarray(each.get_offsets()).tolist() for each in axes.collections if isinstance(each, PathCollection)
-        )
-        # Containers of error bars and stems hold lines, which are among the axes' own.
-        groups = [[bar for bar in group if hasattr(bar, "get_height")] for group in axes.containers]
-        drawn.extend([[bar.get_x(), bar.get_height()] for bar in bars] for bars in groups)
-    return drawn
+        drawn += [(line.get_label(), line.get_xydata()) for line in axes.lines]
+        drawn += [
+            (each.get_label(), each.get_offsets()) for each in axes.collections if isinstance(each, PathCollection)
+        ]
+        for group in axes.containers:
+            # Containers of error bars and stems hold lines, which are among the axes' own.
+            bars = [bar for bar in group if hasattr(bar, "get_height")]
+            drawn.append((group.get_label(), [[bar.get_x(), bar.get_height()] for bar in bars]))
+    return [(str(label), np.asarray(points, dtype=float).reshape(-1, 2).tolist()) for label, points in drawn]
 
 
 def shares(student: Any, *, profiles: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -142,8 +142,10 @@ class Pass:
             )
             losses_told = numbers(each.result["losses"], len(losses), f"{what}: losses on rank {rank}", hint)
             for step, (told, loss) in enumerate(zip(losses_told, losses, strict=True)):
-                require_close(told, loss, relative=rtol, what=f"{what}: losses[{step}] on rank {rank}", hint=hint)
-            require_equal(each.modes, [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
+                require_close(
+                    told, loss, relative=rtol, what=f"{what}: losses[{step}] on rank {rank}", hint=mistakes.LOSSES
+                )
+            require_equal(each.modes, [True], what=f"{what}: model.training in each forward pass", hint=mistakes.MODE)
             require(bool((each.frozen == 1).all()), f"{what}: a parameter without a gradient (frozen) was changed")
 
     def require_counted(self, seen: list[Seen], what: str) -> None:

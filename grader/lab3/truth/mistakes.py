@@ -56,6 +56,14 @@ CAUSES = {
     )
 }  # fmt: skip
 
+LOSSES = Cause(
+    "losses_of_a_step",
+    "the weights are right: the loss of a step is the mean over all samples of its window, on all ranks, each batch "
+    "with its share",
+    _LARGE_BATCH,
+)
+MODE = Cause("not_in_training_mode", "model.train(), whatever mode the model comes in", _LARGE_BATCH)
+
 Truth = Callable[[str], Array]
 """The final weights with a mistake; without one, the right ones."""
 

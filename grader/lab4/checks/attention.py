@@ -28,6 +28,10 @@ MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
 
+_KERNELS = (
+    "flash_attn: float16 or bfloat16, compute capability 8.0 or higher; flash_attn.cute: 9.0 or higher, and before it; "
+    "each looked for at each call"
+)
 _HOST_SECONDS = 5e-4
 """By so much one call of a real GPU's host may be longer than another: seen on an H100 of a virtual machine."""
 
@@ -183,7 +187,7 @@ class TestAttention:
             what = f"on a virtual {model} in {dtype}, with {' and '.join(modules) or 'no flash-attn'} installed"
             hint = "look for the packages at each call, not at import, and keep no answer of an earlier call"
             require_equal(seen.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
-            require_equal(seen.backend, wanted, what=f"attention_backend() {what}, installed after its first call")
+            require_equal(seen.backend, wanted, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
             require_equal(seen.on_cpu, "sdpa", what=f'attention_backend("cpu") {what}', hint="ask for the device given")
             expected = [wanted, wanted] if wanted != "sdpa" else []
             called = [call["module"] for call in seen.calls]

@@ -21,6 +21,11 @@ _LARGE_SCORES = 1e-11
 and where one weight is nearly 1 the gradients are small differences of terms as large as the output's gradient."""
 LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
 KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
+_TILED_BACKWARD = (
+    "the output is right, and its way back is not: with weights P and dP = dO V^T, dV = P^T dO, "
+    "dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(head_dim), dK = dS^T Q / sqrt(head_dim)"
+)
+_OWN_BACKWARD = "the output is right, and its gradient is not: what is changed in place, or detached, on the way?"
 _LARGE_SCORES_32 = 20
 """Times the tolerance of float32: such scores have an error of 1e-4, and so have weights; outputs 1.7e-5 at most."""
 _OF = {"d_query": "Q", "d_key": "K", "d_value": "V"}
@@ -66,6 +71,14 @@ def _mask_of(case: dict[str, Any], calls: list[dict[str, Any]], seen: list[dict[
     return masks.of_outputs(told, max(TOLERANCE[call["dtype"]] for call, _ in usual))
 
 
+def _hint(function: str, call: dict[str, Any], name: str, told: Any) -> str:
+    if call.get("factor", 1) > 1 and not np.isfinite(told).all():
+        return "exp() of some hundred is infinite: take each query's largest score off first, which changes no weight"
+    if name in _OF:  # the output was right
+        return _TILED_BACKWARD if function == "tiled_attention" else _OWN_BACKWARD
+    return LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V"
+
+
 def _require_equal_to_reference(
     case: dict[str, Any], function: str, calls: list[dict[str, Any]], seen: list[dict[str, Any]]
 ) -> None:
@@ -104,7 +117,7 @@ def _require_equal_to_reference(
                 rtol=0,
                 atol=atol,
                 what=f"{what}: {name}",
-                hint=LENGTHS_HINT if call["causal"] else "softmax(Q K^T / sqrt(head_dim)) V",
+                hint=_hint(function, call, name, run[name]),
             )
             if dtype in _UNIT and function == "tiled_attention" and name == "output":
                 # What is computed in float32 is about as far from the truth as the truth rounded.

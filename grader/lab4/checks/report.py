@@ -41,7 +41,7 @@ def judge(submission: Submission) -> None:
         name: reports.results(submission, LAB, f"{name}.json")
         for name in ("checkpointing", "attention", "oom", "memory")
     }
-    require_equal(claims["device"], documents["checkpointing"]["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], documents["checkpointing"]["provenance"])
     for name, part in (
         ("checkpointing", _judge_checkpointing),
         ("attention", _judge_attention),

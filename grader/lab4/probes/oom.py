@@ -22,31 +22,38 @@ from labkit.results import LargeTraining
 
 SCRIPT, RETRY = "lab4_memory.oom_fixes", "lab4_memory.oom_retry"
 _BALLAST_BYTES = 2**20
+_STEP = 2**28
+"""Bytes: what fills the device leaves less than that free."""
 
 
 def fits(
     student: Any, *, batches: Sequence[int], validation: Sequence[int], length: int, micro_batch: int
 ) -> dict[str, Any]:
-    """Train the full model on 24 GB, shapes only."""
+    """Train the full model on 24 GB, shapes only, where something before it has filled the device and gone."""
     module = student.module(SCRIPT)
     with vgpu.attach(GPU_24_GB, values=False, force=True) as gpu:
         with torch.device("cuda"):
             model = module.VeryLargeModel()
         parameters = sum(parameter.numel() for parameter in model.parameters())
         row = torch.zeros(1, 1, 4096)
+        before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
+        del before
+        torch.cuda.empty_cache()
+        before_bytes = torch.cuda.max_memory_allocated()
 
-        fetched: list[int] = []
-        moved: list[int] = []
+        # Loader that was asked last, and what the device held then; of each, what its first micro-batch added to that.
+        fetched: list[tuple[str, int]] = []
+        moved: dict[str, int] = {}
 
         class Loader:
             """Batches; notes what the device holds when one is fetched."""
 
-            def __init__(self, sizes: Sequence[int]) -> None:
-                self.sizes = sizes
+            def __init__(self, name: str, sizes: Sequence[int]) -> None:
+                self.name, self.sizes = name, sizes
 
             def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
                 for size in self.sizes:
-                    fetched.append(torch.cuda.memory_allocated())
+                    fetched.append((self.name, torch.cuda.memory_allocated()))
                     yield row.expand(size, length, 4096), row.expand(size, length, 4096)
 
         forwards: list[int] = []
@@ -54,13 +61,16 @@ def fits(
         def note(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             (data,) = (*inputs, *named.values())
             forwards.append(data.numel() // (length * 4096))
-            if not moved:  # later on a step may fall between fetching a batch and using it
-                moved.append(torch.cuda.memory_allocated() - fetched[-1])
+            name, held = fetched[-1]
+            # Of the first only: later on a step may fall between fetching a batch and using it.
+            moved.setdefault(name, torch.cuda.memory_allocated() - held)
 
         model.register_forward_pre_hook(note, with_kwargs=True)
         died, result = None, None
         try:
-            result = module.train_large_model(model, Loader(batches), Loader(validation), micro_batch=micro_batch)
+            result = module.train_large_model(
+                model, Loader("train", batches), Loader("val", validation), micro_batch=micro_batch
+            )
         except torch.OutOfMemoryError as error:
             died = str(error).partition(". GPU")[0]
         told = None if result is None else fields(result, LargeTraining, "train_large_model()")
@@ -69,7 +79,8 @@ def fits(
             "result": told,
             "parameters": parameters,
             "forwards": forwards,
-            "moved_bytes": moved[0] if moved else 0,
+            "moved_bytes": moved,
+            "before_bytes": before_bytes,
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "capacity_bytes": gpu.spec.memory_bytes,
         }

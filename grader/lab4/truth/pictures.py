@@ -16,6 +16,11 @@ from gradebox.fresh import Fresh
 Rows = list[dict[str, Any]]
 _MEBIBYTE = 2**20
 _NEAR = 2e-3
+_ABOUT = {
+    "MiB": re.compile(r"\b(mi?b|gi?b|bytes?|memory)\b", re.IGNORECASE),
+    "milliseconds": re.compile(r"\b(ms|(milli)?seconds?|time|latency)\b", re.IGNORECASE),
+}
+"""What a label of each says, in the words that are usual; one in other words says nothing wrong."""
 _PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes")
 
 
@@ -121,6 +126,13 @@ def _attention_shown(shown: Mapping[str, Any], rows: Rows) -> None:
             bool(one["labels"][1] or one["labels"][2]),
             f"plot_attention(): the {place} axes do not say what they show",
             "label the y axis of both",
+        )
+        said = " ".join(one["labels"][1:])
+        own, other = (_ABOUT[name] for name in (unit, *(_ABOUT.keys() - {unit})))
+        require(
+            bool(own.search(said)) or not other.search(said),
+            f"plot_attention(): the {place} axes show {unit}, and say {said.strip()!r}",
+            "a label names what is drawn at its axis",
         )
         require(
             not one["shares_y"],

@@ -36,7 +36,7 @@ def judge(submission: Submission) -> None:
     """Fail unless REPORT.md is filled in and each claim follows from the results."""
     claims = reports.claims(submission, LAB, _KINDS, task="5.6", write=_WRITE)
     documents = {name: reports.results(submission, LAB, f"{name}.json") for name in _PARTS}
-    require_equal(claims["device"], documents["training"]["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], documents["training"]["provenance"])
     for name, part in _PARTS.items():
         try:
             part(claims, documents[name]["results"])

@@ -195,7 +195,7 @@ def _require_refused(nonsense: list[dict[str, Any]], seen: Seen) -> None:
 def _judge_report(submission: Submission) -> None:
     claims = reports.claims(submission, _LAB, _KINDS, task="7.4", write=_WRITE)
     document = reports.results(submission, _LAB, "sharding.json")
-    require_equal(claims["device"], document["provenance"].get("device_name"), what="claim device")
+    reports.require_device(claims["device"], document["provenance"])
     try:
         most = max(row["ranks"] for row in document["results"])
         rows = {row["method"]: row for row in document["results"] if row["ranks"] == most}
