@@ -98,7 +98,7 @@ class TrainerConfig:
         # TODO(task 5.1):
         # 1. Read the file (tomllib).
         # 2. Refuse keys that are no fields: all of them in one message.
-        # 3. Let labkit.decode.decode check the types; it wants every field, so lay the file's keys over the defaults.
+        # 3. Let labkit.decode.decode check the types; what the file leaves out keeps its default.
         raise NotImplementedError(
             "Task 5.1 is open: write TrainerConfig.load "
             "in labs/lab5_production/config.py (about 12 lines)"

@@ -58,8 +58,9 @@ class GPUMonitor:
         dcgm_names: export GPU metrics under DCGM's names and in its units.
         rules: what to raise alerts for.
         on_alert: called once for every alert that begins to fire, and again only after it had stopped; by `sample` or
-            `log_metrics`, whichever notices it, in its thread. What it raises is told in a line on standard error, and
-            ends neither the training nor the sampling.
+            `log_metrics`, whichever notices it, in its thread, which alone waits for it: while one thread mails, others
+            log, sample and ask. What it raises is told in a line on standard error, and ends neither the training nor
+            the sampling.
         rank: this process's rank; None: the environment variable RANK, else 0.
 
     Attributes:

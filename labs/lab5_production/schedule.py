@@ -17,7 +17,7 @@ def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, minimum_rat
         minimum_ratio + (1 - minimum_ratio) (1 + cos(pi p)) / 2
         with p = (step - warmup_steps) / (total_steps - warmup_steps)
 
-    From step `total_steps` on it stays at `minimum_ratio`.
+    From step `total_steps` on, where the warm-up is over, it stays at `minimum_ratio`.
 
     Args:
         step: the number of optimizer steps taken before this one, from 0 on.

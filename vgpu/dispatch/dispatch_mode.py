@@ -324,7 +324,7 @@ def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:
 
 
 def _are_dense(tensors: list[torch.Tensor]) -> bool:
-    for tensor in tensors:  # a generator would cost as much again
+    for tensor in tensors:  # noqa: SIM110 - a generator would cost as much again
         if tensor.layout is not _STRIDED:
             return False
     return True

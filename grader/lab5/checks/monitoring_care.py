@@ -64,6 +64,11 @@ def require_no_training_ended(submission: Submission, fresh: Fresh) -> None:
         "an exception ends a thread: catch what others' functions raise, say it, and go on",
     )
     require("mailbox" in alerts["said"], f"{what}, nothing on standard error says what it raised")
+    require(
+        alerts["others_go_on"] is not False,
+        "log_metrics() of the training waited while the sampling thread was in on_alert",
+        "call on_alert when the lock is free again: a mail that takes a minute is nobody else's minute",
+    )
 
 
 def require_counted(submission: Submission, fresh: Fresh) -> None:

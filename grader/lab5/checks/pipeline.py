@@ -100,7 +100,7 @@ class TestPipeline:
                 require(bool((each.gain == 1).all()), f"{what}: a parameter that needs no gradient was moved")
                 require_equal(
                     each.losses_of, ["float64"], what=f"{what}: dtype of what the loss is computed from",
-                    hint="float16 and bfloat16 become float32; what is finer stays as it is",
+                    hint=care.COARSER,
                 )  # fmt: skip
                 for epoch, result in enumerate(each.results):
                     require_equal(

@@ -221,6 +221,7 @@ def unharmed(
         seen["closed"]["left_open"] = _open_below(Path(folder, "another"))
         seen["record"] = student.module(EXPORTING).jsonl_line(Snapshot(time=1.5, metrics={}))
     seen["alerts"] = _with_a_full_mailbox(module, nvml, hot, said)
+    seen["alerts"]["others_go_on"] = _beside_a_slow_mailer(module, nvml, hot)
     return seen
 
 
@@ -285,6 +286,33 @@ def _costs(monitor: Any, nvml: FakeNvml, logs: int, question: float) -> dict[str
         texts.append(_text(monitor))
     nvml.gate = None
     return {"texts": texts, "took": took}
+
+
+def _beside_a_slow_mailer(module: Any, nvml: FakeNvml, hot: int) -> bool | None:
+    """Whether `log_metrics` returns while the sampling thread is in `on_alert`; None where no alert came."""
+    rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name == "GpuHot"]
+    mailing, mailed, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def on_alert(_: Any) -> None:
+        mailing.set()
+        mailed.wait(2 * _PATIENCE_SECONDS)
+
+    monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=on_alert)
+
+    def log() -> None:
+        monitor.log_metrics(1, {"loss": 1.0})
+        logged.set()
+
+    try:
+        nvml.gpus[0]["celsius"] = hot
+        if not mailing.wait(_PATIENCE_SECONDS):
+            return None
+        threading.Thread(target=log, daemon=True).start()
+        return logged.wait(_PATIENCE_SECONDS)
+    finally:
+        nvml.gpus[0].pop("celsius")
+        mailed.set()
+        _failure(monitor.close)
 
 
 _ON_ALERT = """
