@@ -6,7 +6,7 @@ thread that asks for the next one; the usual background thread would wake up in 
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -28,21 +28,22 @@ def _words(item: object) -> str:
     return f"{item:.4g}" if isinstance(item, float) else str(item).removeprefix("torch.")
 
 
-def track(items: Sequence[T], description: str) -> Iterator[T]:
-    """Yield the items one by one with a bar on standard error.
+def track(items: Sequence[T], description: str, called: Callable[[T], str] | None = None) -> Iterator[T]:
+    """Yield the items one by one with a bar on standard error; `called` says what an item is in words.
 
     Where that is no terminal, it gets a plain line before an item if ten seconds have passed since the last one.
     """
     console = Console(stderr=True)
+    words = called or _words
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[item]}"))
     watched = console.is_terminal or console.is_jupyter
     with Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not watched) as progress:
         task = progress.add_task(description, total=len(items), item="")
         told = _elapsed_seconds()
         for done, item in enumerate(items):
-            progress.update(task, item=_words(item), refresh=True)
+            progress.update(task, item=words(item), refresh=True)
             if not watched and _elapsed_seconds() - told >= _LINE_SECONDS:
-                print(f"{description}: {done} of {len(items)} done, now {_words(item)}", file=sys.stderr, flush=True)
+                print(f"{description}: {done} of {len(items)} done, now {words(item)}", file=sys.stderr, flush=True)
                 told = _elapsed_seconds()
             yield item
             progress.advance(task)

@@ -43,6 +43,8 @@ def lines(
             return
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
+            if chosen:
+                yield f"Of the other labs: {_typed(course, 'next')}{options}"
             if course.guide is not None and course.guide.beyond:
                 names = " or ".join(f"{_typed(course, 'grade')} --lab {one.labs[0].id}" for one in course.exercises)
                 yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")

@@ -50,7 +50,7 @@ def train_with_amp(
     - float32: no autocast, no scaling; model and inputs keep the dtype they have (float64, too).
     - float16: autocast, and the loss is multiplied by a scale before backward, because small gradients would become 0
       in float16. Gradients are divided by it again ("unscaled") before anything looks at them. If one of them is not
-      finite (the loss may be, all the same), the scale was too large: the step is skipped and the scale multiplied by
+      finite (though the loss may be finite), the scale was too large: the step is skipped and the scale multiplied by
       the backoff factor (0.5), once per skipped step. After as many good steps in a row as the growth interval says, it
       is multiplied by the growth factor (2).
     - bfloat16: autocast without scaling: it has the range of float32.

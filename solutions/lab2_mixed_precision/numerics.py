@@ -212,6 +212,7 @@ def plot_formats(formats: Sequence[NumberFormat], path: Path | str) -> Path:
         widths = [end - start for start, end in zip(left, right, strict=True)]
         axis.barh(names, widths, left=left, height=0.5, color=color, label=label)
     axis.invert_yaxis()
+    axis.use_sticky_edges = False  # a bar's end shows
     axis.margins(x=0.03)
     axis.legend(frameon=False)
     return plotting.save_png(figure, path)

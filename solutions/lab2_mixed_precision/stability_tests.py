@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs, diagnoses = [], []
     with open_device(options.device) as device:
         place = torch.device(device.torch_device)
-        for gain, dtype, scaled in track(CASES, "training"):
+        for gain, dtype, scaled in track(CASES, "training", _case):
             loss_scale = DynamicLossScale() if scaled else None
             torch.manual_seed(workloads.SEED)
             model = UnstableModel(gain).to(place)
@@ -272,6 +272,11 @@ def _gradients(model: UnstableModel, images: Tensor, dtype: torch.dtype, scale: 
 
 def _gain(run: StabilityRun) -> str:
     return f"2^{math.log2(run.gain):.0f}"
+
+
+def _case(case: tuple[float, torch.dtype, bool]) -> str:
+    gain, dtype, scaled = case
+    return f"gain 2^{math.log2(gain):.0f}, {str(dtype).removeprefix('torch.')}, {'' if scaled else 'not '}scaled"
 
 
 def _is_scaled(run: StabilityRun) -> bool:

@@ -25,6 +25,12 @@ ELSEWHERE = Cause(
     "the product ran somewhere else, or in another dtype: make the operands on the device and in the dtype given",
     "lab1.benchmark.right_device_and_dtype",
 )
+TF32 = Cause(
+    "tf32_switched_on",
+    "the products ran in TF32, which rounds what they multiply to 10 bits: float32 is float32 as long as nobody sets "
+    "allow_tf32 or float32 matmul precision",
+    "lab1.measurements.seconds_equal_truth",
+)
 MORE = Cause(
     "more_is_timed",
     "more than the products is measured: make operands, move and allocate before the clock starts, and let no product "
@@ -73,16 +79,23 @@ def recognised(device: str, call: Call, observed: dict[str, Any]) -> Iterator[No
 @contextmanager
 def seen_elsewhere(call: Call, observed: dict[str, Any]) -> Iterator[None]:
     """Where something of a call fails in here whose products never ran on the GPU, say that."""
-    with recognising(lambda: ELSEWHERE if count_of(call, observed) == 0 else None):
+    with recognising(lambda: _elsewhere(call, observed)):
         yield
+
+
+def _elsewhere(call: Call, observed: dict[str, Any]) -> Cause | None:
+    """Where none of the products ran on the GPU in their dtype: what they did."""
+    if count_of(call, observed):
+        return None
+    return TF32 if count_of({**call, "dtype": "tf32"}, observed) else ELSEWHERE
 
 
 def mistake_of(device: str, call: Call, observed: dict[str, Any]) -> Cause | None:
     """The mistake that the seconds of an undisturbed call show; None where they are right, or show none."""
     iterations = call.get("iterations", 100)
     took, honest = observed["result"].get("seconds"), expected(device, call, observed)
-    if count_of(call, observed) == 0:
-        return ELSEWHERE
+    if elsewhere := _elsewhere(call, observed):
+        return elsewhere
     if not isinstance(took, float) or not math.isfinite(took) or honest.low <= took <= honest.high:
         return None
     for cause, factor in ((MILLISECONDS, 1e3), (TOTAL, float(iterations)), (DIVIDED_TWICE, 1 / iterations)):
@@ -102,8 +115,8 @@ def recognised_among_others(device: str, call: Call, observed: dict[str, Any]) -
 
 
 def _mistake_among_others(device: str, call: Call, observed: dict[str, Any]) -> Cause | None:
-    if count_of(call, observed) == 0:
-        return ELSEWHERE
+    if elsewhere := _elsewhere(call, observed):
+        return elsewhere
     took, honest = observed["result"].get("seconds"), expected(device, call, observed)
     if not isinstance(took, float) or not math.isfinite(took):
         return None
