@@ -112,6 +112,9 @@ class Rubric:
         """
         known = {criterion.id: criterion for lab in self.labs for criterion in lab.criteria}
         for name in ids:
+            whole = name.rpartition(".")[0]
+            if name not in known and whole in known:
+                raise ValueError(f"{name} is one check; ask for its criterion, {whole}")
             if name not in known:
                 raise ValueError(f"there is no criterion {name}; the criteria are {', '.join(known)}")
             if not known[name].available:

@@ -1,6 +1,6 @@
 """Task 3.1: train one model on several processes with DistributedDataParallel.
 
-What Tasks 3.2 and 3.3 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
+What Tasks 3.3 and 3.4 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
 
 Run: python -m labs.lab3_distributed.ddp_training --world-size 2
  or: torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training

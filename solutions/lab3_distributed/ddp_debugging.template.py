@@ -64,8 +64,8 @@ def train_two_heads(
 
     What it must do, however many ranks there are and whatever else runs on the machine: meet at `init_method`; end on
     every rank; leave all replicas equal, trained by SGD without momentum on the mean gradient of all ranks; give each
-    rank its own share of the samples, drawn anew in each epoch; train models in which some parameters take no part in
-    the forward pass.
+    rank its own share of the samples, drawn anew in each epoch, and leave none of them out; train models in which some
+    parameters take no part in the forward pass.
 
     Args:
         rank: this process's number.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradebox.assertions import (
+    Cause,
     CheckFailed,
     number,
     numbers,
@@ -37,6 +38,11 @@ from grader.lab3.truth.training import (
 from grader.shared.programs import picture_and_json
 
 SHARES = "a DistributedSampler with this rank's number gives it its own share of every epoch"
+DIFFERENT = Cause(
+    "ranks_tell_different_losses",
+    "the sums over all ranks belong to every rank: dist.all_reduce leaves them on each, dist.reduce on one",
+    "lab3.setup.debugged_script_trains_right",
+)
 PORT = "task 3.5: not setup is at fault, but where train_two_heads tells it to meet; another job listens there"
 PROGRAM = "lab3_distributed.ddp_training"
 _WAYS = ("file", "tcp", "environment")
@@ -353,9 +359,18 @@ class TestSetup:
         require_patience(seen, what="train_two_heads()")
         for rank, each in enumerate(seen):
             numbers(each.result["losses"], given.arguments["epochs"], f"losses of train_two_heads() on rank {rank}")
-        first, second = (each.result["losses"] for each in seen)
-        require_equal(first, second, what="losses of train_two_heads() on rank 0, and on rank 1")
+        self._require_same_losses(seen)
 
+    @staticmethod
+    def _require_same_losses(seen: list[Seen]) -> None:
+        first, second = (each.result["losses"] for each in seen)
+        require(
+            first == second,
+            f"train_two_heads(): the ranks tell different losses, rank 0 {first} and rank 1 {second}",
+            DIFFERENT,
+        )
+
+    @requires("debugged_script_ends")
     def test_debugged_script_trains_right(self, submission: Submission, fresh: Fresh) -> None:
         """Trains right in the debugged script."""
         given = debugging_case(fresh)
@@ -370,4 +385,5 @@ class TestSetup:
         require_exchanged(seen, what=what)
         hint = "call the wrapper, not the module inside: its forward prepares the exchange of gradients"
         require_trained(seen, expected, what=what, hint=hint)
+        self._require_same_losses(seen)
         require_told(given, seen, what=what)

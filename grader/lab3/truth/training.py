@@ -262,7 +262,7 @@ def debugging_case(fresh: Fresh) -> Case:
     return case(
         fresh,
         ranks=2,
-        samples=2 * share,
+        samples=2 * share - 1,  # which a sampler fills up, or drops
         classes=True,
         epochs=2,
         batch_size=sizes[0],
