@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -53,6 +54,8 @@ _APART_HINT = (
     "have different numbers of batches, and for a rank that leaves before the others"
 )
 
+_STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
+"""In what a process tells of another one that it has started."""
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
 _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
@@ -267,11 +270,9 @@ class Submission:
         text = answer.message or ""
         match answer.kind:
             case "stub":
-                return CheckFailed(
-                    text or "this task is still open",
-                    "write what its docstring asks for, step by step where it has TODO steps",
-                    answered=False,
-                )
+                return _open(text)
+            case "error" if child := _STUB_OF_A_CHILD.search(text):
+                return _open(child[1])
             case "import_error":
                 hint = imports.hint(text, self._sandbox.files) or "run the file once with python; mend the first error"
                 return CheckFailed(f"the module does not import: {text}{where}", hint, answered=False)
@@ -352,3 +353,11 @@ def _machine_is_busy() -> bool:
     while time.monotonic() - started < _BUSY_SECONDS:
         pass
     return time.process_time() - used < _BUSY_SHARE * (time.monotonic() - started)
+
+
+def _open(text: str) -> CheckFailed:
+    return CheckFailed(
+        text or "this task is still open",
+        "write what its docstring asks for, step by step where it has TODO steps",
+        answered=False,
+    )

@@ -46,7 +46,11 @@ def lines(
             if chosen:
                 yield f"Of the other labs: {_typed(course, 'next')}{options}"
             if course.guide is not None and course.guide.beyond:
-                names = " or ".join(f"{_typed(course, 'grade')} --lab {one.labs[0].id}" for one in course.exercises)
+                names = " or ".join(
+                    f"{_typed(course, 'grade')} --lab {one.labs[0].id}"
+                    for one in course.exercises
+                    if one.labs[0].id not in chosen
+                )
                 yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")
             return
         case Kind.GRADE:

@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         size: dict[str, int] = {"width": 64, "batch": 2, "length": 64} if device.torch_device == "cpu" else {}
         size["num_layers"] = options.layers
         results: list[CheckpointingResult] = []
-        for interval in track(INTERVALS, "interval"):
+        for interval in track(INTERVALS, "checkpointing", lambda interval: f"interval {interval}"):
             results += measure_checkpointing([interval], device=device.torch_device, steps=options.steps, **size)
         plain = results[0]
         rows = [

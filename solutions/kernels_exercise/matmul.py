@@ -115,8 +115,7 @@ def time_tiles(
 
     Returns:
         One `TileTiming` for each candidate, the fastest first: seconds of one product that has been compiled before,
-        between two CUDA events with nothing else between them (`triton.testing.do_bench` measures like that; mind its
-        unit).
+        without what is around it: best between two CUDA events, as `triton.testing.do_bench` measures (mind its unit).
 
     Raises:
         ValueError: a size is below 1, or there are no candidates.

@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise DeviceError("PyTorch does not count the memory of a CPU: use --device cuda or --device vgpu")
         comparisons = [
             MemoryComparison(setup=setup, predicted=predict_memory(setup), measured=measure_memory(setup))
-            for setup in track(SETUPS, "setup")
+            for setup in track(SETUPS, "measuring", describe)
         ]
         rows = []
         for comparison in comparisons:

@@ -88,6 +88,8 @@ class TestSoftmax:
             {**plain, "rows": 3, "columns": fresh.odd(601, 999), "factor": 100.0},
             # Where a zero beyond the row is the largest, nothing of the row is left.
             {**plain, "rows": 3, "columns": fresh.odd(261, 399), "shift": -fresh.uniform(250, 350)},
+            # Where minus ten thousand beyond the row is, or some million.
+            {**plain, "rows": 3, "columns": fresh.odd(261, 399), "factor": 4.0, "shift": -fresh.uniform(2e6, 4e6)},
             {**plain, "rows": 4, "columns": fresh.odd(41, 99), "factor": -100.0, "dtype": "float16"},
             {**plain, "rows": 3, "columns": 256, "hidden": fresh.integer(3, 250), "layout": "view"},
             {**plain, "rows": 3, "columns": fresh.odd(2051, 4001), "dtype": "float16"},
@@ -100,8 +102,8 @@ class TestSoftmax:
             rows, columns, dtype = case["rows"], case["columns"], case["dtype"]
             what = f"softmax() of [{rows}, {columns}] {dtype}"
             what += ", rows of a wider matrix" * (case["layout"] == "view")
-            what += ", values of some hundred" * (abs(case["factor"]) > 1)
-            what += f", all values about {case['shift']:.0f}" * (case["shift"] != 0)
+            what += ", values of some hundred" * (abs(case["factor"]) > 10)
+            what += f", all values about {case['shift']:,.0f}" * (case["shift"] != 0)
             what += f", the first {case['hidden']} columns minus infinity" if case["hidden"] else ""
             require_equal([run["shape"], run["dtype"]], [[rows, columns], dtype], what=f"{what}: shape and dtype")
             require(run["contiguous"], f"{what}: the result is not contiguous")

@@ -28,6 +28,8 @@ MEASURED = 0.03
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
 
+_NARROW = 8
+"""Of a head, where tiles are judged by their size."""
 _KERNELS = (
     "flash_attn: float16 or bfloat16, compute capability 8.0 or higher; flash_attn.cute: 9.0 or higher, and before it; "
     "each looked for at each call"
@@ -153,6 +155,30 @@ class TestAttention:
                     f"{what}: forward and backward add {mebibytes(run['added_bytes'])}, as much as all scores would",
                     "what is kept for backward adds up: compute the tiles again there",
                 )
+
+            if function == "tiled_attention":
+                self._require_tiles(submission, fresh)
+
+    @staticmethod
+    def _require_tiles(submission: Submission, fresh: Fresh) -> None:
+        """Fail where tiles have more keys than `block_size`; in operands that are small beside them."""
+        queries, keys, block = fresh.odd(301, 401), fresh.odd(301, 401), fresh.integer(9, 12)
+        (run,) = submission.probe(
+            "lab4.attention.largest",
+            device="vgpu:T4",
+            values=False,
+            function="tiled_attention",
+            cases=[{"queries": queries, "keys": keys, "causal": False, "dtype": "float32", "block_size": block}],
+            head_dim=_NARROW,
+        ).runs
+        # Of the operands a few may be put together; a tile and what is made beside it has as many rows as it has.
+        most = 4 * max(block, _NARROW) * max(queries, keys)
+        require(
+            run["largest_elements"] <= most,
+            f"tiled_attention(block_size={block}), {queries} queries, {keys} keys: a tensor of "
+            f"{run['largest_elements']:,} elements was made; with all queries such a tile has {block * queries:,}",
+            "block_size says how many keys a tile has at most",
+        )
 
     def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
         """Uses flash-attn where it is installed."""

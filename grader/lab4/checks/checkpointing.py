@@ -58,6 +58,11 @@ class TestCheckpointing:
                 what=f"output in training with checkpoint_every={interval}, and the same seed",
                 hint="the blocks one after the other, each once and in order",
             )
+            require(
+                not seen["input_changed"],
+                f"with checkpoint_every={interval} the input, which required no gradient, requires one after the call",
+                "it is the caller's: x.requires_grad_() changes it, and use_reentrant=False needs nothing of the kind",
+            )
         case = small(fresh)
         rows = runs(submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=[None, 1]))
         truth = runs(

@@ -49,10 +49,12 @@ class TestOom:
             "lab4.oom.fits", device="cpu", batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16
         )
         require_equal(seen.parameters, PARAMETERS, what="parameters of VeryLargeModel()", hint="the model stays whole")
+        # A script that nobody has mended, and that puts whole batches through the model, is an open task.
+        begun = 0 < max(seen.forwards, default=0) <= 16
         require(
             seen.died is None,
-            f"Task 4.3, oom_fixes.py: train_large_model() dies on a virtual GPU of 24 GB, with batches of 64 x "
-            f"{LENGTH} x 4096 and micro_batch=16: {seen.died}",
+            f"{'' if begun else 'Task 4.3, oom_fixes.py: '}train_large_model() dies on a virtual GPU of 24 GB, with "
+            f"batches of 64 x {LENGTH} x 4096 and micro_batch=16: {seen.died}",
             "what does a forward pass keep of so many samples, and what is never let go?",
         )
         largest = max(seen.forwards, default=0)

@@ -77,9 +77,10 @@ def equivalence(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> d
         inputs = _input(case).to(student.device).requires_grad_(requires_grad)
         model.zero_grad(set_to_none=True)
         torch.manual_seed(case["seed"])
-        outputs = []
+        outputs, given = [], []
         for number in range(passes):
-            outputs.append(model(inputs * (number + 1)))
+            given.append(inputs * (number + 1))
+            outputs.append(model(given[-1]))
             torch.rand(number + 1, device=student.device)
         output = torch.cat(outputs)
         weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
@@ -90,6 +91,7 @@ def equivalence(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> d
         runs.append(
             {
                 "output": output.detach(),
+                "input_changed": any(each.requires_grad != requires_grad for each in given),
                 "names": [name for name, _ in model.named_parameters()],
                 "missing": sum(grad is None for grad in grads),
                 "gradients": torch.cat([grad.flatten() for grad in grads if grad is not None] or [output.detach()]),
