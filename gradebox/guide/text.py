@@ -45,13 +45,11 @@ def lines(
             yield "Everything that was graded passes. Well done."
             if chosen:
                 yield f"Of the other labs: {_typed(course, 'next')}{options}"
-            if course.guide is not None and course.guide.beyond:
-                names = " or ".join(
-                    f"{_typed(course, 'grade')} --lab {one.labs[0].id}"
-                    for one in course.exercises
-                    if one.labs[0].id not in chosen
-                )
-                yield f"Beyond the points: {course.guide.beyond}" + (f", {names}" if names else "")
+            others = [one.labs[0] for one in course.exercises if one.labs[0].id not in chosen]
+            if course.guide is not None and course.guide.beyond and others:
+                yield f"Beyond the points, {course.guide.beyond}:"
+                for lab in others:
+                    yield f"  {_typed(course, 'grade')} --lab {lab.id:12} {lab.title}"
             return
         case Kind.GRADE:
             yield "Nothing is open in the code. Next: a grade, to see what it does."
@@ -70,7 +68,7 @@ def lines(
         case Kind.WRITE:
             yield f"Next: {_title(step)}"
     yield from _body(step, hints, course, options)
-    yield from hint_lines(step.check, hints, course, steps=steps)
+    yield from hint_lines(step.check, hints, course, steps=steps, options=options)
     yield from _instead(advice, course)
 
 
@@ -129,7 +127,9 @@ def _seen(known: Known) -> Iterator[str]:
         yield from _folded("          → ", known.hint)
 
 
-def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: int) -> Iterator[str]:
+def hint_lines(
+    check: str, hints: Mapping[str, Hint], course: Course, *, steps: int, options: str = ""
+) -> Iterator[str]:
     """The first `steps` steps of a check's hint, and how to see one more."""
     hint = hints.get(check)
     if hint is None:
@@ -140,7 +140,8 @@ def hint_lines(check: str, hints: Mapping[str, Hint], course: Course, *, steps: 
         for number, text in enumerate(hint.steps[:steps]):
             yield from _folded(f"  {number + 1}. ", f"{STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
-        yield f"  {'hint' if not steps else 'more'}    {_typed(course, 'next')} --check {check} --hints {steps + 1}"
+        asked = f"{_typed(course, 'next')}{options} --check {check} --hints {steps + 1}"
+        yield f"  {'hint' if not steps else 'more'}    {asked}"
 
 
 def _instead(advice: Advice, course: Course) -> Iterator[str]:

@@ -271,7 +271,11 @@ def test_an_exercise_is_selected_by_its_name_and_graded_by_its_own_points() -> N
         ("one", None, "--lab one: expected numbers separated by commas, for example --lab 1,3; or container"),
         ("", None, "--lab : expected numbers"),
         (None, "lab1.memry", "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
-        (None, "lab1.memory.peak_equals_truth", "there is no criterion lab1.memory.peak_equals_truth"),
+        (
+            None,
+            "lab1.memory.peak_equals_truth",
+            "lab1.memory.peak_equals_truth is one check; ask for its criterion, lab1.memory",
+        ),
         ("1", "lab1.memory", "--lab and --criterion exclude each other"),
     ],
 )

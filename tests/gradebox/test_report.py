@@ -100,7 +100,7 @@ def test_every_check_that_fails_has_a_line_in_the_terminal(capsys: pytest.Captur
     assert lines[start + 1 : start + 3] == ["            saw 3, expected 4", "            → look"]
     assert lines[start + 3].startswith(f"          ✗ {titles[names[1]]}: saw this and that xxx")
     assert (len(lines[start + 3]), lines[start + 3][-1]) == (100, "…")
-    assert lines[start + 4] == f"          ✗ {titles[names[2]]}"
+    assert lines[start + 4] == f"          ✗ {titles[names[2]]}: the same"
     assert lines[start + 5] == "          · 1 more waits for another check, all in grade.html"
 
 

@@ -84,10 +84,19 @@ class Scraping:
                 stdout=log,
             )
         self.url = "http://" + self.until(self._address)
+        self.until(self._serves)
 
     def _address(self) -> str | None:
         found = re.search(r'msg="?Listening on"? address=(\S+)', self.log.read_text())
         return found[1] if found else None
+
+    def _serves(self) -> bool:
+        """It listens before it can answer, and says 503 until then (`/-/ready`)."""
+        try:
+            read(f"{self.url}/-/ready")
+        except OSError:
+            return False
+        return True
 
     def until(self, ask: Callable[[], Any]) -> Any:
         """What `ask` gives, once it gives something."""

@@ -361,6 +361,8 @@ SPACES: tuple[Space, ...] = (
 )
 _PROGRAM = "a program that is given a command line"
 WITHOUT: dict[str, str] = {
+    "lab3.checkpoints.save_on_a_gpu": "the same network as elsewhere, once: what counts is where it was",
+    "lab3.checkpoints.load_on_a_cpu": "the file of that one",
     "lab3.checkpoints.interrupted": "one story of one file: saved, saved again on a full disk, loaded",
     "lab3.launch.program": _PROGRAM,
     "lab3.launch.torchrun": _PROGRAM,
