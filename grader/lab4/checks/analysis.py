@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradebox.assertions import mebibytes, require, require_between
+from gradebox.assertions import mebibytes, picturing, require, require_between
 from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks import report as lab4_report
-from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
+from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
 
 WITHIN = 0.05
 """What the task asks for; the reference is right to 1e-5. The mistakes seen are off by 10 percent and more."""
@@ -137,17 +137,28 @@ def _judge(
     # A T4 has no fused attention for bfloat16; both 16-bit types take the same.
     run = [{**setup, "dtype": setup["dtype"].replace("bfloat16", "float16")} for setup in setups]
     truths = submission.probe("lab4.analysis.truth", values=False, student=False, setups=run).truths
-    for setup, prediction, truth in zip(setups, told, truths, strict=True):
-        if not wanted(setup):
-            continue
-        real = truth[name]
-        slack = WITHIN * real + 4096  # plain SGD keeps nothing; Adam keeps its count of steps elsewhere
-        require_between(
-            prediction[name],
-            real - slack,
-            real + slack,
-            what=f"predict_memory() of {setup}: {name}",
-            show=mebibytes,
-            expected=f"{mebibytes(real)} within {WITHIN:.0%}",
-            hint=hint,
-        )
+    rows = [
+        (_short(setup), prediction[name], truth[name])
+        for setup, prediction, truth in zip(setups, told, truths, strict=True)
+        if wanted(setup)
+    ]
+    with picturing(lambda: memory_bars(f"{name} of each setup", rows)):
+        for setup, prediction, truth in zip(setups, told, truths, strict=True):
+            if not wanted(setup):
+                continue
+            real = truth[name]
+            slack = WITHIN * real + 4096  # plain SGD keeps nothing; Adam keeps its count of steps elsewhere
+            require_between(
+                prediction[name],
+                real - slack,
+                real + slack,
+                what=f"predict_memory() of {setup}: {name}",
+                show=mebibytes,
+                expected=f"{mebibytes(real)} within {WITHIN:.0%}",
+                hint=hint,
+            )
+
+
+def _short(setup: dict[str, Any]) -> str:
+    every = setup["checkpoint_every"]
+    return f"{setup['model']}, {setup['optimizer']}, {setup['dtype']}" + (f", every {every}" if every else "")

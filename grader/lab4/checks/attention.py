@@ -8,6 +8,7 @@ import numpy as np
 
 from gradebox.assertions import (
     mebibytes,
+    picturing,
     recognising,
     require,
     require_arrays_close,
@@ -19,7 +20,7 @@ from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab4.checks.attention_values import LENGTHS_HINT, TOLERANCE, distance_of, judge
-from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
+from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
 from grader.lab4.checks.operands import calls_of
 from grader.lab4.truth import masks
 from grader.lab4.truth.reference import as_bfloat16, attention, runs
@@ -263,6 +264,10 @@ class TestAttention:
             what="lengths and methods of benchmark_attention()",
             hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
         )
+        peaks = [
+            (f"{row['method']}, {row['length']}", row["peak_bytes"], truth["peak_bytes"])
+            for row, truth in zip(seen.rows, seen.truths, strict=True)
+        ]
         for index, (row, truth) in enumerate(zip(seen.rows, seen.truths, strict=True)):
             causal = arguments["causal"] is (index < len(lengths) * len(methods))
             what = f"benchmark_attention(causal={causal}), {row['method']}, {row['length']} tokens"
@@ -289,15 +294,16 @@ class TestAttention:
             # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
             one_output = 2 * arguments["batch"] * arguments["heads"] * row["length"] * arguments["head_dim"]
             slack = MEASURED * truth["peak_bytes"] + UNSPLIT_BYTES + one_output
-            require_between(
-                row["peak_bytes"],
-                truth["peak_bytes"] - slack,
-                truth["peak_bytes"] + slack,
-                what=f"{what}: peak_bytes",
-                show=mebibytes,
-                expected=f"{mebibytes(truth['peak_bytes'])}, give or take {mebibytes(slack)}",
-                hint="less what was allocated before the first timed one, with the gradients at None",
-            )
+            with picturing(lambda: memory_bars("peak_bytes by method and tokens", peaks)):
+                require_between(
+                    row["peak_bytes"],
+                    truth["peak_bytes"] - slack,
+                    truth["peak_bytes"] + slack,
+                    what=f"{what}: peak_bytes",
+                    show=mebibytes,
+                    expected=f"{mebibytes(truth['peak_bytes'])}, give or take {mebibytes(slack)}",
+                    hint="less what was allocated before the first timed one, with the gradients at None",
+                )
 
         require_equal(
             [[row["method"], row["dtype"], row["backend"]] for row in seen.small],

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal, seconds
+from gradebox.assertions import (
+    mebibytes,
+    picturing,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+    seconds,
+)
 from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals
+from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
 from grader.lab4.truth.reference import runs
 from grader.shared.cases import full_rows
 
@@ -130,33 +138,38 @@ class TestCheckpointing:
             f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
             "checkpoint_every=None means that every activation is kept",
         )
-        for (interval, needed), run in zip(ways[1:], seen.runs[1:], strict=True):
-            assert interval is not None
-            given = f"an input that requires {'a' if needed else 'no'} gradient"
-            segments, last = -(-LAYERS // interval), (LAYERS - 1) % interval + 1
-            # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the
-            # last segment kept as a whole, as checkpoint_sequential does. Bugs measured: first segment only, 10 times
-            # as much; interval ignored, 3 times; none, 20 times.
-            every = segments * unit
-            kept_last = (segments - 1) * unit + last * plain / LAYERS
-            held, saved = run["held_bytes"], run["saved_bytes"]
-            fits = any(
-                abs(held - expected) <= 1.3 * unit + 0.03 * (expected - segments * unit)
-                for expected in (every, kept_last)
-            )
-            require(
-                fits,
-                f"a forward pass with checkpoint_every={interval} and {given} leaves {mebibytes(held)}, without "
-                f"checkpointing {mebibytes(plain)}; expected about {mebibytes(every)}: {segments} tensors of "
-                f"{unit:,.0f} bytes",
-                _kept_too_much(held, plain, unit, interval),
-            )
-            require(
-                saved <= kept_last + 2.3 * unit,
-                f"with checkpoint_every={interval} {mebibytes(saved)} were saved for backward, expected at most "
-                f"{mebibytes(kept_last)}",
-                "every segment must be checkpointed, not the first one only",
-            )
+        rows = [
+            (str(interval), run["held_bytes"], -(-LAYERS // (interval or 1)) * unit)
+            for (interval, _), run in zip(ways[1:], seen.runs[1:], strict=True)
+        ]
+        with picturing(lambda: memory_bars("what the forward pass leaves, by interval", rows)):
+            for (interval, needed), run in zip(ways[1:], seen.runs[1:], strict=True):
+                assert interval is not None
+                given = f"an input that requires {'a' if needed else 'no'} gradient"
+                segments, last = -(-LAYERS // interval), (LAYERS - 1) % interval + 1
+                # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or
+                # the last segment kept as a whole, as checkpoint_sequential does. Bugs measured: first segment only, 10
+                # times as much; interval ignored, 3 times; none, 20 times.
+                every = segments * unit
+                kept_last = (segments - 1) * unit + last * plain / LAYERS
+                held, saved = run["held_bytes"], run["saved_bytes"]
+                fits = any(
+                    abs(held - expected) <= 1.3 * unit + 0.03 * (expected - segments * unit)
+                    for expected in (every, kept_last)
+                )
+                require(
+                    fits,
+                    f"a forward pass with checkpoint_every={interval} and {given} leaves {mebibytes(held)}, without "
+                    f"checkpointing {mebibytes(plain)}; expected about {mebibytes(every)}: {segments} tensors of "
+                    f"{unit:,.0f} bytes",
+                    _kept_too_much(held, plain, unit, interval),
+                )
+                require(
+                    saved <= kept_last + 2.3 * unit,
+                    f"with checkpoint_every={interval} {mebibytes(saved)} were saved for backward, expected at most "
+                    f"{mebibytes(kept_last)}",
+                    "every segment must be checkpointed, not the first one only",
+                )
 
     def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
         """Recomputes nothing in evaluation."""
@@ -213,6 +226,10 @@ class TestCheckpointing:
             "a loop's variables hold the model of one interval until the next one is made: let go of it before",
         )
         _require_steps(seen.forwards, steps)
+        peaks = [
+            (str(row["checkpoint_every"]), row["peak_bytes"], truth["peak_bytes"])
+            for row, truth in zip(seen.rows, seen.truths, strict=True)
+        ]
         for row, truth in zip(seen.rows, seen.truths, strict=True):
             what = f"measure_checkpointing(), interval {row['checkpoint_every']}"
             require_equal(row["device"], seen.device, what=f"{what}: device")
@@ -224,14 +241,15 @@ class TestCheckpointing:
                 show=seconds,
                 hint="the median of single steps, each from an idle device to an idle device, after a warm-up",
             )
-            require_close(
-                row["peak_bytes"],
-                truth["peak_bytes"],
-                relative=2 * MEASURED,  # the allocator leaves up to 1 MiB of each large block unsplit
-                what=f"{what}: peak_bytes",
-                show=mebibytes,
-                hint="reset the peak after the warm-up; the model before must be gone, no gradients kept from it",
-            )
+            with picturing(lambda: memory_bars("peak_bytes by interval", peaks)):
+                require_close(
+                    row["peak_bytes"],
+                    truth["peak_bytes"],
+                    relative=2 * MEASURED,  # the allocator leaves up to 1 MiB of each large block unsplit
+                    what=f"{what}: peak_bytes",
+                    show=mebibytes,
+                    hint="reset the peak after the warm-up; the model before must be gone, no gradients kept from it",
+                )
 
         ran = seen.flops / sum(truth["flops"] for truth in seen.truths)
         # Somebody may run one more, to wake the libraries up.

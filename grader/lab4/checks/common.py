@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from gradebox.assertions import require, require_equal
 from gradebox.fresh import Fresh
+from gradebox.pictures import Picture, bars
 from gradebox.submission import Submission
 from grader.lab4.truth.pictures import made_up, require_shown
 from grader.shared.programs import picture_and_json, require_provenance, require_simulated_pictures
+
+_MEBIBYTE = 2**20
+
+
+def memory_bars(what: str, rows: Sequence[tuple[str, Any, Any]]) -> Picture | None:
+    """Bytes by name, those told or held beside those expected; rows in which one is no number are left out."""
+    whole = [row for row in rows if all(isinstance(one, (int, float)) and math.isfinite(one) for one in row[1:])]
+    if not whole:
+        return None
+    return bars(
+        what,
+        "MiB",
+        [(name, seen / _MEBIBYTE) for name, seen, _ in whole],
+        [(name, expected / _MEBIBYTE) for name, _, expected in whole],
+    )
 
 
 def judge_refusals(submission: Submission, criterion: str) -> None:

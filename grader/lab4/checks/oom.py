@@ -8,11 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import mebibytes, number, require, require_arrays_close, require_close, require_equal
+from gradebox.assertions import (
+    mebibytes,
+    number,
+    picturing,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
-from grader.lab4.checks.common import judge_refusals
+from grader.lab4.checks.common import judge_refusals, memory_bars
 from grader.lab4.truth.reference import Training, runs, split
 from grader.shared.cases import full_rows
 
@@ -224,17 +232,19 @@ class TestOom:
         passes: list[list[int]] = [[0], [0], *seen.training_bytes]
         first, second = passes[-2:]
         allowed = _FLAT_SHARE * seen.ballast_bytes
+        held = [(str(index), now, (first + second)[_FIRST_STEP]) for index, now in enumerate(first + second)]
         # Like is compared with like: a local variable may hold the last loss, or none, when an epoch begins.
         for growth, where in (
             (_growth(first), "from the first step to the last of the first epoch"),
             (_growth(second), "from the first step to the last of the second epoch"),
             (second[-1] - first[-1] if len(first) > 1 else 0, "from the end of the first epoch to that of the second"),
         ):
-            require(
-                growth <= allowed,
-                f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
-                "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
-            )
+            with picturing(lambda: memory_bars("what is allocated after each batch of the last two epochs", held)):
+                require(
+                    growth <= allowed,
+                    f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
+                    "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
+                )
         # Local variables come and go, and some fetch a batch ahead: what leaks grows with every step of every epoch.
         # A loss or two per micro-batch, each a number, are allowed: less than half a sample.
         steps = [_least_growth(notes) for notes in seen.requested_bytes[-2:]]
