@@ -147,7 +147,7 @@ def test_when_all_is_done_it_says_so(solved: Path, ask: Ask) -> None:
     report_on(solved, {})
     said = ask()
     assert said.startswith("Everything that was graded passes.")
-    assert "container_exercise" in said
+    assert "--lab container" in said
 
 
 def test_all_written_and_nothing_graded_asks_for_a_grade(solved: Path, ask: Ask) -> None:
