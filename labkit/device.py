@@ -105,7 +105,7 @@ def is_simulated() -> bool:
 
 @contextmanager
 def open_device(name: str = "auto", *, values: bool = True, gpus: int = 1) -> Iterator[Device]:
-    """Open a device for the block and print in one line which it is.
+    """Open a device for the block and print in one line which it is; of ranks under torchrun only rank 0 prints.
 
     Args:
         name: "auto" takes a GPU that is there, real or already attached, else the virtual T4; "cpu"; "cuda"; "vgpu" or

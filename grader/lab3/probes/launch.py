@@ -26,9 +26,9 @@ from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TAIL = 600
-_PATIENCE_SECONDS, _POLL_SECONDS = 75.0, 0.02
-"""A small training takes a second or two, and some ten on a busy machine; ranks that both think they are the first wait
-for each other for half an hour."""
+_PATIENCE_SECONDS, _POLL_SECONDS = 150.0, 0.02
+"""A small training takes a second or two, and far more on a machine that others use, too: so nearly all that a request
+may take (`setup.COLD`). Ranks that both think they are the first wait for each other for half an hour."""
 _RANKS = 4
 """Processes that a program starts with PyTorch imported already; further ones are new interpreters."""
 _TABLE = "Data-parallel training"

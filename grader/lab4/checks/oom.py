@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,13 +20,12 @@ from gradebox.assertions import (
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
+from grader.lab4.checks.attempts import retried, sizes_tried
 from grader.lab4.checks.common import judge_refusals, memory_bars
 from grader.lab4.truth.reference import Training, runs, split
 from grader.shared.cases import full_rows
 
 LENGTH = 512
-SHAPES = "mat1 and mat2 shapes cannot be multiplied"
-HOST = "DefaultCPUAllocator: not enough memory: the host is out of memory"
 PARAMETERS = 48 * (4096**2 + 4096)
 _LEAST_BYTES = 12 * PARAMETERS
 """Parameters and Adam's averages: below that nobody trained the model."""
@@ -287,10 +286,10 @@ class TestOom:
 
     def test_retry_halves_the_micro_batch(self, submission: Submission, fresh: Fresh) -> None:
         """Tries again with half the micro-batch."""
-        for case, seen in _retried(submission, fresh):
+        for case, seen in retried(submission, fresh):
             if case.get("raises"):
                 continue
-            wanted = _sizes_tried(case)
+            wanted = sizes_tried(case)
             what = f"run_with_oom_retry() from {case['start']}, where {case['fits']} fit"
             tried = seen["attempts"]
             further = tried[len(wanted) :] if case.get("returns_nothing") and tried[: len(wanted)] == wanted else []
@@ -319,7 +318,7 @@ class TestOom:
     def test_retry_frees_the_failed_attempt(self, submission: Submission, fresh: Fresh) -> None:
         """Frees a failed attempt before the next one."""
         # Without a cycle first: what is held then is held by the traceback, and no garbage.
-        for case, seen in sorted(_retried(submission, fresh), key=lambda pair: bool(pair[0].get("cycle"))):
+        for case, seen in sorted(retried(submission, fresh), key=lambda pair: bool(pair[0].get("cycle"))):
             held = seen["held_bytes"]
             left = max(held) - held[0]
             require(
@@ -340,17 +339,17 @@ class TestOom:
 
     def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
         """Lets other errors pass through."""
-        retried = _retried(submission, fresh)
+        asked = retried(submission, fresh)
         require(
-            any(len(seen["attempts"]) > 1 for case, seen in retried if not case.get("raises")),
+            any(len(seen["attempts"]) > 1 for case, seen in asked if not case.get("raises")),
             "run_with_oom_retry() lets every error through, and so tries nothing again",
             "catch torch.OutOfMemoryError, and nothing else",
         )
-        for case, seen in retried:
+        for case, seen in asked:
             if not case.get("raises"):
                 continue
             what = f"run_with_oom_retry(), whose attempt raises a {case['raises']}: {case['message']}"
-            wanted = _sizes_tried(case)
+            wanted = sizes_tried(case)
             require_equal(
                 seen["attempts"], wanted, what=f"attempts of {what}", hint="a wrong shape stays wrong at any size"
             )
@@ -402,59 +401,3 @@ def _steady(submission: Submission, fresh: Fresh) -> Any:
         "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
     )
     return seen
-
-
-_ATTEMPTS: dict[str, Sequence[Any]] = {
-    "start": ("one", "several"),
-    "fits": ("at once", "later", "never"),
-    "raises": (None, "RuntimeError", "ValueError", "MemoryError"),
-    "message": (SHAPES, HOST),
-    "cycle": (False, True),
-    "returns_nothing": (False, True),
-}
-
-
-def _can_be_tried(row: Mapping[str, Any]) -> bool:
-    """An attempt that never fits comes to no other end, and one of 1 cannot be halved."""
-    return not (
-        (row["fits"] == "never" and (row["raises"] or row["returns_nothing"]))
-        or (row["fits"] == "later" and row["start"] == "one")
-        or (row["raises"] and row["returns_nothing"])
-    )
-
-
-def _sizes_tried(case: Mapping[str, Any]) -> list[int]:
-    """Halved until one fits, or none is left."""
-    sizes = [case["start"]]
-    while sizes[-1] > max(1, case["fits"]):
-        sizes.append(sizes[-1] // 2)
-    return sizes
-
-
-def _retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    fresh = fresh.shared("lab4.retry")
-    cases: list[dict[str, Any]] = [
-        {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9), "cycle": fresh.integer(0, 1) == 1},
-        {"start": 1, "fits": 1},
-        {"start": fresh.integer(8, 20), "fits": 20},
-        {"start": fresh.integer(5, 7), "fits": 0},
-        {"start": fresh.integer(5, 15), "fits": 4, "cycle": True, "returns_nothing": True},
-        {"start": 1, "fits": 99, "raises": "RuntimeError", "message": SHAPES},
-        {"start": fresh.integer(16, 31), "fits": 99, "raises": "ValueError", "message": SHAPES},
-        {"start": fresh.integer(16, 31), "fits": 99, "raises": "MemoryError", "message": "out of memory"},
-        # The second attempt fits, and fails for a reason of its own.
-        {"start": fresh.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
-    ]
-    for row in full_rows(fresh, _ATTEMPTS, 4, _can_be_tried):
-        start = 1 if row["start"] == "one" else fresh.integer(9, 31)
-        cases.append(
-            {
-                "start": start,
-                "fits": {"at once": start, "later": fresh.integer(2, 8), "never": 0}[row["fits"]],
-                "cycle": row["cycle"],
-                "returns_nothing": row["returns_nothing"],
-                **({"raises": row["raises"], "message": row["message"]} if row["raises"] else {}),
-            }
-        )
-    seen = submission.probe("lab4.oom.retry", values=not submission.device.simulated, cases=cases)
-    return list(zip(cases, seen.cases, strict=True))
