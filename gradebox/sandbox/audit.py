@@ -13,7 +13,7 @@ import _thread
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
@@ -25,6 +25,8 @@ _MAX_DETAIL = 200
 _MAX_PLACE = 120
 
 _ATTRIBUTE = "object.__getattr__"
+_CHANGES = ("object.__setattr__", "object.__delattr__")
+_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _PATHS = frozenset(
     (
         *("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown"),
@@ -59,20 +61,27 @@ _SHOWN_TYPES = (int, float, bool, type(None))
 
 
 def install(
-    ours: Ours, readable: tuple[str, ...], emit: Callable[[bytes], None], void: Callable[[str], None]
+    ours: Ours,
+    functions: Mapping[int, str],
+    readable: tuple[str, ...],
+    emit: Callable[[bytes], None],
+    void: Callable[[str], None],
 ) -> Callable[[], None]:
     """Start noting; what this returns says how many notes of each kind were left out.
 
     Args:
         ours: who is trusted; everything else is the submission's.
+        functions: labels, by id, of those that nobody may give other code or defaults.
         readable: folders it may open files in without a note.
         emit: takes one JSON line per note; each kind, detail and place once, `MAX_NOTES_OF_A_KIND` of a kind.
-        void: told, in plain words, that the submission read the truth instead of measuring. Emitted as well, without
-            any limit, as a note of kind `VOID`: a process that the submission forked cannot tell us otherwise.
+        void: told, in plain words, that the submission read the truth instead of measuring, or what it changed. Emitted
+            as well, without any limit, as a note of kind `VOID`: a process that the submission forked cannot tell us
+            otherwise.
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
-    about, kinds = ours.about, dict(_KINDS)
+    about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change")
+    of_functions = _OF_FUNCTIONS
     title = "" if about is None else about.title
     if about is not None:
         # Who reads what a simulator has recorded has not measured by himself.
@@ -103,6 +112,10 @@ def install(
             if not event.startswith("ctypes."):
                 return
             kind = "ctypes"
+        if kind == "change":
+            if arguments[1] in of_functions and id(arguments[0]) in functions:
+                make_void(functions[id(arguments[0])], frame_above(1))
+            return
         me = ident()
         if kind == "launch":
             within = me in busy

@@ -1,9 +1,13 @@
 """Are the instruments what they were before the submission ran? Fingerprints of functions, taken twice and compared.
 
 The probe shares its process with the submission, so clocks, calls of a device, its simulator and our own functions
-could be replaced. A change that is still there afterwards is found here and voids the reading; one that was undone, or
-was made in C, is not (see `docs/threat-model.md`). Data are not compared, only code: caches may fill and defaults may
-change.
+could be replaced. A name that means something else afterwards is found here and voids the reading; one that was put
+back, or a change made in C, is not (see `docs/threat-model.md`). Code and defaults that a function gets at run time
+raise an audit event, in which `audit.py` looks for our functions (`Fingerprint.functions`). Data are not compared, only
+code: caches may fill and defaults may change.
+
+Whatever a comparison touches is a page that a forked process has to copy, so it looks at columns, in C, and at labels
+only where something has changed.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from operator import getitem, is_
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from gradebox.devices import DeviceModule, Simulator
@@ -46,10 +51,15 @@ class Fingerprint(NamedTuple):
 
     looked_up: tuple[tuple[str, str, str, Any], ...]
     """Names to look up in `sys.modules`."""
-    entries: tuple[tuple[str, Mapping[str, Any], str, Any], ...]
-    """Of namespaces."""
-    functions: tuple[tuple[str, FunctionType, CodeType, tuple[Any, ...], tuple[Any, ...]], ...]
-    """With their code and defaults."""
+    labels: tuple[str, ...]
+    """Of entries of namespaces, which the next three columns hold."""
+    spaces: tuple[Mapping[str, Any], ...]
+    keys: tuple[str, ...]
+    values: tuple[Any, ...]
+    functions: Mapping[int, str]
+    """Labels by id, of all whose code and defaults nobody may exchange. `values` and `others` keep them alive."""
+    keywords: tuple[tuple[str, Mapping[str, Any], tuple[Any, ...]], ...]
+    """Defaults of keyword-only arguments, which are a dictionary's: no event tells when one is set in place."""
     others: tuple[tuple[str, Any, tuple[Any, ...]], ...]
     """Methods of other kinds, with their functions."""
     classes: tuple[tuple[str, type, int], ...]
@@ -75,7 +85,7 @@ def seal(*modules: ModuleType) -> Seal:
         (vars(module), name, value)
         for module in (*modules, sys.modules[__name__], builtins)
         for name, value in vars(module).items()
-        if name != "_" and (module is builtins or isinstance(value, FunctionType))
+        if name != "_" and (module is builtins or isinstance(value, (FunctionType, BuiltinFunctionType)))
     ]
     functions = [value for _, _, value in entries if isinstance(value, FunctionType)]
     return tuple((function, function.__code__) for function in functions), tuple(entries)
@@ -114,10 +124,14 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     others = [(label, value, _inner(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])]
     inner = {id(part): (label, part) for label, _, parts in others for part in parts}
     functions = [(label, one) for label, one in (inner | held).values() if isinstance(one, FunctionType)]
+    labels, spaces, keys, values = zip(*entries, strict=True)
     return Fingerprint(
         tuple(looked_up),
-        tuple(entries),
-        tuple((label, one, one.__code__, one.__defaults__ or (), _keywords(one)) for label, one in functions),
+        *(labels, spaces, keys, values),
+        MappingProxyType({id(one): label for label, one in functions}),
+        tuple(
+            (label, one.__kwdefaults__, _values(one.__kwdefaults__)) for label, one in functions if one.__kwdefaults__
+        ),
         tuple(others),
         tuple((label, cls, _count(cls)) for label, cls, _ in classes),
     )
@@ -142,24 +156,27 @@ def changed(
     of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
 ) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
-    looked_up, entries, functions, others, classes = prints
+    looked_up, labels, spaces, keys, values, _, keywords, others, classes = prints
     now = parts(gpu, packages, of_gpu)
     found = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
-        *(label for label, space, key, value in entries if space.get(key, _MISSING) is not value),
-        *(
-            label
-            for label, one, code, defaults, keywords in functions
-            if one.__code__ is not code
-            or not _same(defaults, one.__defaults__ or ())
-            or not _same(keywords, _keywords(one))
-        ),
+        *(label for label, space, saved in keywords if not _same(saved, _values(space))),
         *(label for label, one, inner in others if not _same(inner, _inner(one))),
         # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
         *(f"{label} (methods)" for label, cls, count in classes if _count(cls) != count),
         *(label for label, one in before.items() if not _same(one, now.get(label))),
     ]
+    if not _all_there(spaces, keys, values):
+        columns = zip(labels, spaces, keys, values, strict=True)
+        found += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
     return sorted(set(found))
+
+
+def _all_there(spaces: tuple[Mapping[str, Any], ...], keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+    try:
+        return all(map(is_, map(getitem, spaces, keys), values))
+    except KeyError:
+        return False
 
 
 def _get(module: str, name: str) -> Any:
@@ -180,10 +197,8 @@ def _count(cls: type) -> int:
     return sum(map(_is_method, list(vars(cls).values())))
 
 
-def _keywords(function: FunctionType) -> tuple[Any, ...]:
-    """Defaults of its keyword-only arguments."""
-    values = function.__kwdefaults__
-    return tuple(values.values()) if values else ()
+def _values(space: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(space.values())
 
 
 def _inner(method: Any) -> tuple[Any, ...]:

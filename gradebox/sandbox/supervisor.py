@@ -24,8 +24,11 @@ from gradebox.sandbox.device_process import Ends
 from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.types import TEXT_BYTES
 
-_TICK_SECONDS = {True: 0.02, False: 0.1}
-"""How often usage is looked at; without a namespace of our own that means reading all of `/proc`."""
+_FIRST_TICK_SECONDS = {True: 0.02, False: 0.1}
+"""When usage is first looked at; without a namespace of our own that means reading all of `/proc`."""
+_TICK_SECONDS = 0.1
+"""How often it is looked at in the end. In between the ticks grow with the run's age, by `_TICK_GROWTH` of it."""
+_TICK_GROWTH = 0.1
 _TERM_SECONDS = 0.3
 """Between SIGTERM, which makes a worker say where it was, and SIGKILL."""
 _TOKEN_BYTES = 16
@@ -283,7 +286,7 @@ def _end_all(namespaces: bool) -> None:
 def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
     """Drain pipes and enforce limits until every rank has ended."""
     limits = run.task.limits
-    tick = _TICK_SECONDS[run.namespaces]
+    tick = _FIRST_TICK_SECONDS[run.namespaces]
     deadline = started + limits.wall_seconds
     next_look = started + tick
     grace_ends: float | None = None
@@ -311,7 +314,7 @@ def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
             grace_ends = now + 3600.0
         if now >= next_look:
             _look(run, ranks)
-            next_look = now + tick
+            next_look = now + min(max(tick, _TICK_GROWTH * (now - started)), _TICK_SECONDS)
 
 
 def _condemn_all(ranks: list[_Rank], kind: str, message: str, *, ask_first: bool) -> None:

@@ -244,15 +244,19 @@ def _observe(
                 importing=importing,
             )
             own = instruments.own_packages(task.course.course, about)
-            prints = ready.prints if ready.covers(probe.__module__, gpu) else instruments.snapshot(own, module)
+            finish: Callable[[], object] = _nothing
+            check: Callable[[], Sequence[str]] = _nothing
+            covered = ready.covers(probe.__module__, gpu) or not task.present
+            prints = ready.prints if covered else instruments.snapshot(own, module)
             _hide(ready, "gradebox", task.course.course)
-            before = instruments.parts(gpu, own, of_gpu)
-            check = functools.partial(instruments.changed, prints, before, gpu, own, of_gpu)
-            hidden = module.hidden(gpu) if gpu is not None else None
-            libraries = _libraries(task, own)
-            known = ours.know(task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden)
-            void = functools.partial(_void, page, tampered.append)
-            finish = audit.install(known, _allowed(task), emit, void)
+            if task.present:
+                before = instruments.parts(gpu, own, of_gpu)
+                check = functools.partial(instruments.changed, prints, before, gpu, own, of_gpu)
+                hidden = module.hidden(gpu) if gpu is not None else None
+                libraries = _libraries(task, own)
+                known = ours.know(task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden)
+                void = functools.partial(_void, page, tampered.append)
+                finish = audit.install(known, prints.functions, _allowed(task), emit, void)
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
@@ -279,6 +283,11 @@ def _observe(
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
     return outcome | {"dtypes": dtypes, "readings": readings}, arrays
+
+
+def _nothing() -> tuple[()]:
+    """In place of what watches a submission, where there is none."""
+    return ()
 
 
 def _allowed(task: Task) -> tuple[str, ...]:

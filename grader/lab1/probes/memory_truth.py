@@ -58,7 +58,7 @@ def _step(
     gc.collect()
     kind = getattr(torch, dtype)
     inputs, targets = create_batch()
-    with torch.device("meta"):  # how many bytes there are does not depend on the weights, which take long to draw
+    with torch.device("meta"):  # how many bytes there are does not depend on the weights
         model = create_model()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -39,10 +39,20 @@ class _Function(nn.Module):
         self.forward = function
 
 
+def linear(before: int, after: int, *, bias: bool = True) -> nn.Linear:
+    """A layer of zeros: where its numbers do not matter, nothing is drawn, and no page of it written."""
+    with torch.device("meta"):
+        layer = nn.Linear(before, after, bias=bias)
+    layer.weight = nn.Parameter(torch.zeros(after, before))
+    if bias:
+        layer.bias = nn.Parameter(torch.zeros(after))
+    return layer
+
+
 def network(
     widths: Sequence[int], batch: int, room: Sequence[int] = ()
 ) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
-    """Makers of a fully connected network with these layer widths, and of a batch for it.
+    """Makers of a fully connected network with these layer widths, and of a batch for it; all its numbers are zeros.
 
     Args:
         room: bytes that one of its layers keeps from the forward pass to the backward pass, and takes for a moment in
@@ -52,20 +62,20 @@ def network(
     def create_model() -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
+            layers += [linear(before, after), nn.ReLU()]
         if room:
             layers.insert(2, _Function(lambda inputs: _Takes.apply(inputs, room)))
         return nn.Sequential(*layers[:-1])
 
     def create_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
+        return torch.zeros(batch, widths[0]), torch.zeros(batch, dtype=torch.int64)
 
     return create_model, create_batch
 
 
 def square_layers(width: int, layers: int) -> nn.Sequential:
     """Square linear layers without biases, one after the other."""
-    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    return nn.Sequential(*(linear(width, width, bias=False) for _ in range(layers)))
 
 
 def waiting_batches(
