@@ -28,7 +28,7 @@ from gradebox.submission import ProbeFailed, Submission
 from gradebox.texts import printable
 from gradebox.truths import Truths
 
-_MANY_CHECKS = 40
+_MANY_CHECKS = 8
 """From so many on it pays to arrange memory for forking."""
 
 

@@ -99,7 +99,7 @@ def put_back(value: Any, tensors: Mapping[str, Any], path: str = "") -> Any:
     """`value` with each of `tensors` where its path stands: the inverse of what `split` did to `to_json`."""
     if isinstance(value, str):
         return tensors[path] if value == path and path in tensors else value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # not any Mapping: to ask an abstract class looks at all that are below it
         return {key: put_back(item, tensors, f"{path}/{key}" if path else str(key)) for key, item in value.items()}
     if isinstance(value, list):
         return [put_back(item, tensors, f"{path}/{index}" if path else str(index)) for index, item in enumerate(value)]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from grader.shared.probes.handed_out import linear, zeros
 from labkit.profiling import TrainingJob
 from labkit.results import PipelineSettings
 
@@ -34,7 +35,7 @@ class _Loader:
         pinned: bool,
         extra: Sequence[int] = (),
     ) -> None:
-        batches = {more: (torch.zeros(samples, width), torch.zeros(samples, width + more)) for more in {0, *extra}}
+        batches = {more: (zeros(samples, width), zeros(samples, width + more)) for more in {0, *extra}}
         if pinned:
             batches = {more: (one.pin_memory(), other.pin_memory()) for more, (one, other) in batches.items()}
         self._batches = itertools.chain([batches[more] for more in extra], itertools.repeat(batches[0]))
@@ -57,7 +58,7 @@ def _naps(load_seconds: float, slow: Sequence[float]) -> Iterator[None]:
 
 
 def _model(width: int, layers: int) -> nn.Sequential:
-    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).cuda()
+    return nn.Sequential(*(linear(width, width) for _ in range(layers))).cuda()
 
 
 def _look(step: int, model: nn.Module, loss: Tensor) -> None:

@@ -37,7 +37,9 @@ def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
             seen.append(look(canvas.figure))
         except Exception as error:
             failed.append(error)
-        return write(canvas, *arguments, **options)
+        # To pack a picture well takes as long as to draw it, and nobody keeps this one.
+        packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
+        return write(canvas, *arguments, pil_kwargs=packing, **options)
 
     canvas_type.print_png = print_png
     try:

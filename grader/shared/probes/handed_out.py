@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,13 +41,18 @@ class _Function(nn.Module):
 
 
 def linear(before: int, after: int, *, bias: bool = True) -> nn.Linear:
-    """A layer of zeros: where its numbers do not matter, nothing is drawn, and no page of it written."""
+    """A layer of zeros, for where its numbers do not matter."""
     with torch.device("meta"):
         layer = nn.Linear(before, after, bias=bias)
-    layer.weight = nn.Parameter(torch.zeros(after, before))
+    layer.weight = nn.Parameter(zeros(after, before))
     if bias:
-        layer.bias = nn.Parameter(torch.zeros(after))
+        layer.bias = nn.Parameter(zeros(after))
     return layer
+
+
+def zeros(*shape: int) -> Tensor:
+    """On the CPU, of pages that nobody has written yet: PyTorch's own would write each."""
+    return torch.from_numpy(np.zeros(shape, np.float32))
 
 
 def network(
@@ -68,7 +74,7 @@ def network(
         return nn.Sequential(*layers[:-1])
 
     def create_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.zeros(batch, widths[0]), torch.zeros(batch, dtype=torch.int64)
+        return zeros(batch, widths[0]), torch.zeros(batch, dtype=torch.int64)
 
     return create_model, create_batch
 
@@ -82,7 +88,7 @@ def waiting_batches(
     samples: int, width: int, load_seconds: float, first: Sequence[float] = ()
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """A batch that takes its time, in the host's seconds, to come; the first ones take times of their own."""
-    inputs, targets = torch.zeros(samples, width), torch.zeros(samples, width)
+    inputs, targets = zeros(samples, width), zeros(samples, width)
     for took in itertools.chain(first, itertools.repeat(load_seconds)):
         time.sleep(took)
         yield inputs, targets
