@@ -36,7 +36,7 @@ def _measured(rounds: int, options: list[str]) -> dict[str, Any]:
     walls, busy, grades = [], [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            started, used = time.perf_counter(), _machine_seconds()
+            started, used = time.perf_counter(), machine_seconds()
             subprocess.run(
                 [
                     *(sys.executable, "-m", "pytest", "--grade", "--submission=solutions", *options),
@@ -47,7 +47,7 @@ def _measured(rounds: int, options: list[str]) -> dict[str, Any]:
                 capture_output=True,
             )
             walls.append(time.perf_counter() - started)
-            busy.append(_machine_seconds() - used)
+            busy.append(machine_seconds() - used)
             grades.append(json.loads(Path(folder, "grade.json").read_text()))
     checks: dict[str, list[float]] = {}
     for grade in grades:
@@ -62,7 +62,7 @@ def _measured(rounds: int, options: list[str]) -> dict[str, Any]:
     }
 
 
-def _machine_seconds() -> float:
+def machine_seconds() -> float:
     """Processor time that all processes of this machine have had: children of children are nobody's to wait for."""
     user, nice, system, _idle, _waiting, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")

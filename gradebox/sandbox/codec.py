@@ -69,13 +69,13 @@ def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth:
 
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {entry.name: getattr(value, entry.name, None) for entry in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
+    if isinstance(value, (list, tuple)):  # before a Mapping: to ask that looks at all classes below it
+        return [inner(item, index) for index, item in enumerate(value)]
+    if type(value) is dict or isinstance(value, Mapping):
         pairs = [(key if type(key) is str else str(key), inner(item, key)) for key, item in value.items()]
         if any(key.startswith("$") for key, _ in pairs):
             return {"$dict": [[key, item] for key, item in pairs]}
         return dict(pairs)
-    if isinstance(value, (list, tuple)):
-        return [inner(item, index) for index, item in enumerate(value)]
     if isinstance(value, np.ndarray) and (plain := _listed(value)) is not None:
         return [inner(item, index) for index, item in enumerate(plain)] if isinstance(plain, list) else inner(plain, 0)
     return f"<{type(value).__name__}>"
@@ -99,7 +99,7 @@ def put_back(value: Any, tensors: Mapping[str, Any], path: str = "") -> Any:
     """`value` with each of `tensors` where its path stands: the inverse of what `split` did to `to_json`."""
     if isinstance(value, str):
         return tensors[path] if value == path and path in tensors else value
-    if isinstance(value, dict):  # not any Mapping: to ask an abstract class looks at all that are below it
+    if isinstance(value, dict):
         return {key: put_back(item, tensors, f"{path}/{key}" if path else str(key)) for key, item in value.items()}
     if isinstance(value, list):
         return [put_back(item, tensors, f"{path}/{index}" if path else str(index)) for index, item in enumerate(value)]

@@ -62,8 +62,8 @@ class Fingerprint(NamedTuple):
     """Defaults of keyword-only arguments, which are a dictionary's: no event tells when one is set in place."""
     others: tuple[tuple[str, Any, tuple[Any, ...]], ...]
     """Methods of other kinds, with their functions."""
-    classes: tuple[tuple[str, type, int], ...]
-    """With the number of their methods."""
+    classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
+    """Their namespaces, with the names in them and the number of their methods."""
 
     def __repr__(self) -> str:
         return "a fingerprint"
@@ -103,11 +103,11 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         if hasattr(sys.modules.get(module), name)
     ]
     entries: list[tuple[str, Mapping[str, Any], str, Any]] = []
-    classes: list[tuple[str, type, int]] = []
+    classes: list[tuple[str, type]] = []
     for module_name, names in devices.CLASSES.items():
         for name in names:
             if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
-                classes.append((f"{module_name}.{name}", cls, 0))
+                classes.append((f"{module_name}.{name}", cls))
     for package in packages:
         for module in _modules(package):
             space: Mapping[str, Any] = vars(module)
@@ -116,8 +116,8 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
                 if own or isinstance(value, FunctionType) or _is_below(module, key, value):
                     entries.append((f"{module.__name__}.{key}", space, key, value))
                 if own:
-                    classes.append((f"{module.__name__}.{key}", value, 0))
-    for label, cls, _ in classes:
+                    classes.append((f"{module.__name__}.{key}", value))
+    for label, cls in classes:
         space = vars(cls)
         entries += [(f"{label}.{key}", space, key, value) for key, value in space.items() if _is_method(value)]
     held = {id(value): (label, value) for label, *_, value in [*looked_up, *entries]}
@@ -133,7 +133,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
             (label, one.__kwdefaults__, _values(one.__kwdefaults__)) for label, one in functions if one.__kwdefaults__
         ),
         tuple(others),
-        tuple((label, cls, _count(cls)) for label, cls, _ in classes),
+        tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
     )
 
 
@@ -163,7 +163,11 @@ def changed(
         *(label for label, space, saved in keywords if not _same(saved, _values(space))),
         *(label for label, one, inner in others if not _same(inner, _inner(one))),
         # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
-        *(f"{label} (methods)" for label, cls, count in classes if _count(cls) != count),
+        *(
+            f"{label} (methods)"
+            for label, space, names, count in classes
+            if tuple(space) != names and _count(space) != count
+        ),
         *(label for label, one in before.items() if not _same(one, now.get(label))),
     ]
     if not _all_there(spaces, keys, values):
@@ -193,8 +197,8 @@ def _is_method(value: Any) -> bool:
     return isinstance(value, _METHODS)
 
 
-def _count(cls: type) -> int:
-    return sum(map(_is_method, list(vars(cls).values())))
+def _count(space: Mapping[str, Any]) -> int:
+    return sum(map(_is_method, list(space.values())))
 
 
 def _values(space: Mapping[str, Any]) -> tuple[Any, ...]:
