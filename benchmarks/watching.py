@@ -23,6 +23,7 @@ import grader
 from benchmarks.measure import load, save
 from gradebox.grade import CheckReport
 from gradebox.options import Options
+from gradebox.ordering import order_of
 from gradebox.run import Watcher
 from gradebox.watching.session import Session
 
@@ -72,7 +73,7 @@ def _edit(file: Path, name: str) -> None:
 def measure(lab: str, folder: Path) -> dict[str, Any]:
     """Seconds until the first and the last answer after each edit."""
     course = str(Path(grader.__file__).parent)
-    order = Options(course=course, submission=str(folder), lab=lab, device="vgpu:T4", seed=1).order()
+    order = order_of(Options(course=course, submission=str(folder), lab=lab, device="vgpu:T4", seed=1))
     package = order.labs[0].package
     found = tasks(package)
     chosen = [found[index * len(found) // EDITS] for index in range(min(EDITS, len(found)))]

@@ -16,7 +16,7 @@ import typer
 
 from gradebox import arguments, launch, proofread
 from gradebox import course as courses
-from gradebox.front import refuse
+from gradebox.exits import refuse
 from gradebox.guide import command
 from gradebox.hints import HintError
 from gradebox.options import Options

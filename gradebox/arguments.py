@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradebox.hints import MAX_STEPS
-from gradebox.options import TIME_LIMIT_SECONDS
+from gradebox.options import MAX_STEPS, TIME_LIMIT_SECONDS
 
 Submission = Annotated[Path, typer.Argument(help="The folder to grade.")]
 OwnLabs = Annotated[Path, typer.Argument(help="The folder with your labs.")]

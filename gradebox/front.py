@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from gradebox import hints, report
 from gradebox.configuration import as_seen_from, own_subcommand
-from gradebox.grade import CheckReport, ExitCode, Grade
+from gradebox.exits import ExitCode, refuse
+from gradebox.grade import CheckReport, Grade
 from gradebox.options import Options
 from gradebox.order import GradingError
+from gradebox.ordering import order_of
 from gradebox.report import progress
 from gradebox.report.terminal import Progress
 from gradebox.run import Grading, Watcher
-from gradebox.texts import printable
 
 _LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
 """How much later than its time limit a judge is ended."""
@@ -35,7 +35,7 @@ class Front(Watcher):
         With `alone` this process does nothing else, and is ended when the grading goes on long after its time limit.
         """
         self._options = options
-        self.order = options.order()
+        self.order = order_of(options)
         limit = self.order.time_limit_seconds if alone else None
         self._watched = limit is not None
         if limit is not None:
@@ -170,9 +170,3 @@ def _end_after(seconds: float) -> None:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds * _LATE_SHARE + _LATE_SECONDS)
-
-
-def refuse(reason: str, what: str = "could not grade") -> ExitCode:
-    """Say in one line why there is no grade; the exit code for that."""
-    print(printable(f"{what}: {reason}"), file=sys.stderr)
-    return ExitCode.COULD_NOT_GRADE

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
 
 from gradebox import charging
+from gradebox.exits import ExitCode
 from gradebox.overrides import Override
 from gradebox.pictures import Picture
 from gradebox.rubric import Criterion, Lab, Rubric
@@ -29,15 +30,6 @@ class Outcome(StrEnum):
     FAILED = "failed"
     BLOCKED = "blocked"
     NEEDS_REVIEW = "needs_review"
-
-
-class ExitCode(IntEnum):
-    """What `pytest --grade` returns to the shell."""
-
-    PASSED = 0
-    NOT_PASSED = 1
-    COULD_NOT_GRADE = 2
-    NEEDS_REVIEW = 3
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from functools import cache
 
 from gradebox import reading
 from gradebox.course import Course
+from gradebox.options import MAX_STEPS
 from gradebox.rubric import Lab, Rubric
 
 FILE = "hints.toml"
-MAX_STEPS = 3
 STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 POINTER = "for a hint: "
 """How the hint of a failed check begins that only says how to ask for one; a page that has the steps leaves it out."""

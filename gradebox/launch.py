@@ -22,13 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradebox import files, front, judges_room, watching
+from gradebox import files, judges_room
 from gradebox.configuration import ROOT
-from gradebox.devices import DeviceError
-from gradebox.front import refuse
-from gradebox.grade import ExitCode
+from gradebox.exits import ExitCode, refuse
 from gradebox.options import Options
-from gradebox.order import GradingError
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
@@ -44,8 +41,6 @@ _IMPATIENCE = 3
 _TIDY_SECONDS = 30.0
 """After one wish to stop the judge has so long: a long call in C keeps it from noticing."""
 _UNDER_PYTEST = "under pytest"
-_ROUNDS = {"watch": watching.watch, "answer": watching.answer}
-"""Ways to grade again and again."""
 JUDGE = "gradebox.pytest_judge"
 """The plugin of the judge's pytest."""
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -139,11 +134,9 @@ def judge(arguments: list[str]) -> int:
         code = pytest_judge.ended_with
         return int(ExitCode.COULD_NOT_GRADE) if code is None else _ENDED + code
     try:
-        if arguments[1:2]:
-            return _ENDED + _ROUNDS[arguments[1]](options)
-        return _ENDED + front.grade(options, alone=True)
-    except (GradingError, DeviceError, ValueError) as error:
-        return _ENDED + refuse(str(error))
+        from gradebox.judge import carry_out  # not in `run`'s process, which would wait for its imports first
+
+        return _ENDED + carry_out(options, *arguments[1:2])
     except KeyboardInterrupt:
         return _ENDED + refuse("it was interrupted before the first check")
 

@@ -17,8 +17,9 @@ import pytest
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.check_reports import Blocked
 from gradebox.devices import DeviceError
-from gradebox.front import Front, refuse
-from gradebox.grade import ExitCode, Outcome
+from gradebox.exits import ExitCode, refuse
+from gradebox.front import Front
+from gradebox.grade import Outcome
 from gradebox.options import Options
 from gradebox.order import GradingError
 

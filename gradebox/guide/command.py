@@ -11,7 +11,7 @@ from gradebox import course as courses
 from gradebox import hints as all_hints
 from gradebox import launch
 from gradebox.course import Course
-from gradebox.grade import ExitCode
+from gradebox.exits import ExitCode
 from gradebox.guide import text
 from gradebox.guide.advice import advise
 from gradebox.guide.standing import read

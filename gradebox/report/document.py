@@ -10,7 +10,8 @@ from typing import Any
 
 from gradebox import reading
 from gradebox import schema as json_schema
-from gradebox.grade import SCHEMA_VERSION, ExitCode, Grade
+from gradebox.exits import ExitCode
+from gradebox.grade import SCHEMA_VERSION, Grade
 from gradebox.texts import printable_document
 
 SCHEMA_FILE = Path(__file__).with_name("grade.schema.json")

@@ -10,9 +10,10 @@ import json
 import sys
 from typing import Any, TextIO
 
-from gradebox.grade import ExitCode
+from gradebox.exits import ExitCode
 from gradebox.options import Options
 from gradebox.order import GradingError
+from gradebox.ordering import order_of
 from gradebox.report.document import to_document
 from gradebox.run import Watcher
 from gradebox.sandbox import SandboxError
@@ -25,7 +26,7 @@ def answer(options: Options, questions: TextIO = sys.stdin, answers: TextIO = sy
     Raises:
         GradingError, ValueError, DeviceError: nothing can be graded; the message is one line.
     """
-    order = options.order()
+    order = order_of(options)
     try:
         with Session(order) as session:
             for line in questions:

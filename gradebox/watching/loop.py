@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradebox.front import refuse
-from gradebox.grade import ExitCode
+from gradebox.exits import ExitCode, refuse
 from gradebox.options import Options
 from gradebox.order import GradingError, Order
+from gradebox.ordering import order_of
 from gradebox.sandbox import SandboxError, copying
 from gradebox.watching.screen import Screen
 from gradebox.watching.session import Round, Session
@@ -30,7 +30,7 @@ def watch(options: Options) -> ExitCode:
     Raises:
         GradingError, ValueError, DeviceError: nothing can be graded; the message is one line.
     """
-    order = options.order()
+    order = order_of(options)
     try:
         session = Session(order)
     except SandboxError as error:

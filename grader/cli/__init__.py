@@ -4,30 +4,52 @@ from gradebox import platforms
 
 platforms.require()  # before what only such systems have is imported
 
+import importlib
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
-from grader.cli.classroom import grade_submissions
-from grader.cli.doctor import examine_machine
-from grader.cli.exporting import export_app, review_class
-from grader.cli.grading import grade_submission
-from grader.cli.hands import hands_app
-from grader.cli.integrity import report_similarity
-from grader.cli.next import show_next
-from grader.cli.notebook import notebook_app
-from grader.cli.pushing import export_canvas
-from grader.cli.releasing import release_labs
-from grader.cli.watching import watch_submission
+_COMMANDS = {
+    "doctor": "doctor:examine_machine",
+    "next": "next:show_next",
+    "grade": "grading:grade_submission",
+    "watch": "watching:watch_submission",
+    "release": "releasing:release_labs",
+    "class": "classroom:grade_submissions",
+    "review": "exporting:review_class",
+    "similarity": "integrity:report_similarity",
+    "export": "exporting:export_app",
+    "hands": "hands:hands_app",
+    "notebook": "notebook:notebook_app",
+}
+"""Module of this package and name in it, of a function or of an app of its own: the order is that of the help."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tools for running the course.")
-app.command("doctor")(examine_machine)
-app.command("next")(show_next)
-app.command("grade")(grade_submission)
-app.command("watch")(watch_submission)
-app.command("release")(release_labs)
-app.command("class")(grade_submissions)
-app.command("review")(review_class)
-app.command("similarity")(report_similarity)
-export_app.command("canvas")(export_canvas)
-app.add_typer(export_app, name="export")
-app.add_typer(hands_app, name="hands")
-app.add_typer(notebook_app, name="notebook")
+
+class _Commands(TyperGroup):
+    """Imports a command when it is asked for: who grades does not wait for what a class needs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(f"grader.cli.{module}"), name)
+        if isinstance(found, typer.Typer):
+            command: Any = typer.main.get_group(found)
+        else:
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name)(found)
+            command = typer.main.get_command(alone)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, help="Tools for running the course.")
+
+
+@app.callback()
+def _commands() -> None:
+    """Tools for running the course."""

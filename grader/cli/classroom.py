@@ -20,7 +20,7 @@ from gradebook.run.processes import local_pool
 from gradebook.settings import parse_moment
 from gradebook.tasks import EngineError
 from gradebox.devices import DeviceError
-from gradebox.grade import ExitCode
+from gradebox.exits import ExitCode
 from gradebox.report.console import Console
 from gradebox.rubric import RubricError
 from grader import FOLDER, course

@@ -15,11 +15,13 @@ from gradebox.grade import Grade
 from gradebox.rubric import Lab
 from grader import FOLDER, course
 from grader.cli.echo import echo
+from grader.cli.pushing import export_canvas
 
 if TYPE_CHECKING:
     from gradebook.exports.book import Book
 
 export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
+export_app.command("canvas")(export_canvas)
 
 _GradeFile = Annotated[Path, typer.Argument(help="The grade.json of one grading.", show_default=False)]
 _Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]

@@ -12,6 +12,7 @@ from gradebox import course as courses
 from gradebox import hints, run
 from gradebox.grade import Grade
 from gradebox.options import Options
+from gradebox.ordering import order_of
 from gradebox.proofread import problems
 from gradebox.sandbox import Sandbox
 
@@ -39,7 +40,7 @@ def _graded(folder: Path, names: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     environment = courses.load(folder / COURSE).environment
     with Sandbox(folder / names[0], environment) as sandbox:
         options = [Options(course=COURSE, submission=name, origin=str(folder)) for name in names]
-        return [run.run(each.order(), sandbox=sandbox) for each in options]
+        return [run.run(order_of(each), sandbox=sandbox) for each in options]
 
 
 def _unmet(grade: Grade) -> dict[str, str]:

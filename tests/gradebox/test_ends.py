@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import grader
 from gradebox import front, launch
-from gradebox.grade import Circumstances, ExitCode, grade
+from gradebox.exits import ExitCode
+from gradebox.grade import Circumstances, grade
 from gradebox.options import Options
 from gradebox.report.document import SCHEMA_FILE, to_json
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError

@@ -16,7 +16,8 @@ from gradebox.__main__ import app
 from gradebox.configuration import ROOT
 from gradebox.course import CourseError
 from gradebox.devices import CPU, Device
-from gradebox.grade import CheckResult, ExitCode
+from gradebox.exits import ExitCode
+from gradebox.grade import CheckResult
 from gradebox.guide import command
 from gradebox.hints import HintError, load
 from gradebox.options import Options

@@ -5,7 +5,8 @@ from decimal import Decimal
 import pytest
 
 from gradebox import charging
-from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from gradebox.exits import ExitCode
+from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.rubric import Check, Criterion, Lab, Rubric
 
 HERE = Circumstances("labs", "0" * 64, "virtual T4 (simulated)", True, "namespaces", 7, 1.5)

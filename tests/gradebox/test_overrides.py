@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox.grade import CheckReport, Circumstances, ExitCode, Grade, Outcome, grade
+from gradebox.exits import ExitCode
+from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.overrides import Override, OverrideError, load
 from gradebox.report.document import to_document
 from gradebox.report.html import render

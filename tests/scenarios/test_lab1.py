@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradebox.grade import ExitCode, Outcome
+from gradebox.exits import ExitCode
+from gradebox.grade import Outcome
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.expectations import assert_caught, assert_complete
 from tests.scenarios.grading import Graded
