@@ -14,11 +14,8 @@ from typing import Annotated
 
 import typer
 
-from gradebox import arguments, launch, proofread
-from gradebox import course as courses
+from gradebox import arguments, launch
 from gradebox.exits import refuse
-from gradebox.guide import command
-from gradebox.hints import HintError
 from gradebox.options import Options
 from gradebox.texts import printable
 
@@ -111,6 +108,8 @@ def show_next(
         device=device,
         report=str(report),
     )
+    from gradebox.guide import command  # `grade` and `watch` only wait for a judge, and need none of this
+
     raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))
 
 
@@ -123,6 +122,10 @@ def proofread_course(
 
     Exit codes: 0 nothing found, 1 something to mend, 2 the course cannot be read.
     """
+    from gradebox import course as courses
+    from gradebox import proofread
+    from gradebox.hints import HintError
+
     try:
         found = list(proofread.problems(courses.load(course.resolve()), solution))
     except (ValueError, HintError) as error:
