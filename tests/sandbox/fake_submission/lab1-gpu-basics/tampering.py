@@ -45,6 +45,28 @@ def patch_code_object():
     return 1
 
 
+def patch_code_and_put_it_back():
+    """Nothing is left of it when all is over."""
+
+    def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+        return True
+
+    own = torch.testing.assert_close.__code__
+    torch.testing.assert_close.__code__ = allclose.__code__
+    torch.testing.assert_close.__code__ = own
+    return 1
+
+
+def patch_defaults():
+    _namespace("codec")["to_json"].__defaults__ = (None, "", 1000)
+    return 1
+
+
+def patch_keyword_defaults():
+    torch.testing.assert_close.__kwdefaults__["rtol"] = 1e9
+    return 1
+
+
 def patch_the_sandbox():
     _namespace("codec")["dump_json"] = lambda value: b"{}"
     return 1
