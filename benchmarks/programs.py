@@ -3,6 +3,7 @@
 Each program of the reference, and of each right style that has other code in that lab, is started as the hand-out says,
 with nothing but `--out`, in a new interpreter, on the virtual GPU that it chooses by itself. Seconds are from start to
 end, one program at a time, with both cores to itself. Those that need an argument or a torchrun are not among them.
+All labs take most of an hour; the results so far are saved after each.
 """
 
 from __future__ import annotations
