@@ -29,6 +29,10 @@ _COMMANDS = {
 class _Commands(TyperGroup):
     """Imports a command when it is asked for: who grades does not wait for what a class needs."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = dict.fromkeys(_COMMANDS)  # type: ignore[assignment]  # names, for "Did you mean ...?"
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
 

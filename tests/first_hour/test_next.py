@@ -317,3 +317,9 @@ def _write(file: Path, function: str) -> None:
     start = text.index("raise NotImplementedError(", text.index(f"def {function}("))
     stop = stop if (stop := text.find("\n\n\n", start)) >= 0 else len(text)
     file.write_text(f"{text[:start]}return None{text[stop:]}")
+
+
+def test_a_misspelt_command_is_told_which_was_meant() -> None:
+    said = CliRunner().invoke(app, ["grad"])
+    assert said.exit_code == 2
+    assert "Did you mean 'grade'" in said.output

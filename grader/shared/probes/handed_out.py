@@ -51,7 +51,10 @@ def linear(before: int, after: int, *, bias: bool = True) -> nn.Linear:
 
 
 def zeros(*shape: int) -> Tensor:
-    """On the CPU, of pages that nobody has written yet: PyTorch's own would write each."""
+    """On the CPU, of pages that nobody has written yet: PyTorch's own would write each. Elsewhere, and of another type,
+    where whoever asks has made that the default (`with torch.device("cuda")`)."""
+    if torch.get_default_device().type != "cpu" or torch.get_default_dtype() is not torch.float32:
+        return torch.zeros(shape)
     return torch.from_numpy(np.zeros(shape, np.float32))
 
 
