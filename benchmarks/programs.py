@@ -3,7 +3,7 @@
 Each program of the reference, and of each right style that has other code in that lab, is started as the hand-out says,
 with nothing but `--out`, in a new interpreter, on the virtual GPU that it chooses by itself. Seconds are from start to
 end, one program at a time, with both cores to itself. Those that need an argument or a torchrun are not among them.
-All labs take most of an hour; the results so far are saved after each.
+All labs and exercises take an hour; the results so far are saved after each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.measure import load, save
 from tests.scenarios.build import Scenario, scenarios
 
 ROOT = Path(__file__).parents[1]
-LABS = ("lab1", "lab2", "lab3", "lab4", "lab5")
+LABS = ("lab1", "lab2", "lab3", "lab4", "lab5", "kernels", "sharding")
 AIM = 90.0
 LIMIT = 300.0
 _BROKEN_ON_PURPOSE = ("ddp_debugging", "oom_fixes.template", "ddp_debugging.template")

@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -200,18 +200,30 @@ class Gradebook:
 
     # --- gradings ---------------------------------------------------------------------------------------------------
 
-    def counting(self, plan: Plan, content: str) -> dict[str, Recorded]:
-        """By criterion: the grading that counts for this submission; criteria still to be graded are not there."""
+    def numbers(self, plan: Plan, content: str) -> dict[str, int]:
+        """By criterion: the number of the grading that counts for this submission, where one does."""
         rows = self._database.execute(
             "SELECT criterion, digest, grading FROM outcomes WHERE content = ? AND seed = ? AND device = ?",
             (content, plan.seed, plan.device),
         ).fetchall()
-        valid = {criterion: grading for criterion, digest, grading in rows if plan.digests.get(criterion) == digest}
+        return {criterion: grading for criterion, digest, grading in rows if plan.digests.get(criterion) == digest}
+
+    def counting(self, plan: Plan, content: str) -> dict[str, Recorded]:
+        """By criterion: the grading that counts for this submission; criteria still to be graded are not there."""
+        valid = self.numbers(plan, content)
         gradings = {number: self._recorded(number) for number in set(valid.values())}
         return {criterion: gradings[number] for criterion, number in valid.items()}
 
-    def record(self, plan: Plan, task: Task, grading: Grading) -> None:
-        """Add a grading, which counts for the task's criteria from now on; on disk when this returns."""
+    def graded(self, plan: Plan) -> list[str]:
+        """The submissions of which gradings count, those included that have been replaced since."""
+        rows = self._database.execute(
+            "SELECT DISTINCT content FROM outcomes WHERE seed = ? AND device = ? ORDER BY content",
+            (plan.seed, plan.device),
+        )
+        return [row[0] for row in rows]
+
+    def record(self, plan: Plan, task: Task, grading: Grading) -> int:
+        """Add a grading, which counts for the task's criteria from now on; on disk when this returns. Its number."""
         # Where the copy lay says nothing later.
         grade = grading.grade and replace(grading.grade, submission=task.students[0])
         values = (
@@ -230,6 +242,14 @@ class Gradebook:
                 for name in task.criteria
             ]
             self._database.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)", rows)
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def share(self, plan: Plan, grading: int, shares: Iterable[tuple[str, str]]) -> None:
+        """Let a grading count for more: pairs of a submission and a criterion, where none counts yet."""
+        rows = [(content, name, plan.digests[name], plan.seed, plan.device, grading) for content, name in shares]
+        with self._transaction():
+            self._database.executemany("INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def discard(self, contents: Collection[str] | None, criteria: Collection[str] | None) -> None:
         """Let no grading count any more for these submissions and criteria (None: all): they are graded again."""

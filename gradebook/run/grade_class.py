@@ -24,16 +24,15 @@ from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_names import LabNames
 from gradebook.results import ClassResult, GradebookError
+from gradebook.run.open_work import OpenWork
 from gradebook.run.progress import ClassProgress
 from gradebook.settings import Settings
-from gradebook.store import FILE, Gradebook, Plan, Recorded
+from gradebook.store import FILE, Gradebook, Plan
 from gradebook.tasks import Engine, Task
 from gradebox import devices
 from gradebox.course import Course
 from gradebox.fresh import new_seed
-from gradebox.grade import Outcome
 from gradebox.overrides import Override
-from gradebox.submission import MACHINE_WAS_BUSY
 
 OpenEngine = Callable[[int, Path, str], Engine]
 """What grades, given how many at a time, a folder for files, and the device."""
@@ -130,30 +129,34 @@ class _Run:
         self._gradebook.begin(plan, self._rubric_text, students)
         if self._order.regrade:
             self._gradebook.discard(contents, criteria)
-        self._plan_now, self._students = plan, students
+        self._plan_now, self._students, self._asked_for = plan, students, frozenset(contents or ())
 
     def grade(self, open_engine: OpenEngine) -> None:
         """Grade everything that is open; then once more, alone, what a busy machine left open."""
-        tasks = self._open_tasks()
-        contents = {student.content for student in self._students if student.content}
-        self._progress.open(len(tasks), len(contents) - len(tasks))
+        seconds, jobs = self.settings.limits.seconds_per_submission, self._order.jobs
+        work = OpenWork(self._gradebook, self._plan_now, self._course, self._store, self._students, seconds)
         try:
-            self._carry_out(tasks, open_engine, self._order.jobs)
-            if again := self._busy_tasks():
-                self._progress.open(len(again), len(contents) - len(again))
-                self._carry_out(again, open_engine, 1)
+            self._carry_out(work, work.shared_tasks(self._asked_for), open_engine, jobs, always=True)
+            # What was not certain enough for all is graded for each; then once more what a busy machine left open.
+            self._carry_out(work, work.tasks(), open_engine, jobs)
+            self._carry_out(work, work.busy_tasks(), open_engine, 1)
         finally:
             self._progress.close()
             shutil.rmtree(self._room, ignore_errors=True)
 
-    def _carry_out(self, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int) -> None:
+    def _carry_out(
+        self, work: OpenWork, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int, *, always: bool = False
+    ) -> None:
+        if tasks or always:
+            self._progress.open(len(tasks), work.done(tasks))
         if not tasks:
             return
         engine = open_engine(min(jobs, len(tasks)), self._room, self._plan_now.device)
         try:
             for task, grading in engine.run(tasks, self._progress.started):
                 if grading.grade is not None or not task.retry:  # a second look that fails takes nothing away
-                    self._gradebook.record(self._plan_now, task, grading)
+                    number = self._gradebook.record(self._plan_now, task, grading)
+                    work.share(number, task.content, task.criteria, grading.grade)
                 self._progress.finished(task, grading)
         finally:
             engine.close()
@@ -330,49 +333,6 @@ class _Run:
         found = [content for name in named if (content := contents[name]) is not None]
         return found if named else None, criteria or None
 
-    def _open_tasks(self) -> list[Task]:
-        tasks = []
-        for content, students in self._by_content().items():
-            counting = self._gradebook.counting(self._plan_now, content)
-            if criteria := tuple(name for name in self._wanted() if name not in counting):
-                tasks.append(self._task(content, students, criteria))
-        return tasks
-
-    def _busy_tasks(self) -> list[Task]:
-        """Those that a busy machine left open, and that have not had their second look yet."""
-        tasks = []
-        for content, students in self._by_content().items():
-            counting = self._gradebook.counting(self._plan_now, content)
-            busy = tuple(name for name in self._wanted() if name in counting and _was_busy(counting[name], name))
-            if busy:
-                tasks.append(replace(self._task(content, students, busy), retry=True))
-        return tasks
-
-    def _task(self, content: str, students: Sequence[str], criteria: tuple[str, ...]) -> Task:
-        plan = self._plan_now
-        return Task(
-            content=content,
-            students=tuple(students),
-            folder=self._store.path(content).resolve(),
-            labs=plan.labs,
-            criteria=criteria,
-            whole=criteria == tuple(self._wanted()),
-            seed=plan.seed,
-            device=plan.device,
-            course=self._course.folder,
-            seconds=self.settings.limits.seconds_per_submission,
-        )
-
-    def _by_content(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for student in self._students:
-            if student.content is not None:
-                found.setdefault(student.content, []).append(student.student)
-        return found
-
-    def _wanted(self) -> list[str]:
-        return self._criteria(self._plan_now)
-
     def _criteria(self, plan: Plan) -> list[str]:
         return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
 
@@ -387,13 +347,3 @@ def _in_time(of: Settings, student: Student) -> datetime | None:
     """Up to when a commit of this student is in time."""
     deadline = of.deadline_of(student.student)
     return None if deadline is None else deadline + of.late.grace
-
-
-def _was_busy(grading: Recorded, criterion: str) -> bool:
-    if grading.retry or grading.grade is None:
-        return False
-    return any(
-        check.outcome is Outcome.NEEDS_REVIEW and MACHINE_WAS_BUSY in check.message
-        for check in grading.grade.checks
-        if check.id.rpartition(".")[0] == criterion
-    )

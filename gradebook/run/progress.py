@@ -66,7 +66,8 @@ class ClassProgress:
             review = f", {open_checks} to review" if open_checks else ""
             now = f"; now {self._now()}" if self._running else ""
             took = f"{seconds:.0f} s{self._left()}{now}"
-            self.say(f"{self._done}/{self._total} {task.label}: {score}/{most}{review} ({took})")
+            part = "" if task.whole else f" in {', '.join(lab.id for lab in grading.grade.labs)}"
+            self.say(f"{self._done}/{self._total} {task.label}: {score}/{most}{part}{review} ({took})")
         if self._bar is not None:
             self._bar.advance(self._row)
         self._show()
