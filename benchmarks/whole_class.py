@@ -2,12 +2,14 @@
 
 The submissions are the solutions with one planted mistake, one exploit or one other style of any lab, and stubs; so
 most of their checks pass, which takes longest. Each judge's first grading also asks for what all others share. What 200
-would take is the mean of the rest, times 200: submissions are graded independently of each other.
+would take is the mean of the rest, times 200. Measured twice: as they are, where labs that are the same in several are
+graded once, and where no two submissions have a lab in common.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sqlite3
 import statistics
 import subprocess
@@ -30,13 +32,20 @@ _CLASS = 200
 
 
 def main(count: int = 20, jobs: int = 2) -> Path:
-    """Grade `count` submissions with `jobs` judges and save the figures."""
+    """Grade `count` submissions with `jobs` judges, twice, and save the figures."""
+    before = load()
+    found = {name: _measured(count, jobs, distinct=name == "distinct") for name in ("alike", "distinct")}
+    what = f"gpulabs class, all labs, device vgpu:T4, {jobs} jobs"
+    return save("whole_class", {"what": what, "load_before": before, **found})
+
+
+def _measured(count: int, jobs: int, *, distinct: bool) -> dict[str, Any]:
     # Root's children run as somebody else, who must be able to enter; /tmp may be small.
     with tempfile.TemporaryDirectory(prefix="class-", dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        made = make_class(folder, count, LABS)
-        before, started = load(), time.perf_counter()
+        made = make_class(folder, count, LABS, distinct=distinct)
+        started = time.perf_counter()
         asked = [f"--jobs={jobs}", f"--seed={SEED}", "--device=vgpu:T4", "--out", str(folder / "out")]
         command = [*GPULABS, "class", str(folder / "submissions"), *asked]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process, PeakMemory(process.pid) as peak:
@@ -44,16 +53,19 @@ def main(count: int = 20, jobs: int = 2) -> Path:
         if process.returncode not in (0, 3):
             raise RuntimeError(f"gpulabs class ended with {process.returncode}")
         wall = time.perf_counter() - started
-        return save("whole_class", {"load_before": before, **_figures(folder / "out", made, jobs, wall, peak.bytes)})
+        return _figures(folder / "out", made, jobs, wall, peak.bytes)
 
 
 def _figures(out: Path, made: list[Made], jobs: int, wall: float, peak: int) -> dict[str, Any]:
     with sqlite3.connect(out / FILE) as database:
         rows = database.execute("SELECT seconds, peak_bytes FROM gradings ORDER BY rowid").fetchall()
+        labs = sum(
+            len({name.partition(".")[0] for name in json.loads(row[0])})
+            for row in database.execute("SELECT criteria FROM gradings WHERE retry = 0")
+        )
     seconds, peaks = [row[0] for row in rows], [row[1] for row in rows]
     settled = seconds[jobs:] or seconds
     return {
-        "what": f"gpulabs class, all labs, device vgpu:T4, {jobs} jobs",
         "submissions": len(made),
         "gradings": len(rows),
         "kinds": sorted({one.what.rpartition("/")[0] or one.what for one in made}),
@@ -64,6 +76,7 @@ def _figures(out: Path, made: list[Made], jobs: int, wall: float, peak: int) -> 
             "median_of_the_others": round(statistics.median(settled), 1),
             "max": max(seconds),
         },
+        "labs_graded": labs,
         f"hours_for_{_CLASS}_from_the_mean": round(statistics.mean(settled) * _CLASS / jobs / 3600, 2),
         "peak_bytes_of_one_judge": {"median": statistics.median_low(peaks), "largest": max(peaks)},
         "peak_bytes_of_all_processes": peak,

@@ -26,11 +26,12 @@ class Made:
     """The same as a folder, to be graded alone."""
 
 
-def make_class(target: Path, count: int, labs: Sequence[int] = (1,)) -> list[Made]:
+def make_class(target: Path, count: int, labs: Sequence[int] = (1,), *, distinct: bool = False) -> list[Made]:
     """Write `count` submissions into `target/submissions`, and each once more as a folder into `target/alone`.
 
     Each is the solutions with one scenario of one of `labs`. When all scenarios are used up they come again, with
-    another note in them; and the second submission is the first one once more, by another student.
+    another note in them; and the second submission is the first one once more, by another student. Where they are
+    `distinct` no two others have a lab in common: each lab has the student's name in it.
     """
     made: list[Made] = []
     (target / "submissions").mkdir(parents=True)
@@ -46,6 +47,8 @@ def make_class(target: Path, count: int, labs: Sequence[int] = (1,)) -> list[Mad
             else:
                 scenario.build(folder)
             (folder / "NOTES.md").write_text(f"Handed in as number {number}.\n")
+            for package in folder.glob("lab*_*") if distinct else ():
+                (package / "author.py").write_text(f"# {student}\n")
         made.append(Made(student, what, _hand_in(folder, target / "submissions", number), folder))
     return made
 
