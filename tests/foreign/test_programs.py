@@ -41,6 +41,7 @@ def test_data_are_made_and_the_same_every_time(name: str, tmp_path: Path) -> Non
     assert found[0] == found[1]
 
 
+@pytest.mark.night
 def test_a_program_that_misbehaves_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def outcome(code: str, **more: object) -> tuple[str, str]:
         (tmp_path / "program.py").write_text(code)

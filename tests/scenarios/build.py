@@ -3,8 +3,8 @@
 `scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
 new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
 repository) and what the scenario expects; every other file of the folder is laid over the reference. `hangs` names the
-probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long,
-`charged_once` that no check is charged but those of `fails`.
+probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long (2:
+minutes), `charged_once` that no check is charged but those of `fails`.
 """
 
 from __future__ import annotations

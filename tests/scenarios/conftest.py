@@ -34,16 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     So `make test` sees each check notice something, always the same, within minutes; `make test-all` asks everything.
     Of an exercise outside the points it sees each criterion do so: Triton's interpreter takes its time.
-    What takes long to grade says `dear` in its scenario.toml, and is left where another does; a dear trick always is.
+    What takes long to grade says `dear` in its scenario.toml (2: minutes), and is left where another does; a dear trick
+    always is.
     """
     asked = [(item, found) for item in items if (found := _scenario(item)) is not None]
     kept: set[Path] = set()
     shown: set[str] = set()
     styles: Counter[Path] = Counter()
     # Those that show several checks at once are worth most.
-    for _, scenario in sorted(asked, key=lambda pair: (_is_dear(pair[1]), -len(pair[1].fails), pair[1].name)):
+    for _, scenario in sorted(asked, key=lambda pair: (_dear(pair[1]), -len(pair[1].fails), pair[1].name)):
         if scenario.group == "exploits":
-            is_news = not _is_dear(scenario)
+            is_news = not _dear(scenario)
         elif scenario.group == "bugs":
             shows = _shows(scenario)
             is_news = not shows <= shown
@@ -72,8 +73,8 @@ def _shows(scenario: Scenario) -> set[str]:
     return {name.rpartition(".")[0] for name in scenario.fails}
 
 
-def _is_dear(scenario: Scenario) -> bool:
-    return bool(scenario.table.get("dear"))
+def _dear(scenario: Scenario) -> int:
+    return int(scenario.table.get("dear", 0))
 
 
 @pytest.fixture(scope="session")
