@@ -29,6 +29,7 @@ _SENT_BYTES = 48 * 1024
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
 _NAN = float("nan")
+_PACK = messages.LAUNCH.pack
 
 
 class DeviceLost(RuntimeError):
@@ -72,7 +73,10 @@ class Line:
             if by is None:
                 by = self._threads[thread] = len(self._threads)
                 self._unsent += messages.text("thread", thread)
-            self.put(messages.LAUNCH.pack(b"L", gpu, by, stream, number, launched_at, host_seconds, seconds))
+            # `put`, written out: this is part of every launch.
+            self._unsent += _PACK(b"L", gpu, by, stream, number, launched_at, host_seconds, seconds)
+            if len(self._unsent) > _SENT_BYTES:
+                self._send()
 
     def numbered(self, kind: str, message: bytes) -> int:
         """Send an "event" or a "mark"; its number."""

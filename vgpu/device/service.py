@@ -28,6 +28,8 @@ MAX_READINGS = 10_000
 MAX_READING_BYTES = 2**20
 """Of all readings of a rank."""
 _COUNT = 2**62
+_LAUNCH = b"L"[0]
+_NEVER = math.inf
 
 Reader = Callable[[str, Sequence[Kernel], int, int, Mapping[str, Any]], Any]
 """Makes a JSON value of what ran: (what is asked, all kernels so far, first and last of those meant, arguments)."""
@@ -72,30 +74,36 @@ class _Rank:
 
     def take(self, data: bytes, *, open_record: bool) -> list[bytes]:
         """Do what a message says; the answers to what it asks. Raises Malformed."""
-        answers, place = [], 0
-        while place < len(data):
+        answers, place, end = list[bytes](), 0, len(data)
+        launches = messages.LAUNCH
+        while place < end:
+            if data[place] == _LAUNCH and place + launches.size <= end:  # nearly all
+                self._count()
+                self._launch(*launches.unpack_from(data, place))
+                place += launches.size
+                continue
             kind = data[place : place + 1]
             size = messages.SIZES.get(kind)
-            if size is None or place + size > len(data):
+            if size is None or place + size > end:
                 raise Malformed("a message of no known kind")
-            self._entries += 1
-            if self._entries > MAX_ENTRIES:
-                raise Malformed(f"more than {MAX_ENTRIES} launches")
-            if kind == b"L":
-                self._launch(*messages.LAUNCH.unpack_from(data, place)[1:])
-            elif kind == b"T":
-                end = place + size + messages.TEXT.unpack_from(data, place)[1]
-                if end > len(data):
+            self._count()
+            if kind == b"T":
+                after = place + size + messages.TEXT.unpack_from(data, place)[1]
+                if after > end:
                     raise Malformed("a text without its end")
-                answer = self._text(data[place + size : end], open_record)
+                answer = self._text(data[place + size : after], open_record)
                 if answer is not None:
                     answers.append(answer)
-                place = end
+                place = after
                 continue
-            else:
-                self._other(kind, data, place)
+            self._other(kind, data, place)
             place += size
         return answers
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise Malformed(f"more than {MAX_ENTRIES} launches")
 
     def _queue(self, gpu: object) -> DeviceQueue:
         return self.queues[whole(gpu, len(self.queues) - 1)]
@@ -104,19 +112,26 @@ class _Rank:
         return whole(stream, queue.streams - 1)
 
     def _launch(
-        self, gpu: int, thread: int, stream: int, work: int, launched_at: float, host_seconds: float, seconds: float
+        self,
+        _kind: bytes,
+        gpu: int,
+        thread: int,
+        stream: int,
+        work: int,
+        launched_at: float,
+        host_seconds: float,
+        seconds: float,
     ) -> None:
-        queue = self._queue(gpu)
-        if number(launched_at) < 0 or number(host_seconds) < 0 or seconds < 0 or math.isinf(seconds):
+        # Numbers of a fixed width are none below 0; and NaN is in no interval.
+        if not (0.0 <= launched_at < _NEVER and 0.0 <= host_seconds < _NEVER) or seconds < 0 or seconds == _NEVER:
             raise Malformed("a launch at no time")
-        queue.submit(
-            self._works[whole(work, len(self._works) - 1)],
-            self._stream(queue, stream),
-            launched_at,
-            host_seconds,
-            self._threads[whole(thread, len(self._threads) - 1)],
-            None if math.isnan(seconds) else seconds,
-        )
+        try:
+            queue, asked, name = self.queues[gpu], self._works[work], self._threads[thread]
+        except IndexError:
+            raise Malformed("a launch of what there is not") from None
+        if stream >= queue.streams:
+            raise Malformed("a launch on no stream")
+        queue.submit(asked, stream, launched_at, host_seconds, name, seconds if seconds >= 0 else None)
 
     def _other(self, kind: bytes, data: bytes, place: int) -> None:
         if kind == b"M":
@@ -221,6 +236,21 @@ class _Rank:
                     queue.slow_down(Slowdown(*astuple(one.slowdown)))
 
 
+class _KeptPricing(Pricing):
+    """Prices each work of a rank once: ranks keep all that they have sent, so that its identity says which it is."""
+
+    def __init__(self, spec: Spec, link: Interconnect) -> None:
+        super().__init__(spec, link)
+        self._kept: dict[int, float] = {}
+
+    def seconds(self, work: Work) -> float:
+        """See `Pricing`."""
+        found = self._kept.get(id(work))
+        if found is None:
+            found = self._kept[id(work)] = super().seconds(work)
+        return found
+
+
 class Service:
     """The devices of all ranks of one program. Each rank sees `gpus` of them, equal ones, joined by `link`."""
 
@@ -236,7 +266,7 @@ class Service:
         open_record: bool = False,
     ) -> None:
         """`open_record`: programs may read it themselves, and slow the device down."""
-        pricing = Pricing(spec, link)
+        pricing = _KeptPricing(spec, link)
         self._open_record = open_record
         self._ranks = [
             _Rank(
