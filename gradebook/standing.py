@@ -258,7 +258,7 @@ def assemble(
             if check.id.rpartition(".")[0] == criterion:
                 reports[check.id] = CheckReport(
                     check.outcome, check.message, check.hint, check.seconds, check.blocked_by, check.cause,
-                    check.belongs_to,
+                    check.belongs_to, built_on=check.built_on,
                 )  # fmt: skip
     titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
     latest = grades[max(grades)]
@@ -279,12 +279,12 @@ def assemble(
 def _notes(gradings: Mapping[str, Recorded], grades: Mapping[int, Grade], points: Rubric) -> tuple[IntegrityNote, ...]:
     """The notes of the gradings that count, in the order in which one grading of everything finds them."""
     counts = {(name, grading.id) for name, grading in gradings.items()}
-    labs = {name.partition(".")[0] for name in gradings}
+    labs = {(name.partition(".")[0], grading.id) for name, grading in gradings.items()}
     by_check: list[IntegrityNote] = []
     by_lab: dict[tuple[str, str, str], IntegrityNote] = {}
     for number in sorted(grades):
         for note in grades[number].integrity:
-            if note.check in labs:  # about the lab as a whole, so every grading of it says the same
+            if (note.check, number) in labs:  # about the lab as a whole, so every grading of it says the same
                 by_lab.setdefault((note.kind, note.detail, note.where), note)
             elif (note.check.rpartition(".")[0], number) in counts:
                 by_check.append(note)

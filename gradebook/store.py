@@ -258,8 +258,28 @@ class Gradebook:
             if wanted is not None:
                 clauses.append(f"{column} IN ({', '.join('?' * len(wanted))})")
                 values += wanted
+        asked = json.dumps(sorted(self.asked_for | set(contents or ())))
         with self._transaction():
             self._database.execute(f"DELETE FROM outcomes WHERE {' AND '.join(clauses)}", values)
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('asked for', ?)", (asked,))
+
+    @property
+    def asked_for(self) -> frozenset[str]:
+        """Submissions that somebody has had graded again: nobody else's grading counts for them, nor theirs for others.
+
+        They stay so, whoever stops the run.
+        """
+        return frozenset(json.loads(self._meta("asked for") or "[]"))
+
+    def sharing(self, contents: Collection[str]) -> set[str]:
+        """Other submissions for which gradings of these count as well."""
+        held = ", ".join("?" * len(contents))
+        rows = self._database.execute(
+            f"SELECT DISTINCT content FROM outcomes WHERE content NOT IN ({held}) AND grading IN "
+            f"(SELECT grading FROM outcomes WHERE content IN ({held}))",
+            (*contents, *contents),
+        )
+        return {row[0] for row in rows}
 
     def history(self) -> list[dict[str, Any]]:
         """Every grading ever made, in order, with its result as a document."""

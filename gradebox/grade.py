@@ -20,7 +20,7 @@ from gradebox.pictures import Picture
 from gradebox.rubric import Criterion, Lab, Rubric
 from gradebox.sandbox.types import TAMPERING
 
-SCHEMA_VERSION = "1.6"
+SCHEMA_VERSION = "1.7"
 
 
 class Outcome(StrEnum):
@@ -90,6 +90,8 @@ class CheckResult:
     charged; new in 1.5."""
     picture: Picture | None = None
     """Of a failed check: what was seen and what was expected, to be drawn; new in 1.6."""
+    built_on: str = ""
+    """Of a failed check that could not name its reason, one that it builds on and that failed as well; new in 1.7."""
 
     @property
     def is_charged(self) -> bool:
@@ -336,6 +338,7 @@ def _criterion(
                 belongs_to=report.belongs_to,
                 follows_from=follows.get(check.id, ""),
                 picture=report.picture if report.outcome is Outcome.FAILED else None,
+                built_on=report.built_on,
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))

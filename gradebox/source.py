@@ -29,7 +29,7 @@ _LOADERS = frozenset(("importlib.machinery", "importlib._bootstrap_external", "z
 """Ways to run code that is not a Python file of the submission."""
 _MAX_BYTES, _MAX_ALL_BYTES = 2**18, 2**20
 """Of one file, and of all: dense code takes 20 s a megabyte to parse, and no lab has a tenth of this."""
-_MAX_NOTES = 32
+MAX_NOTES = 32
 
 
 def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> tuple[IntegrityNote, ...]:
@@ -58,7 +58,7 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
         for line, what in _unusual(content, ours):
             note = IntegrityNote("source", f"{name} names {what}", f"{name}:{line}", check)
             found.setdefault((path, what), note)
-    return tuple(found.values())[:_MAX_NOTES]
+    return tuple(found.values())[:MAX_NOTES]
 
 
 def _unusual(content: bytes, packages: frozenset[str]) -> Iterator[tuple[int, str]]:

@@ -1,31 +1,40 @@
 """Labs that are the same in several submissions, with all that they can reach: they are graded once, and shared.
 
 A lab reaches its own files, those of labs that any of these mention by name, and whatever lies beside the labs, but for
-texts for people whose names no code mentions. Where
-its code may name what it does not mention (an import by a name that is made up), it reaches the whole submission. Only
-what is certain is shared: a grading without a note of any kind, and without anything left open.
+texts for people whose names no code mentions. Where its code may find what it does not mention (`finding.py`), it
+reaches the whole submission. Only what is certain is shared: a grading without a note of any kind, without anything
+left open, and without a word about files that others do not have.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from gradebook.run import finding
+from gradebox import source
 from gradebox.course import Course
 from gradebox.grade import Grade, Outcome
 
-_CALLS = frozenset(("exec", "eval", "compile", "__import__", "__subclasses__"))
-_MODULES = frozenset(("importlib", "pkgutil", "runpy"))
-"""Ways to name a module that no text mentions; and `sys.modules`."""
-_MAYBE = re.compile("|".join((*_CALLS, *_MODULES, r"\bmodules\b")).encode())
+_SHORTEST_NAME = 3
+"""A file's name that is shorter is found in any text."""
 
 
-def digests(folder: Path, packages: Collection[str]) -> dict[str, str]:
-    """By lab's package, for those that a submission has: a digest of all that can take part in its grade.
+@dataclass(frozen=True)
+class Part:
+    """A lab of one submission."""
+
+    digest: str
+    """Of all that can take part in its grade."""
+    outside: frozenset[str]
+    """Names of files that the lab does not reach, and that no file has that it does."""
+
+
+def parts(folder: Path, packages: Collection[str]) -> dict[str, Part]:
+    """By package the labs that a submission has.
 
     Args:
         folder: where the labs lie.
@@ -33,22 +42,22 @@ def digests(folder: Path, packages: Collection[str]) -> dict[str, str]:
     """
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     homes = {name: _home(name, packages) for name in files}
+    code = {name: content for name, content in files.items() if not _is_text(name)}
+    named = b"\n".join(code.values())
+    texts = {name for name in files if not homes[name] and name not in code and _last(name).encode() not in named}
     names = re.compile(b"|".join(re.escape(package.encode()) for package in sorted(packages)) or b"(?!)")
-    mentioned: dict[str, set[str]] = {package: set() for package in packages}
-    doubtful: set[str] = set()
-    for name, content in files.items():
-        if name.endswith(".py"):
-            mentioned.setdefault(homes[name], set()).update(match.decode() for match in names.findall(content))
-            if _makes_names_up(content):
-                doubtful.add(homes[name])
+    mentioned: dict[str, set[str]] = {}
+    for name, content in code.items():
+        mentioned.setdefault(homes[name], set()).update(match.decode() for match in names.findall(content))
+    ways = finding.ways({name: content for name, content in code.items() if name.endswith(".py")})
     whole = _digest(files)
-    code = b"".join(content for name, content in files.items() if name.endswith(".py"))
-    texts = {name for name in files if not homes[name] and _is_text(name) and Path(name).name.encode() not in code}
     found = {}
     for package in sorted(set(homes.values()) & set(packages)):
         reached = _reached(package, mentioned)
         theirs = {name: content for name, content in files.items() if homes[name] in reached and name not in texts}
-        found[package] = whole if doubtful & reached else _digest(theirs)
+        finds_more = finding.finds_more(way for name, way in ways.items() if homes[name] in reached)
+        outside = {_last(name) for name in files.keys() - theirs.keys()} - {_last(name) for name in theirs}
+        found[package] = Part(whole if finds_more else _digest(theirs), frozenset(outside))
     return found
 
 
@@ -58,29 +67,8 @@ def _home(name: str, packages: Collection[str]) -> str:
     return first if inside and first in packages else ""
 
 
-def _makes_names_up(content: bytes) -> bool:
-    """Whether code may import, or find, a module by a name that it does not mention."""
-    if not _MAYBE.search(content):
-        return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in their text is no warning of ours
-            tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _MODULES or name == "__subclasses__":
-                return True
-            case ast.Name(id=name) if name in _CALLS:
-                return True
-            case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
-                return True
-            case ast.alias(name=name) if name.partition(".")[0] in _MODULES or name == "modules":
-                return True
-            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in _MODULES:
-                return True
-    return False
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _is_text(name: str) -> bool:
@@ -116,15 +104,15 @@ class Shared:
             criteria: those that are graded.
             folders: by content, where the submissions that may share lie.
         """
-        labs = {criterion.id: lab for lab in course.rubric.labs for criterion in lab.criteria}
+        self._packages = {one.id: lab.package for lab in course.rubric.labs for one in lab.criteria}
         packages = {lab.package for lab in course.all_labs}
-        theirs = {content: digests(folder, packages) for content, folder in folders.items()}
+        self._parts = {content: parts(folder, packages) for content, folder in folders.items()}
         self._alike: dict[str, dict[str, list[str]]] = {}
         for criterion in criteria:
             groups: dict[str, list[str]] = {}
-            for content, found in theirs.items():
-                if (digest := found.get(labs[criterion].package)) is not None:
-                    groups.setdefault(digest, []).append(content)
+            for content, found in self._parts.items():
+                if (part := found.get(self._packages[criterion])) is not None:
+                    groups.setdefault(part.digest, []).append(content)
             self._alike[criterion] = {content: group for group in groups.values() for content in group}
         self._taken: dict[str, set[str]] = {criterion: set() for criterion in self._alike}
 
@@ -139,13 +127,16 @@ class Shared:
         """The other submissions that have this criterion's lab in common with `content`."""
         return [one for one in self._alike.get(criterion, {}).get(content, ()) if one != content]
 
-
-def is_certain(grade: Grade | None, criterion: str) -> bool:
-    """Whether what a grading found of a criterion holds for whoever has the same lab."""
-    if grade is None or grade.incomplete:
-        return False
-    lab = criterion.partition(".")[0]
-    if any(note.check == lab or note.check.startswith(f"{lab}.") for note in grade.integrity):
-        return False
-    checks = [check for check in grade.checks if check.id.rpartition(".")[0] == criterion]
-    return bool(checks) and all(check.outcome is not Outcome.NEEDS_REVIEW for check in checks)
+    def is_certain(self, content: str, grade: Grade | None, criterion: str) -> bool:
+        """Whether what the grading of `content` found of a criterion holds for whoever has the same lab."""
+        part = self._parts.get(content, {}).get(self._packages[criterion])
+        if part is None or grade is None or grade.incomplete or len(grade.integrity) >= source.MAX_NOTES:
+            return False
+        lab = criterion.partition(".")[0]
+        if any(note.check == lab or note.check.startswith(f"{lab}.") for note in grade.integrity):
+            return False
+        checks = [check for check in grade.checks if check.id.rpartition(".")[0] == criterion]
+        told = "\n".join(f"{check.message}\n{check.hint}" for check in checks)
+        if any(name in told for name in part.outside if len(name) >= _SHORTEST_NAME):
+            return False
+        return bool(checks) and all(check.outcome is not Outcome.NEEDS_REVIEW for check in checks)

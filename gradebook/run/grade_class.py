@@ -128,15 +128,21 @@ class _Run:
         contents, criteria = self._to_discard(students, plan)
         self._gradebook.begin(plan, self._rubric_text, students)
         if self._order.regrade:
+            shared = self._gradebook.sharing(contents or ())
+            if others := [one.student for one in students if one.content in shared]:
+                self._progress.say(
+                    f"note: {', '.join(others)} had the same lab graded with what is graded again, and keep that "
+                    "grading; name them too, if they should be graded again"
+                )
             self._gradebook.discard(contents, criteria)
-        self._plan_now, self._students, self._asked_for = plan, students, frozenset(contents or ())
+        self._plan_now, self._students = plan, students
 
     def grade(self, open_engine: OpenEngine) -> None:
         """Grade everything that is open; then once more, alone, what a busy machine left open."""
         seconds, jobs = self.settings.limits.seconds_per_submission, self._order.jobs
         work = OpenWork(self._gradebook, self._plan_now, self._course, self._store, self._students, seconds)
         try:
-            self._carry_out(work, work.shared_tasks(self._asked_for), open_engine, jobs, always=True)
+            self._carry_out(work, work.shared_tasks(), open_engine, jobs, always=True)
             # What was not certain enough for all is graded for each; then once more what a busy machine left open.
             self._carry_out(work, work.tasks(), open_engine, jobs)
             self._carry_out(work, work.busy_tasks(), open_engine, 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradebook.intake.collect import Store, Student
-from gradebook.run.alike import Shared, is_certain
+from gradebook.run.alike import Shared
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebook.tasks import Task
 from gradebox.course import Course
@@ -40,19 +40,23 @@ class OpenWork:
                 self._students.setdefault(student.content, []).append(student.student)
         self._shared: Shared | None = None
 
-    def shared_tasks(self, asked_for: Collection[str]) -> list[Task]:
+    def shared_tasks(self) -> list[Task]:
         """One for each submission with something open that it is not waiting for another to be graded in.
 
-        What was graded in earlier runs counts for whoever has the same lab now, but for submissions that are
-        `asked_for`: these are graded, and nobody else's grading counts for them.
+        What was graded in earlier runs counts for whoever has the same lab now. Not for submissions that somebody has
+        asked to have graded again: these are graded, and nobody else's grading counts for them.
         """
         known = dict.fromkeys([*self._students, *self._gradebook.graded(self._plan)])
-        folders = {one: self._store.path(one) for one in known if one not in asked_for}
+        folders = {one: self._store.path(one) for one in known if one not in self._gradebook.asked_for}
         present = {one: folder for one, folder in folders.items() if folder.is_dir()}
         self._shared = Shared(self._course, self._wanted, present)
         self._share_known(self._shared)
-        claimed = {one: self._shared.claim(one, criteria) for one, criteria in self._open().items()}
-        return [self._task(one, criteria) for one, criteria in claimed.items() if criteria]
+        # Whose turn it is does not depend on what is done already: a run that goes on asks for the same tasks.
+        claimed = {one: self._shared.claim(one, self._wanted) for one in self._students}
+        open_ = {
+            one: tuple(name for name in claimed[one] if name in criteria) for one, criteria in self._open().items()
+        }
+        return [self._task(one, criteria) for one, criteria in open_.items() if criteria]
 
     def tasks(self) -> list[Task]:
         """One for each submission with something open; what they find is not shared."""
@@ -76,18 +80,22 @@ class OpenWork:
     def share(self, number: int, content: str, criteria: Sequence[str], grade: Grade | None) -> None:
         """Let what the grading with this number found count for all submissions with the same lab."""
         if self._shared is not None:
-            certain = [name for name in criteria if is_certain(grade, name)]
+            certain = [name for name in criteria if self._shared.is_certain(content, grade, name)]
             shares = [(other, name) for name in certain for other in self._shared.others(content, name)]
             if shares:
                 self._gradebook.share(self._plan, number, shares)
 
     def _share_known(self, shared: Shared) -> None:
+        """The newest grading goes first."""
         plan, open_ = self._plan, self._open()
-        for content in self._gradebook.graded(plan) if open_ else ():
-            for name in self._gradebook.numbers(plan, content):
-                if any(name in open_.get(other, ()) for other in shared.others(content, name)):
-                    recorded = self._gradebook.counting(plan, content)[name]
-                    self.share(recorded.id, content, (name,), recorded.grade)
+        known = [
+            (number, content, name)
+            for content in (self._gradebook.graded(plan) if open_ else ())
+            for name, number in self._gradebook.numbers(plan, content).items()
+            if any(name in open_.get(other, ()) for other in shared.others(content, name))
+        ]
+        for number, content, name in sorted(known, reverse=True):
+            self.share(number, content, (name,), self._gradebook.counting(plan, content)[name].grade)
 
     def _open(self) -> dict[str, tuple[str, ...]]:
         """By submission the criteria of which no grading counts; those with nothing open are not there."""

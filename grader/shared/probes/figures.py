@@ -18,6 +18,20 @@ def words_of(figure: Any) -> list[str]:
 
 
 @contextmanager
+def _laid_out(figure: Any) -> Iterator[None]:
+    """While a picture is written its layout stays: `savefig` has drawn the figure once for that, to nowhere."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+
+
+@contextmanager
 def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
     """Yield a list that gets what `look` finds in each figure written as PNG.
 
@@ -39,7 +53,8 @@ def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
             failed.append(error)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
         packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
-        return write(canvas, *arguments, pil_kwargs=packing, **options)
+        with _laid_out(canvas.figure):
+            return write(canvas, *arguments, pil_kwargs=packing, **options)
 
     canvas_type.print_png = print_png
     try:
