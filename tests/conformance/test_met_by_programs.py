@@ -101,7 +101,7 @@ def test_a_thread_that_polls_does_not_hold_up_the_program(cuda: Gpu) -> None:
 
     thread = threading.Thread(target=poll)
     thread.start()
-    kept = [torch.ones(1 << 18, device="cuda") for _ in range(10)]
+    kept = [torch.ones(1 << 18, device="cuda") for _ in range(30)]
     torch.cuda.synchronize()
     over.set()
     thread.join()

@@ -387,3 +387,54 @@ def test_an_error_in_a_thread_frees_those_who_wait(gpu: vgpu.VirtualGPU, monkeyp
     assert time.perf_counter() > 2
     with ThreadPoolExecutor(1) as pool, pytest.raises(KeyError):
         pool.submit(work).result()
+
+
+def _started_beside(poll: Callable[[], object] | None) -> tuple[float, int]:
+    """When the main thread's context is there, and how often another thread has polled by then."""
+    polls = []
+    with vgpu.attach("T4", force=True) as gpu:
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.is_set():
+                polls.append(poll and poll())
+
+        thread = threading.Thread(target=run)
+        if poll is not None:
+            thread.start()
+        torch.ones(8, device="cuda")
+        torch.cuda.synchronize()
+        now = gpu.now()
+        over.set()
+        if poll is not None:
+            thread.join()
+        return now, len(polls)
+
+
+def test_who_asks_in_vain_again_and_again_asks_less_often_and_nobody_waits_longer() -> None:
+    alone, _ = _started_beside(None)
+    beside, polls = _started_beside(torch.cuda.memory_allocated)
+    assert beside == pytest.approx(alone, abs=1e-9)
+    assert 500 < polls < 5000  # a microsecond each would be 250,000
+
+
+@pytest.mark.parametrize("between", [lambda: torch.ones(8), lambda: None], ids=["work", "nothing"])
+def test_who_works_in_between_or_whom_nobody_waits_for_asks_as_often_as_ever(between: Callable[[], object]) -> None:
+    def work() -> None:
+        between()
+        torch.cuda.memory_allocated()
+
+    with vgpu.attach("T4", force=True) as gpu:
+        done = threading.Event()
+        thread = threading.Thread(target=done.wait)
+        thread.start()
+        begin = gpu.now()
+        for _ in range(2000):
+            work()
+        first = gpu.now() - begin
+        begin = gpu.now()
+        for _ in range(2000):
+            work()
+        assert gpu.now() - begin == pytest.approx(first)
+        done.set()
+        thread.join()

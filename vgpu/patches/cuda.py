@@ -175,7 +175,7 @@ def _stats_of(machine: Machine) -> Callable[[int], dict[str, Any]]:
     def memory_stats(index: int) -> dict[str, Any]:
         """A look costs a thread beside others time, so that one that looks again and again lets them go on."""
         if machine.clock.turns.has_others(machine.clock.mine()):
-            machine.clock.advance(_STATS_SECONDS)
+            machine.clock.ask(_STATS_SECONDS)
         return memory(index).settled().as_memory_stats()
 
     return memory_stats

@@ -167,7 +167,7 @@ def _glances(function: Callable[..., Any]) -> Callable[..., Any]:
     def glance(self: Any) -> Any:
         clock = clock_of_turns()
         if clock is not None:
-            clock.advance(_GLANCE_SECONDS)
+            clock.ask(_GLANCE_SECONDS)
         return function(self)
 
     return glance

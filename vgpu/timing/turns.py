@@ -69,6 +69,10 @@ class ThreadClock:
     ident: int | None = None
     idle: float = 0.0
     """How long it has slept, or waited for another thread: no processor worked for it meanwhile."""
+    asked: int = 0
+    """How often in a row it has asked for what others may change."""
+    asked_at: float = -1.0
+    """Its time after the last of these."""
     gate: Any = field(default_factory=allocate_lock)
     step: Callable[[float | None], bool] = field(init=False, repr=False)
     """Moves `now`, and answers None with whether nothing else did (`vgpu.witness`)."""
