@@ -33,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave for the night: all bugs but as many as show each check at work, and all right styles but one of each lab.
 
     So `make test` sees each check notice something, always the same, within minutes; `make test-all` asks everything.
-    Of an exercise outside the points it sees each criterion do so: Triton's interpreter takes its time.
+    Of an exercise outside the points it sees each criterion do so, and no other style: Triton's interpreter takes its
+    time.
     What takes long to grade says `dear` in its scenario.toml (2: minutes), and is left where another does; a dear trick
     always is.
     """
@@ -51,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shown |= shows
         else:
             styles[scenario.folder.parent] += 1
-            is_news = styles[scenario.folder.parent] == 1
+            is_news = styles[scenario.folder.parent] == 1 and _is_of_a_lab(scenario)
         if is_news:
             kept.add(scenario.folder)
     for item, scenario in asked:
@@ -68,9 +69,14 @@ def _scenario(item: pytest.Item) -> Scenario | None:
 
 def _shows(scenario: Scenario) -> set[str]:
     """What a bug shows at work: checks of a lab, criteria of an exercise."""
-    if any(part.startswith("lab") for part in scenario.folder.parts[-3:]):
+    if _is_of_a_lab(scenario):
         return set(scenario.fails)
     return {name.rpartition(".")[0] for name in scenario.fails}
+
+
+def _is_of_a_lab(scenario: Scenario) -> bool:
+    """Or of an exercise outside the points."""
+    return any(part.startswith("lab") for part in scenario.folder.parts[-3:])
 
 
 def _dear(scenario: Scenario) -> int:

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 from vgpu.timing.turns import ThreadClock, Turns, sleep_real
 
-
 _ASKED_IN_FULL = 1000
 """So often a thread asks in a row before its time passes faster, each time by twice as much."""
 _MOST_DOUBLINGS = 12
