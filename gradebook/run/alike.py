@@ -1,7 +1,7 @@
 """Labs that are the same in several submissions, with all that they can reach: they are graded once, and shared.
 
 A lab reaches its own files, those of labs that any of these mention by name, and whatever lies beside the labs, but for
-texts for people whose names no code mentions. Where its code may find what it does not mention (`finding.py`), it
+texts for people whose names no code mentions. Where its code may find what it does not mention (`ways.py`), it
 reaches the whole submission. Only what is certain is shared: a grading without a note of any kind, without anything
 left open, and without a word about files that others do not have.
 """
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradebook.run import finding
+from gradebook.run import ways
 from gradebox import source
 from gradebox.course import Course
 from gradebox.grade import Grade, Outcome
@@ -49,13 +49,13 @@ def parts(folder: Path, packages: Collection[str]) -> dict[str, Part]:
     mentioned: dict[str, set[str]] = {}
     for name, content in code.items():
         mentioned.setdefault(homes[name], set()).update(match.decode() for match in names.findall(content))
-    ways = finding.ways({name: content for name, content in code.items() if name.endswith(".py")})
+    known = ways.of_files({name: content for name, content in code.items() if name.endswith(".py")})
     whole = _digest(files)
     found = {}
     for package in sorted(set(homes.values()) & set(packages)):
         reached = _reached(package, mentioned)
         theirs = {name: content for name, content in files.items() if homes[name] in reached and name not in texts}
-        finds_more = finding.finds_more(way for name, way in ways.items() if homes[name] in reached)
+        finds_more = ways.find_more(one for name, one in known.items() if homes[name] in reached)
         outside = {_last(name) for name in files.keys() - theirs.keys()} - {_last(name) for name in theirs}
         found[package] = Part(whole if finds_more else _digest(theirs), frozenset(outside))
     return found

@@ -33,7 +33,7 @@ class Way(Enum):
     """It knows where a file of its own lies, other than to name a folder beside it."""
 
 
-def ways(files: Mapping[str, bytes]) -> dict[str, set[Way]]:
+def of_files(files: Mapping[str, bytes]) -> dict[str, set[Way]]:
     """Of each Python file."""
     left = _MAX_ALL_BYTES
     found = {}
@@ -43,7 +43,7 @@ def ways(files: Mapping[str, bytes]) -> dict[str, set[Way]]:
     return found
 
 
-def finds_more(of_files: Iterable[set[Way]]) -> bool:
+def find_more(of_files: Iterable[set[Way]]) -> bool:
     """Whether these files together may find what they do not name."""
     every = set[Way]().union(*of_files)
     return Way.FINDS in every or {Way.SCANS, Way.KNOWS_PLACE} <= every
