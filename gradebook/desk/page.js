@@ -4,7 +4,7 @@
 
 const SAVE_AFTER_MS = 500, RETRY_AFTER_MS = 3000, POLL_MS = 5000, TELL_MS = 20000;
 const $ = (id) => document.getElementById(id);
-const state = { cls: null, unit: null, marks: {}, active: null, editing: null, missed: new Set(), failed: "" };
+const state = { cls: null, unit: null, marks: {}, active: null, editing: null, missed: new Set(), unsaved: new Set(), failed: "" };
 
 function h(tag, props, ...children) {
   const made = document.createElement(tag);
@@ -50,6 +50,7 @@ function empty(criterion) {
 
 function touched(mark) {
   mark.dirty = true;
+  state.unsaved.add(mark);
   keep(key("mark", mark.unit, mark.criterion), { ...mark, saving: false });
   showPoints(mark);
   say("…");
@@ -71,10 +72,12 @@ async function save(mark) {
     state.missed.delete(mark);
     if (mark.dirty) keep(key("mark", mark.unit, mark.criterion), { ...mark, saving: false });
     else forget(key("mark", mark.unit, mark.criterion));
-    if (!state.missed.size) say("saved");
+    if (!mark.dirty) state.unsaved.delete(mark);
+    if (!state.missed.size && !state.unsaved.size) say("saved");
     showPoints(mark);
     refresh();
   } catch (error) {
+    if (error.status && error.status < 500 && error.status !== 403) state.unsaved.delete(mark);  // said, and not tried again
     if (error.status === 409) conflict(mark, error);
     else if (error.status && error.status < 500 && error.status !== 403) say(`not saved: ${error.message}`, true);
     else {
