@@ -171,21 +171,28 @@ def product_traffic_share(m: int, n: int, k: int) -> float:
     return k / (k + _EPILOGUE_DEPTH) if min(m, n) > 1 else 1.0
 
 
-# Share of the peak that fused attention reaches on long sequences with heads of width 128, (forward, backward), by
-# kernel and the GPU's major compute capability (the next lower one holds for others). FlashAttention-2 on the A100: T.
-# Dao, "FlashAttention-2" (2023), section 4.1, which also has CUTLASS's kernel (xFormers); FlashAttention-2 and cuDNN on
-# the H100: J. Shah et al., "FlashAttention-3" (2024), figures 5 and 6. Other entries are modelled.
-_ATTENTION = {
-    "flash": {8: (0.72, 0.62), 9: (0.36, 0.34)},
-    "efficient": {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)},
-    "cudnn": {8: (0.70, 0.60), 9: (0.62, 0.50)},
-}
-FUSED_ATTENTION = frozenset(_ATTENTION)
-# Heads of width 64 do half as many products per exponential: what remains of the rate, by kernel.
-_NARROW_HEADS = {"flash": 0.88, "efficient": 0.88, "cudnn": 0.67}
+# What a fused attention kernel does for one entry of the attention matrix: products for its head (multiplications and
+# additions by element of width, forward and backward), and a softmax.
+_ATTENTION_FLOPS = (4, 10)
+# Exponentials that a multiprocessor's special function units take in a clock cycle, and 16-bit operations of its tensor
+# cores by `mma.sync`, the instruction of Ampere: later tensor cores are faster by other instructions only, which
+# FlashAttention-2 does not use. Both: CUDA C++ Programming Guide, arithmetic instructions; NVIDIA A100 whitepaper.
+_EXPONENTIALS_PER_CYCLE, _MMA_SYNC_FLOPS_PER_CYCLE = 16.0, 2048.0
+# The backward pass writes gradients of queries with atomic additions, and reads each operand from shared memory twice:
+# its products' share of the forward's rate. Fitted to benchmarks/published.
+_ATTENTION_BACKWARD = 0.8
+# cuDNN's kernels make products of one block during another's softmax, which takes as long again as its exponentials (J.
+# Shah et al., "FlashAttention-3", 2024, section 3.1): exponentials that an entry counts for there.
+_OVERLAPPED_EXPONENTIALS = 2.0
+# Share of the peak that CUTLASS's kernel (xFormers) reaches on long sequences with heads of width 128, (forward,
+# backward), by the GPU's major compute capability (the next lower one holds for others): T. Dao, "FlashAttention-2"
+# (2023), section 4.1, for the A100; others are modelled. Narrow heads leave less of it.
+_EFFICIENT = {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)}
+_EFFICIENT_NARROW = 0.88
+FUSED_ATTENTION = frozenset(("flash", "efficient", "cudnn"))
 # Rows of queries at which half of that is reached: blocks fill and drain. A causal mask leaves half as many keys to a
-# row, and uneven blocks: more of the same.
-_ATTENTION_ROWS, _CAUSAL_ROWS = 120, 200
+# row, and uneven blocks: more of the same. Fitted to benchmarks/published.
+_ATTENTION_ROWS, _CAUSAL_ROWS = 100, 180
 
 
 def attention_peak(spec: Spec, kernel: str, dtype: str) -> str:
@@ -201,14 +208,34 @@ def attention_products(kernel: str, dtype: str, spec: Spec) -> int:
 
 
 def attention_efficiency(
-    spec: Spec, kernel: str, rows: int, width: int, *, backward: bool = False, causal: bool = False
+    spec: Spec,
+    kernel: str,
+    rows: int,
+    width: int,
+    *,
+    dtype: str = "float16",
+    backward: bool = False,
+    causal: bool = False,
 ) -> float:
-    """Ratio of the peak that a fused attention kernel reaches on `rows` queries with heads of `width` elements."""
-    table = _ATTENTION[kernel]
-    major = max((known for known in table if known <= spec.compute_capability[0]), default=min(table))
-    wide = 1.0 if width > 64 else _NARROW_HEADS[kernel]
+    """Ratio of the peak that a fused attention kernel reaches on `rows` queries with heads of `width` elements.
+
+    An entry of the attention matrix costs its products, at the rate of the best ones (`attained_ratio`), and its
+    exponential: after each other in FlashAttention-2, overlapped in cuDNN's kernels. So wide heads come closer to the
+    peak than narrow ones, and cards with few tensor cores for their special function units closer than others.
+    """
     filled = rows / (rows + _ATTENTION_ROWS) * (rows / (rows + _CAUSAL_ROWS) if causal else 1.0)
-    return table[major][backward] * wide * filled
+    if kernel == "efficient":
+        major = max((known for known in _EFFICIENT if known <= spec.compute_capability[0]), default=min(_EFFICIENT))
+        return _EFFICIENT[major][backward] * (1.0 if width > 64 else _EFFICIENT_NARROW) * filled
+    flops = _ATTENTION_FLOPS[backward] * width
+    # Clock cycles of a multiprocessor for one entry.
+    ideal = flops * spec.multiprocessors * spec.clock_hertz / peak_flops(spec, dtype)
+    rate = attained_ratio(spec, dtype) * (_ATTENTION_BACKWARD if backward else 1.0)
+    if kernel == "flash":
+        taken = max(ideal, flops / _MMA_SYNC_FLOPS_PER_CYCLE) / rate + 1 / _EXPONENTIALS_PER_CYCLE
+    else:
+        taken = math.hypot(ideal / rate, _OVERLAPPED_EXPONENTIALS / _EXPONENTIALS_PER_CYCLE)
+    return ideal / taken * filled
 
 
 def batched_matmul_seconds(

@@ -131,15 +131,9 @@ def fitted() -> list[Constant]:
         _constant("layouts in 16 bits", 1.0, _entry(cost.TRANSPOSITION_SHARE, 2)),
         _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS"), workloads=_FUSED),
         _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS"), workloads=_FUSED),
+        _constant("attention backward", 1.0, _attribute(cost, "_ATTENTION_BACKWARD"), workloads=_FUSED),
+        _constant("exponentials overlapped", 1.0, _attribute(cost, "_OVERLAPPED_EXPONENTIALS"), workloads=_FUSED),
     ]
-    found += [
-        _constant(f"narrow heads, {kernel}", 1.0, _entry(cost._NARROW_HEADS, kernel), workloads=_FUSED)
-        for kernel in ("flash", "cudnn")
-    ]
-    for kernel, major in (("flash", 8), ("flash", 9), ("cudnn", 9)):
-        for place, way in enumerate(("forward", "backward")):
-            entry = _entry(cost._ATTENTION[kernel], major, place)
-            found.append(_constant(f"{kernel} {way}, {major}.x", 0.5, entry, workloads=_FUSED))
     for gpu in ("T4", "A100-40GB", "H100"):
         found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
         found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Figure:
     @property
     def publisher(self) -> str:
         """Whom it comes from, for leaving one source out: the repository and what it says of the commit."""
-        return self.source.split(",")[0].split(" issue ")[0].split("@")[0].strip()
+        return re.split(r",|@| issue | pull ", self.source)[0].strip()
 
 
 @dataclass(frozen=True)

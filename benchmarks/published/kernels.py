@@ -55,6 +55,8 @@ def _attention_tflops(sizes: Sizes, call: Callable[[], Tensor]) -> float:
     result = call()
     gradient = torch.randn_like(result)
     backward = device_seconds(lambda: result.backward(gradient, retain_graph=True))
+    if sizes["mode"] == "bwd":
+        return float((_BOTH_PASSES - 1) * flops / backward)
     return float(_BOTH_PASSES * flops / (forward + backward))
 
 

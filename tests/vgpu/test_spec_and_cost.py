@@ -146,3 +146,41 @@ def test_a_product_with_a_vector_takes_as_long_as_reading_its_operands(m: int, n
     seconds = cost.matmul_seconds(spec, m, n, k)
     traffic = 4 * (m * k + k * n + m * n) / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
     assert seconds == pytest.approx(traffic)
+
+
+# ---- fused attention: its products and an exponential for each entry (`cost.attention_efficiency`) ---------------
+
+
+def _attention(name: str, kernel: str = "flash", *, width: int = 128, backward: bool = False) -> float:
+    return cost.attention_efficiency(vgpu.get_spec(name), kernel, 16384, width, backward=backward)
+
+
+def test_flash_attention_by_hand_on_an_a100() -> None:
+    spec = vgpu.get_spec("A100-80GB")
+    # 4 x 128 operations at 2,048 in a cycle, at the rate of the best products; then one of 16 exponentials.
+    products = 512 / (312e12 / 108 / 1.41e9) / cost.attained_ratio(spec, "float16")
+    filled = 16384 / (16384 + cost._ATTENTION_ROWS)
+    assert _attention("A100-80GB") == pytest.approx(0.25 / (products + 1 / 16) * filled, rel=0.01)
+
+
+def test_narrow_heads_leave_less_time_for_each_exponential() -> None:
+    narrow, wide = (_attention("A100-80GB", width=width) for width in (64, 128))
+    assert 0.7 < narrow / wide < 0.95
+
+
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_exponentials_bound_cards_with_many_tensor_cores_more(kernel: str) -> None:
+    # Operations of tensor cores per cycle and multiprocessor: 512, 2,048, 3,800 and 7,700; exponentials: 16 on each.
+    found = [_attention(name, kernel) for name in ("RTX4090", "A100-80GB", "H100", "B200")]
+    assert found == sorted(found, reverse=True)
+
+
+def test_mma_sync_makes_no_use_of_hoppers_faster_tensor_cores() -> None:
+    # FlashAttention-2 on the H100 reaches 370 TFLOP/s, cuDNN about 600 (Shah et al., "FlashAttention-3", figure 5).
+    flash, cudnn = (_attention("H100", kernel) * 989.4 for kernel in ("flash", "cudnn"))
+    assert 300 < flash < 400
+    assert 550 < cudnn < 680
+
+
+def test_a_backward_pass_reaches_less_than_a_forward_pass() -> None:
+    assert _attention("A100-80GB", backward=True) < _attention("A100-80GB")

@@ -100,7 +100,7 @@ def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf3
         return cost.traffic_seconds(spec, moved)
     if product.kernel in cost.FUSED_ATTENTION:
         efficiency = cost.attention_efficiency(
-            spec, product.kernel, m, k, backward=product.backward, causal=product.causal
+            spec, product.kernel, m, k, dtype=dtype, backward=product.backward, causal=product.causal
         )
         efficiency /= cost.attention_products(product.kernel, dtype, spec)
         dtype, share = cost.attention_peak(spec, product.kernel, dtype), 1.0
