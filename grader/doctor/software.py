@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 from gradebox import platforms
@@ -59,11 +58,6 @@ def _python() -> Fact:
     tested = f"tested: {', '.join(TESTED)}"
     if sys.version_info >= OLDEST and ".".join(version.split(".")[:2]) not in TESTED:
         return note("Python", f"{version} ({sys.executable}); {tested}, so this one may surprise us both")
-    if sys.version_info >= OLDEST and _is_slow():
-        text = (
-            f"{version} ({sys.executable}), built by pyenv without optimisation: grading takes up to half as long again"
-        )
-        return note("Python", text, f"{_OPTIMISED} pyenv install --force {version}", "make clean grade LAB=1")
     if sys.version_info >= OLDEST:
         return ok("Python", f"{version} ({sys.executable}); {tested}")
     for minor in (13, 12, 11, 14):
@@ -75,16 +69,6 @@ def _python() -> Fact:
         if sys.platform == "darwin":
             mend = "brew install python@3.12"
     return wrong("Python", f"{version} is too old: the course needs {OLDEST[0]}.{OLDEST[1]} or newer", mend)
-
-
-_OPTIMISED = "PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto'"
-"""How pyenv is asked for an interpreter like those of distributions, python.org, conda and uv."""
-
-
-def _is_slow() -> bool:
-    """Whether pyenv compiled this interpreter as it does unless it is asked for more."""
-    options = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return ".pyenv" in sys.base_prefix and "--enable-optimizations" not in options
 
 
 def _environment() -> Fact:

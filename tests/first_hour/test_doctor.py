@@ -98,23 +98,6 @@ def test_a_python_that_was_not_tested_is_named(doctor: Doctor) -> None:
     assert "tested: 3.11, 3.12, 3.13" in said.fact("Python")
 
 
-@pytest.mark.parametrize(
-    ("prefix", "options", "slow"),
-    [
-        ("/home/me/.pyenv/versions/3.12.1", "'--enable-shared'", True),
-        ("/home/me/.pyenv/versions/3.12.1", "'--enable-optimizations' '--with-lto'", False),
-        ("/usr", "'--enable-shared' '--prefix=/usr'", False),
-    ],
-)
-def test_a_python_without_optimisation_is_noted(doctor: Doctor, prefix: str, options: str, slow: bool) -> None:
-    built = (
-        f"import sys, sysconfig; sys.base_prefix = {prefix!r}; sysconfig.get_config_vars()['CONFIG_ARGS'] = {options!r}"
-    )
-    fact = doctor(f"{NO_TORCH}\n{built}").fact("Python")
-    assert fact.startswith("note" if slow else "ok")
-    assert ("--enable-optimizations --with-lto" in fact) is slow
-
-
 @pytest.mark.night
 def test_a_sandbox_that_cannot_run_checks_is_wrong(doctor: Doctor) -> None:
     said = doctor(CANNOT_FORK)
