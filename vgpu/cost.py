@@ -178,11 +178,11 @@ _ATTENTION_FLOPS = (4, 10)
 # cores by `mma.sync`, the instruction of Ampere: later tensor cores are faster by other instructions only, which
 # FlashAttention-2 does not use. Both: CUDA C++ Programming Guide, arithmetic instructions; NVIDIA A100 whitepaper.
 _EXPONENTIALS_PER_CYCLE, _MMA_SYNC_FLOPS_PER_CYCLE = 16.0, 2048.0
-# The backward pass writes gradients of queries with atomic additions, and reads each operand from shared memory twice:
-# its products' share of the forward's rate. Fitted to benchmarks/published.
+# The backward pass adds up the gradients of queries with atomic additions: its products' share of the forward's rate.
+# Fitted to benchmarks/published.
 _ATTENTION_BACKWARD = 0.8
-# cuDNN's kernels make products of one block during another's softmax, which takes as long again as its exponentials (J.
-# Shah et al., "FlashAttention-3", 2024, section 3.1): exponentials that an entry counts for there.
+# cuDNN's kernels make products of one block during another's softmax (J. Shah et al., "FlashAttention-3", 2024, section
+# 3.1, for how): exponentials that an entry's softmax counts for there. Fitted to benchmarks/published.
 _OVERLAPPED_EXPONENTIALS = 2.0
 # Share of the peak that CUTLASS's kernel (xFormers) reaches on long sequences with heads of width 128, (forward,
 # backward), by the GPU's major compute capability (the next lower one holds for others): T. Dao, "FlashAttention-2"
