@@ -36,6 +36,7 @@ from vgpu.patches import (
     loaders,
     memory,
     nvml,
+    optimizers,
     profiling,
     python_calls,
     refusals,
@@ -234,6 +235,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     triton.install(patches, machine)
     memory.install(patches, machine)
     categories.install(patches, machine.ledger)
+    optimizers.install(patches, machine)
     generators.install(patches, machine)
     data_parallel.install(patches, machine)
     legacy_types.install(patches, machine)

@@ -50,7 +50,22 @@ def launch_seconds(spec: Spec, call: str = "") -> float:
     `call` names the kind of call, a key of `HostSpec.call_seconds`: "product" for `torch.mm`, "convolution" for an
     `nn.Conv2d`, ...; without it, the time of an elementwise operation.
     """
-    return spec.launch_seconds + (spec.host.call_seconds.get(call, 0.0) if call else 0.0)
+    return spec.launch_seconds + call_seconds(spec, call)
+
+
+def call_seconds(spec: Spec, call: str) -> float:
+    """What a kind of call adds to a launch, in the host that the card usually sits in."""
+    return spec.host.call_seconds.get(call, 0.0) * _slowness_of_host(spec) if call else 0.0
+
+
+def optimizer_seconds(spec: Spec) -> float:
+    """Host time that an optimizer's step takes for each tensor, its kernels aside."""
+    return spec.host.optimizer_tensor_seconds * _slowness_of_host(spec)
+
+
+def _slowness_of_host(spec: Spec) -> float:
+    """How many times as long as on the host that calls were measured on."""
+    return spec.launch_seconds / spec.host.launch_seconds
 
 
 def sync_seconds(spec: Spec) -> float:

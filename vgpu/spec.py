@@ -30,7 +30,10 @@ _PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "i
 class HostSpec:
     """The computer around the GPU. Rates in FLOP/s and bytes/s, times in seconds.
 
-    `call_seconds` is what calls of some kinds add to the time of a launch: "product", "linear", "convolution", ...
+    `launch_seconds` is an elementwise operation's call, and `call_seconds` what calls of some kinds add to it
+    ("product", "linear", "convolution", "backward", ...), on the host that they were measured on; a card that usually
+    sits in a slower host says so by its own `launch_seconds`. An optimizer's step takes `optimizer_tensor_seconds` for
+    each tensor, before its kernels.
     """
 
     title: str
@@ -39,6 +42,8 @@ class HostSpec:
     bandwidth_bytes_per_second: float
     operation_seconds: float
     clock_read_seconds: float
+    launch_seconds: float
+    optimizer_tensor_seconds: float
     call_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

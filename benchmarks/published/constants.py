@@ -43,8 +43,10 @@ class Constant:
 
 
 _FUSED, _RING = ("sdpa", "gpt_tokens"), ("allreduce_busbw",)
+# Forward alone is launched faster than it runs.
+_CALLED = ("product", "linear", "convolution", "norm", "activation")
 # The others keep the device busier than the host.
-_LAUNCHED = ("cnn_infer", "vit_infer", "bert_infer", "matmul")
+_LAUNCHED = ("cnn_infer", "cnn_evaluate", "yolov5_infer", "vit_infer", "bert_infer", "matmul")
 
 
 def _attribute(module: Any, name: str) -> tuple[float, Scaled]:
@@ -140,7 +142,10 @@ def fitted() -> list[Constant]:
         for precision in tables["gpu"][gpu]["sustained_clock_ratio"]:
             entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
             found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
-    found += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in calls]
+    found += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in _CALLED]
+    for gpu in ("T4", "V100", "A100-40GB"):
+        slow = _of_gpu(gpu, "launch_seconds")
+        found.append(_constant(f"{gpu}: host", tables["host"]["launch_seconds"], slow, gpu[:4], _LAUNCHED))
     found += [
         _constant(
             "NVLink 3: bandwidth", 2.4e11, _entry(links["nvlink3"], "bandwidth_bytes_per_second"), workloads=_RING

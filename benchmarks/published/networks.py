@@ -75,3 +75,22 @@ def cnn_infer(sizes: Sizes, precision: str) -> float:
 
     seconds = wall_seconds(call, 10)
     return 1e3 * seconds if sizes.get("metric") == "ms" else float(sizes["batch"] / seconds)
+
+
+def cnn_evaluate(sizes: Sizes, precision: str) -> float:
+    """Images per second in evaluation with loss and accuracy, read after each batch (NVIDIA/DeepLearningExamples)."""
+    layout = _layout(sizes)
+    model = _model(sizes["model"], layout).eval()
+    images, labels = _images(sizes, layout), torch.zeros(sizes["batch"], dtype=torch.long, device="cuda")
+
+    def call() -> None:
+        with torch.no_grad(), torch.autocast("cuda", dtype_of(precision), enabled=is_amp(precision)):
+            output = model(images)
+            loss = functional.cross_entropy(output, labels)
+        right = output.topk(5, 1)[1].t().eq(labels.view(1, -1))
+        for best in (1, 5):
+            right[:best].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / len(labels)).item()
+        loss.item()
+        torch.cuda.synchronize()
+
+    return float(sizes["batch"] / wall_seconds(call, 10))

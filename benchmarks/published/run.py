@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import vgpu
-from benchmarks.published import figures, kernels, memory, networks, scaling, transformers
+from benchmarks.published import detectors, figures, kernels, memory, networks, scaling, transformers
 from benchmarks.published.figures import Comparison, Figure
 from benchmarks.published.timing import allow_tf32
 
@@ -24,6 +24,8 @@ WORKLOADS: dict[str, Workload] = {
     "allreduce_busbw": kernels.allreduce_busbw,
     "cnn_train": networks.cnn_train,
     "cnn_infer": networks.cnn_infer,
+    "cnn_evaluate": networks.cnn_evaluate,
+    "yolov5_infer": detectors.yolov5_infer,
     "bert_train": transformers.bert_train,
     "bert_infer": transformers.bert_infer,
     "vit_infer": transformers.vit_infer,

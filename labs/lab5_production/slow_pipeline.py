@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from labkit.profiling import TrainingJob
 from labkit.results import PipelineSettings
 
-WIDTH, LAYERS = 256, 16
+WIDTH, LAYERS = 512, 16
 SAMPLES = 1 << 15
 STORED = 1 << 11
 """Different samples in memory; the others repeat them."""

@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024), metavar="N,N")
+    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024, 4096), metavar="N,N")
     parser.add_argument("--workers", type=program.positive_ints, default=(1, 2, 4), metavar="N,N", help="besides none")
     parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="recorded and timed steps")
     options = parser.parse_args(argv)

@@ -63,7 +63,7 @@ class Pricing:
         """Host seconds to hand it to the device."""
         seconds = self.spec.launch_seconds * work.launches
         if work.call and work.kind != COLLECTIVE:
-            seconds += self.spec.host.call_seconds.get(work.call, 0.0)
+            seconds += cost.call_seconds(self.spec, work.call)
         return seconds
 
     def precision(self, work: Work) -> str:

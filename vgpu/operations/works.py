@@ -28,6 +28,12 @@ _TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
 # Products of dense matrices, by operation, shapes, precisions and settings: programs repeat theirs at every step.
 _known_products: dict[Any, Work] = {}
 _MOST_KNOWN = 20_000
+# Kinds of calls beside those of `vgpu.operations.table`'s rows: what autograd's engine calls, by the row's kind.
+_FOREACH, _BACKWARD = "foreach", "backward"
+_IN_BACKWARD = {
+    "product": "product_backward", "linear": "product_backward", "convolution_backward": "convolution_backward",
+}  # fmt: skip
+CALLS_OF_NO_ROW = {_FOREACH, _BACKWARD, *_IN_BACKWARD.values()}
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
 _TUNED_RATIO = 0.9
 
@@ -59,7 +65,14 @@ def of_operation(
         moved, share = traffic.bytes_of(operation, inputs, outputs), 1.0
     launches = _launches_of(args) if operation.is_foreach else 1
     dtype = dtype_name(inputs or outputs)
-    return Work(operation.name, moved, dtype, shapes, share, launches, operation.call, elements)
+    return Work(operation.name, moved, dtype, shapes, share, launches, _call_of(operation), elements)
+
+
+def _call_of(operation: Operation) -> str:
+    """The kind of call: autograd's engine calls what it differentiates itself, and what is recomputed as in forward."""
+    if torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled():
+        return _IN_BACKWARD.get(operation.call, _BACKWARD)
+    return operation.call or (_FOREACH if operation.is_foreach else "")
 
 
 def _known_product(
@@ -81,7 +94,7 @@ def _known_product(
     first = kinds[0]
     tf32 = first is _FLOAT32 and precision.may_use_tf32(operation, first)
     # Operations are made once and kept: their identity says which one it is.
-    key = id(operation), shapes, tuple(kinds), elements, tf32
+    key = id(operation), shapes, tuple(kinds), elements, tf32, _call_of(operation)
     known = _known_products.get(key)
     if known is None:
         known = _product(operation, args, inputs, outputs, shapes, elements)
@@ -111,7 +124,7 @@ def _product(
         if tensor.layout is not torch.strided:  # as many multiplications as there are values (cuSPARSE)
             product = product._replace(times=product.times * products.filled(tensor))
     return Work(
-        operation.name, moved, dtype_name(inputs or outputs), shapes, call=operation.call, elements=elements,
+        operation.name, moved, dtype_name(inputs or outputs), shapes, call=_call_of(operation), elements=elements,
         kind=PRODUCT, product=product, tf32=precision.may_use_tf32(operation, inputs[0].dtype),
         planar=planar, ratio=ratio,
     )  # fmt: skip

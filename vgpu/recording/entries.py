@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vgpu import cost
+
 Entry = list[Any]
 
 LAUNCH = "launch"
@@ -52,6 +54,7 @@ KINDS = frozenset({
 
 KEYS = {
     "metadata": lambda spec: spec.metadata_seconds,
+    "optimizer": cost.optimizer_seconds,
     "synchronize": lambda spec: spec.synchronize_seconds,
     "context": lambda spec: spec.context_seconds,
     "blas": lambda spec: spec.blas_handle_seconds,

@@ -125,11 +125,13 @@ class HostClock:
         """
         return self.read(seconds) - self.mine().idle
 
-    def spend(self, seconds: float, kind: str, name: str, key: str = "") -> float:
-        """The same, which its history keeps; returns when it began."""
+    def spend(self, seconds: float, kind: str, name: str, key: str = "", *, times: int = 1) -> float:
+        """The same, so many times, which its history keeps as one; returns when it began."""
         clock = self.mine()
         if self.tape is not None:
-            self.tape.spent(clock, seconds, key)
+            for _ in range(times):
+                self.tape.spent(clock, seconds, key)
+        seconds *= times
         begin = clock.now
         end = begin + seconds
         clock.move(end)
