@@ -7,9 +7,11 @@ of ranks, a batch of a data loader. Not here: who writes (`vgpu.recording.tape`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vgpu import cost
+from vgpu.spec import Spec
 
 Entry = list[Any]
 
@@ -52,7 +54,7 @@ KINDS = frozenset({
     LAUNCH, STREAM, HOLD, HOLD_FOR, SPEND, WAIT, IDLE, SLEEP, SPAWN, CALL, WOKEN, MEET, LEVEL, ASK, BATCH, WORKERS,
 })  # fmt: skip
 
-KEYS = {
+KEYS: dict[str, Callable[[Spec], float]] = {
     "metadata": lambda spec: spec.metadata_seconds,
     "optimizer": cost.optimizer_seconds,
     "synchronize": lambda spec: spec.synchronize_seconds,
