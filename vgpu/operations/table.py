@@ -86,15 +86,15 @@ _row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True, str
      wrapper="_native_batch_norm", traffic=traffic.batch_norm(5))  # fmt: skip
 _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
 _row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
-_row("native_batch_norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
-_row("cudnn_batch_norm_backward batch_norm_backward", traffic=_PASSES_5)
+_row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
+_row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=_PASSES_5)
 _row("sort", traffic=traffic.sort)
 _row("topk", traffic=traffic.topk)
 _row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm", traffic=_PASSES_3)
-_row("native_group_norm_backward", traffic=_PASSES_5)
+_row("native_group_norm_backward", call="norm_backward", traffic=_PASSES_5)
 _row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",
      traffic=_PASSES_2)  # fmt: skip
-_row("native_layer_norm_backward _fused_rms_norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
+_row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
 _row("_fused_rms_norm", is_cuda_kernel=True, traffic=_PASSES_2)
 _row("batch_norm_stats batch_norm_gather_stats_with_counts batch_norm_elemt batch_norm_backward_reduce "
      "batch_norm_backward_elemt", is_cuda_kernel=True)  # fmt: skip
