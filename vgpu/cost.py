@@ -63,6 +63,11 @@ def optimizer_seconds(spec: Spec) -> float:
     return spec.host.optimizer_tensor_seconds * _slowness_of_host(spec)
 
 
+def autocast_seconds(spec: Spec) -> float:
+    """Host time that autocast takes for a cast, the cast itself aside."""
+    return spec.host.autocast_seconds * _slowness_of_host(spec)
+
+
 def _slowness_of_host(spec: Spec) -> float:
     """How many times as long as on the host that calls were measured on."""
     return spec.launch_seconds / spec.host.launch_seconds

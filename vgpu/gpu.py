@@ -399,6 +399,10 @@ class VirtualGPU:
         if self.recorder is not None:
             self.recorder.host(operation.name, begin)
 
+    def charge_autocast(self) -> None:
+        """Host time of a decision that a tensor must be cast; the cast is an operation."""
+        self.clock.spend(cost.autocast_seconds(self.spec), "operation", "autocast", "autocast")
+
     def transfer(self, moved: int, *, to_device: bool, pinned: bool, non_blocking: bool) -> None:
         """A copy between host and device; the host goes on at once only for a non-blocking one of pinned memory."""
         self.start()

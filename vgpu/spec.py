@@ -33,7 +33,7 @@ class HostSpec:
     `launch_seconds` is an elementwise operation's call, and `call_seconds` what calls of some kinds add to it
     ("product", "linear", "convolution", "backward", ...), on the host that they were measured on; a card that usually
     sits in a slower host says so by its own `launch_seconds`. An optimizer's step takes `optimizer_tensor_seconds` for
-    each tensor, before its kernels.
+    each tensor, before its kernels, and autocast `autocast_seconds` for each cast.
     """
 
     title: str
@@ -44,6 +44,7 @@ class HostSpec:
     clock_read_seconds: float
     launch_seconds: float
     optimizer_tensor_seconds: float
+    autocast_seconds: float
     call_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

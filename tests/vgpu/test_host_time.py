@@ -105,3 +105,14 @@ def test_an_optimizer_of_an_outer_machine_costs_once() -> None:
         with vgpu.attach("T4", values=False):
             inside = step()
     assert inside == pytest.approx(alone)
+
+
+def test_autocast_takes_the_host_as_long_as_measured() -> None:
+    with vgpu.attach("H100", values=False):
+        layer, x = nn.Linear(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
+
+        def cast() -> None:
+            with torch.autocast("cuda", torch.float16):
+                layer(x)
+
+        assert _host_seconds(cast) == pytest.approx(59e-6, rel=0.25)

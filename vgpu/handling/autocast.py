@@ -164,13 +164,15 @@ class WeightCache:
     def __init__(self) -> None:
         self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
-    def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def cast(self, gpu: VirtualGPU, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         leaf = tensor.requires_grad and tensor.is_leaf and tensor.dtype == torch.float32
         if not (leaf and torch.is_autocast_cache_enabled()) or tensor._is_view() or torch.is_inference_mode_enabled():
+            gpu.charge_autocast()
             return tensor.to(dtype)
         known = self._casts.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1].dtype == dtype:
             return known[1]
+        gpu.charge_autocast()
         with torch.enable_grad():  # under no_grad, too: the block's other calls get the same copy
             low = tensor.to(dtype)
         self._casts[id(tensor)] = weakref.ref(tensor), low
@@ -205,7 +207,7 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
         def one(value: Any) -> Any:
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return type(value)(one(item) for item in value) if type(value) in (list, tuple) else value
-            return cache.cast(value, dtype) if eligible(value) and value.dtype != dtype else value
+            return cache.cast(gpu, value, dtype) if eligible(value) and value.dtype != dtype else value
 
         return tuple(one(value) for value in args), {key: one(value) for key, value in kwargs.items()}
 

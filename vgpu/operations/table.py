@@ -94,7 +94,8 @@ _row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_gro
 _row("native_group_norm_backward", call="norm_backward", traffic=_PASSES_5)
 _row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",
      traffic=_PASSES_2)  # fmt: skip
-_row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
+_row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True,
+     traffic=_PASSES_5)  # fmt: skip
 _row("_fused_rms_norm", is_cuda_kernel=True, traffic=_PASSES_2)
 _row("batch_norm_stats batch_norm_gather_stats_with_counts batch_norm_elemt batch_norm_backward_reduce "
      "batch_norm_backward_elemt", is_cuda_kernel=True)  # fmt: skip

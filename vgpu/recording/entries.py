@@ -57,6 +57,7 @@ KINDS = frozenset({
 KEYS: dict[str, Callable[[Spec], float]] = {
     "metadata": lambda spec: spec.metadata_seconds,
     "optimizer": cost.optimizer_seconds,
+    "autocast": cost.autocast_seconds,
     "synchronize": lambda spec: spec.synchronize_seconds,
     "context": lambda spec: spec.context_seconds,
     "blas": lambda spec: spec.blas_handle_seconds,
