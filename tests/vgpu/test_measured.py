@@ -73,3 +73,26 @@ def test_fp32_attention_runs_on_tensor_cores_where_there_is_tf32() -> None:
         spec = vgpu.get_spec(name)
         assert 1 / vgpu.cost.attention_products("efficient", "float32", spec) == pytest.approx(share)
         assert vgpu.cost.attention_products("efficient", "float16", spec) == 1
+
+
+def test_calls_take_the_host_what_they_took() -> None:
+    ratios = [row["ratio"] for row in rows("host call")]
+    assert len(ratios) == 51
+    assert statistics.median(max(ratio, 1 / ratio) for ratio in ratios) < 1.25
+
+
+@pytest.mark.parametrize(("gpu", "forward", "backward"), [("A100-80GB", 1.0, 1.0), ("H100", 0.8, 0.55)])
+def test_on_hopper_cuda_cores_do_less_for_convolutions_than_for_products(
+    gpu: str, forward: float, backward: float
+) -> None:
+    """A 1 x 1 window is a product: in FP32 it takes longer there, and longer still in backward."""
+    with vgpu.attach(gpu, values=False) as card, torch.backends.cudnn.flags(allow_tf32=False):
+        layer = torch.nn.Conv2d(2048, 2048, 1, bias=False, device="cuda")
+        pixels = torch.empty(16, 2048, 32, 32, device="cuda", requires_grad=True)
+        layer(pixels).backward(torch.empty_like(pixels))
+        matrix = torch.empty(16 * 32 * 32, 2048, device="cuda") @ torch.empty(2048, 2048, device="cuda")
+        took = {kernel.name: kernel.seconds for kernel in card.timeline}
+    assert matrix.shape == (16384, 2048)
+    product = took["aten::mm"]
+    assert took["aten::convolution"] == pytest.approx(product / forward, rel=0.05)
+    assert took["aten::convolution_backward"] == pytest.approx(2 * product / backward, rel=0.05)

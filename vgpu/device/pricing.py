@@ -10,7 +10,7 @@ from vgpu.device.work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, Pr
 from vgpu.spec import Interconnect, Spec
 
 # Convolutions by algorithms of their own (`Product.kernel`).
-WINOGRAD, DEPTHWISE = "winograd", "depthwise"
+WINOGRAD, DEPTHWISE, IMPLICIT = "winograd", "depthwise", "implicit"
 # One block of threads computes such a tile of a product's result; an elementwise kernel handles four elements with
 # each thread (CUTLASS's default tiles; aten/src/ATen/native/cuda/thread_constants.h, thread_work_size).
 _TILE_ELEMENTS = 128 * 128
@@ -92,6 +92,13 @@ class Pricing:
         return seconds
 
 
+def _without_tensor_cores(spec: Spec, product: Product) -> float:
+    """How much of what products attain a convolution does, or how much more, by cuDNN's kernels for CUDA cores."""
+    if product.kernel in (WINOGRAD, IMPLICIT) and spec.compute_capability[0] >= cost.WINOGRAD_BELOW:
+        return cost.CUDA_CORE_CONVOLUTIONS_ON_HOPPER[product.backward]
+    return cost.WINOGRAD_GAIN if product.kernel == WINOGRAD else 1.0
+
+
 def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool, planar: int = 0) -> float:
     """Device seconds of a product whose kernel moves `moved` bytes, and `planar` bytes to change operands' layout."""
     m, n, k = product.m, product.n, product.k
@@ -110,10 +117,8 @@ def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf3
     else:
         efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
         share, start = cost.product_traffic_share(m, n, k), cost.product_start_seconds(spec, m, n)
-        tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
-        if product.kernel == WINOGRAD and not tensor_cores and spec.compute_capability[0] < cost.WINOGRAD_BELOW:
-            efficiency *= cost.WINOGRAD_GAIN
-        if not tensor_cores:
+        if not cost.uses_tensor_cores(spec, dtype, tf32=tf32):
+            efficiency *= _without_tensor_cores(spec, product)
             planar = 0
     seconds = start + cost.kernel_seconds(
         spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency, traffic_share=share

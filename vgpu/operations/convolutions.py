@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vgpu.device.pricing import DEPTHWISE, WINOGRAD
+from vgpu.device.pricing import DEPTHWISE, IMPLICIT, WINOGRAD
 from vgpu.device.work import Product
 from vgpu.operations.layouts import is_planar
 
@@ -31,14 +31,14 @@ def backward(args: Sequence[Any], out: Any) -> Product:
     """`convolution_backward`: one such product for the gradient of the input, one for that of the weight."""
     gradient, inputs, weight, mask = args[0], args[1], args[2], args[10]
     wanted = float(bool(mask[0])) + float(bool(mask[1]))
-    return forward([inputs, weight, None, *args[4:10]], gradient)._replace(times=wanted)
+    return forward([inputs, weight, None, *args[4:10]], gradient)._replace(times=wanted, backward=True)
 
 
 def _kind(args: Sequence[Any], weight: torch.Tensor, groups: int) -> str:
     if groups > 1 and weight.shape[1] == 1:
         return DEPTHWISE
     plain = groups == 1 and weight.shape[2:] == (3, 3) and not args[6]
-    return WINOGRAD if plain and all(step == 1 for step in (*args[3], *args[5])) else ""
+    return WINOGRAD if plain and all(step == 1 for step in (*args[3], *args[5])) else IMPLICIT
 
 
 def layout_bytes(base: str, args: Sequence[Any], out: Any) -> int:
