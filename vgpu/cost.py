@@ -177,8 +177,8 @@ _EPILOGUE_DEPTH = 32
 # cuDNN's FP32 kernels for 3 x 3 windows save multiplications (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
 # Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
 WINOGRAD_GAIN = 2.0
-# On Hopper cuDNN does not choose them: 3 x 3 windows in FP32 take as long there as others (H100, cuDNN 9.19). And what it
-# chooses attains less than products in FP32 do, forward and backward; fitted to steps of ResNet-50, ResNet-18 and
+# On Hopper cuDNN does not choose them: 3 x 3 windows in FP32 take as long there as others (H100, cuDNN 9.19). What it
+# chooses attains less than products in FP32 do, forward and backward: fitted to steps of ResNet-50, ResNet-18 and
 # MobileNet beside that H100 (benchmarks/results/h100.json).
 WINOGRAD_BELOW = 9
 CUDA_CORE_CONVOLUTIONS_ON_HOPPER = (0.8, 0.55)

@@ -21,8 +21,8 @@ class Product(NamedTuple):
     """A batch of matrix products (m, k) @ (k, n); `times` of them after each other count as one kernel's work.
 
     `kernel` names one whose efficiency is its own: fused attention ("flash", "efficient", "cudnn"), whose (m, n, k) are
-    queries, keys and the heads' width, and convolutions by their algorithm ("winograd", "depthwise", "implicit" GEMM). `steps` of a
-    recurrent layer depend on each other: each takes at least the shortest kernel.
+    queries, keys and the heads' width, and convolutions by their algorithm ("winograd", "depthwise", "implicit" GEMM).
+    `steps` of a recurrent layer depend on each other: each takes at least the shortest kernel.
     """
 
     batch: int
