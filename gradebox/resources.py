@@ -7,11 +7,26 @@ from pathlib import Path
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where Linux says how much memory a container is allowed."""
+_BYTES_PER_GRADER = 3 * 2**29
+"""A judge with its sandbox and what runs in it takes 1.0 to 1.3 GiB (benchmarks/results/whole_class.json)."""
 
 
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def graders(*, serial: bool) -> int:
+    """How many gradings the machine takes at the same time.
+
+    One more than it has cores, as each waits for processes of its own now and then; as far as memory goes. On a device
+    that does one thing after the other (`serial`, a real GPU) half as many as there are cores.
+    """
+    if serial:
+        return max(1, cores() // 2)
+    memory = memory_bytes()
+    room = cores() + 1 if memory is None else max(1, memory // _BYTES_PER_GRADER)
+    return min(cores() + 1, room)
 
 
 def memory_bytes() -> int | None:

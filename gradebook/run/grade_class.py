@@ -29,7 +29,7 @@ from gradebook.run.progress import ClassProgress
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan
 from gradebook.tasks import Engine, Task
-from gradebox import devices
+from gradebox import devices, resources
 from gradebox.course import Course
 from gradebox.fresh import new_seed
 from gradebox.overrides import Override
@@ -54,7 +54,8 @@ class Order:
     seed: int | None = None
     deadline: datetime | None = None
     commit: str | None = None
-    jobs: int = 1
+    jobs: int | None = None
+    """Gradings at the same time; None: as many as this machine takes."""
     elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
     regrade: tuple[str, ...] = ()
     """Criteria and students to be graded again."""
@@ -139,7 +140,7 @@ class _Run:
 
     def grade(self, open_engine: OpenEngine) -> None:
         """Grade everything that is open; then once more, alone, what a busy machine left open."""
-        seconds, jobs = self.settings.limits.seconds_per_submission, self._order.jobs
+        seconds, jobs = self.settings.limits.seconds_per_submission, self._order.jobs or self._usual_jobs()
         work = OpenWork(self._gradebook, self._plan_now, self._course, self._store, self._students, seconds)
         try:
             self._carry_out(work, work.shared_tasks(), open_engine, jobs, always=True)
@@ -149,6 +150,9 @@ class _Run:
         finally:
             self._progress.close()
             shutil.rmtree(self._room, ignore_errors=True)
+
+    def _usual_jobs(self) -> int:
+        return resources.graders(serial=devices.parse(self._plan_now.device, self._course.devices).serial)
 
     def _carry_out(
         self, work: OpenWork, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int, *, always: bool = False

@@ -1,7 +1,6 @@
 """`gpulabs class`: many submissions into one gradebook."""
 
 import functools
-import os
 import shlex
 import signal
 import sqlite3
@@ -46,7 +45,9 @@ def grade_submissions(
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Gradings at the same time (default: half the CPU cores; on slurm and kubernetes all)."
+            min=1,
+            help="Gradings at the same time (default: one more than CPU cores, as far as memory goes; on a real GPU "
+            "half as many as cores; on slurm and kubernetes all).",
         ),
     ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
@@ -93,7 +94,7 @@ def grade_submissions(
             seed=seed,
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
             commit=commit,
-            jobs=jobs or (_MANY if engine in ("slurm", "kubernetes") else max(1, (os.cpu_count() or 1) // 2)),
+            jobs=jobs or (_MANY if engine in ("slurm", "kubernetes") else None),
             elsewhere=engine in ("slurm", "kubernetes"),
             regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
         )
