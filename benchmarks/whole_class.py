@@ -1,4 +1,4 @@
-"""What a class costs in which everybody handed in all labs: `python -m benchmarks.whole_class --count 20 --jobs 2`.
+"""What a class costs in which everybody handed in all labs: `python -m benchmarks.whole_class --count 20 --jobs 3`.
 
 The submissions are the solutions with one planted mistake, one exploit or one other style of any lab, and stubs; so
 most of their checks pass, which takes longest. Each judge's first grading also asks for what all others share. What 200
@@ -32,7 +32,7 @@ _CLASS = 200
 _WAYS = ("alike", "distinct")
 
 
-def main(count: int = 20, jobs: int = 2, only: str = "", save_as: str = "whole_class") -> Path:
+def main(count: int = 20, jobs: int = 3, only: str = "", save_as: str = "whole_class") -> Path:
     """Grade `count` submissions with `jobs` judges, twice or only in one way, and save the figures."""
     before = load()
     found = {name: _measured(count, jobs, distinct=name == "distinct") for name in ([only] if only else _WAYS)}
@@ -87,7 +87,7 @@ def _figures(out: Path, made: list[Made], jobs: int, wall: float, peak: int) -> 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--only", choices=_WAYS, default="", help="in this way alone")
     parser.add_argument(
         "--save-as", default="whole_class", help="name of the results' file: with another interpreter, say"

@@ -235,6 +235,8 @@ def _build(
     host_values = _checked(path, "host", HostSpec, host, extra=())
     values = _checked(path, f"gpu.{name}", Spec, table, extra=("name", "host", "links"))
     spec = Spec(name=name, host=HostSpec(**host_values), links=MappingProxyType(dict(links)), **values)
+    if not spec.host.launch_seconds:
+        raise SpecError(f"{path}: [host] launch_seconds must be positive: a card's own is divided by it")
     if spec.context_bytes >= spec.memory_bytes:
         raise SpecError(f"{path}: [gpu.{name}] context_bytes must be smaller than memory_bytes")
     try:

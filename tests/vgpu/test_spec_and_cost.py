@@ -54,6 +54,7 @@ def test_a_custom_gpu_changes_only_what_its_file_names(tmp_path: Path) -> None:
         ("[gpu.A]\nbase = 'T4'\nmemory_bytes = -1\n", "expected a positive whole number"),
         ("[gpu.A]\ntitle = 'x'\n", r"\[gpu.A\] lacks compute_capability"),
         ("[gpu.A]\nbase = 'T4'\nbandwidth_efficiency_ratio = 1.5\n", "expected a ratio of at most 1"),
+        ("[host]\nlaunch_seconds = 0.0\n[gpu.A]\nbase = 'T4'\n", r"\[host\] launch_seconds must be positive"),
         ("[gpu.A", "not valid TOML"),
         ("", "exactly one"),
     ],
