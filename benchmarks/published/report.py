@@ -97,7 +97,7 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     axes.set_xticks([math.log2(mark) for mark in marks], [f"{mark:g}" for mark in marks])
     axes.set_yticks(range(len(groups)), list(groups))
     axes.invert_yaxis()
-    axes.set_xlabel("simulated / published (times the other way round): to the right, the virtual GPU is too fast")
+    axes.set_xlabel("simulated / published, times the other way round\nto the right the virtual GPU is too fast")
     axes.legend(loc="lower right")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
