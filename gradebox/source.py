@@ -49,14 +49,14 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
         folder = path.partition("/")[0]
         if folder in others and "/" in path:
             continue
-        name, check = path.rpartition("/")[2], packages.get(folder, labs[0].id)
+        check = packages.get(folder, labs[0].id)
         left -= len(content)
         if left < 0 or len(content) > _MAX_BYTES:
-            detail = f"{name} was not looked at: it has {len(content)} bytes"
-            found[path, ""] = IntegrityNote("source", detail, name, check)
+            detail = f"{path} was not looked at: it has {len(content)} bytes"
+            found[path, ""] = IntegrityNote("source", detail, path, check)
             continue
         for line, what in _unusual(content, ours):
-            note = IntegrityNote("source", f"{name} names {what}", f"{name}:{line}", check)
+            note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
             found.setdefault((path, what), note)
     return tuple(found.values())[:MAX_NOTES]
 

@@ -42,7 +42,7 @@ def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -
     (note,) = notes(text)
     assert (note.kind, note.check) == ("source", "lab1")
     assert named in note.detail
-    assert note.where.startswith("benchmark.py:")
+    assert note.where.startswith("lab1_gpu_basics/benchmark.py:")
     assert int(note.where.partition(":")[2]) in (len(text.splitlines()), 2)
 
 
@@ -66,11 +66,18 @@ def test_a_folder_that_only_begins_like_a_lab_is_read_too() -> None:
 
 def test_what_is_too_large_to_be_read_is_named() -> None:
     (note,) = notes("x = 1\n" * 50_000)
-    assert note.detail == "benchmark.py was not looked at: it has 300000 bytes"
+    assert note.detail == "lab1_gpu_basics/benchmark.py was not looked at: it has 300000 bytes"
     many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
     found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
-    assert [note.detail for note in found].count("benchmark.py names import ctypes") == 1
+    assert [note.detail for note in found].count("lab1_gpu_basics/benchmark.py names import ctypes") == 1
     assert sum("was not looked at" in note.detail for note in found) == 2
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    files = {"helper.py": b"import vgpu", "tools/helper.py": b"import vgpu", "lab1_gpu_basics/helper.py": b"import vgpu"}
+    found = source.notes(files, LABS, COURSE)
+    assert {note.where for note in found} == {f"{path}:1" for path in files}
+    assert len({note.detail for note in found}) == 3
 
 
 def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
