@@ -35,6 +35,7 @@ from vgpu.patches import (
     legacy_types,
     loaders,
     memory,
+    modules,
     nvml,
     optimizers,
     profiling,
@@ -235,6 +236,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     triton.install(patches, machine)
     memory.install(patches, machine)
     categories.install(patches, machine.ledger)
+    modules.install(patches, machine)
     optimizers.install(patches, machine)
     generators.install(patches, machine)
     data_parallel.install(patches, machine)

@@ -47,8 +47,8 @@ _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 def launch_seconds(spec: Spec, call: str = "") -> float:
     """Host time to launch one kernel, its Python call included.
 
-    `call` names the kind of call, a key of `HostSpec.call_seconds`: "product" for `torch.mm`, "convolution" for an
-    `nn.Conv2d`, ...; without it, the time of an elementwise operation.
+    `call` names the kind of call, a key of `HostSpec.call_seconds`: "product" for `torch.mm`, "convolution" for
+    `torch.conv2d`, ...; without it, the time of an elementwise operation.
     """
     return spec.launch_seconds + call_seconds(spec, call)
 
@@ -66,6 +66,11 @@ def optimizer_seconds(spec: Spec) -> float:
 def autocast_seconds(spec: Spec) -> float:
     """Host time that autocast takes for a cast, the cast itself aside."""
     return spec.host.autocast_seconds * _slowness_of_host(spec)
+
+
+def module_seconds(spec: Spec) -> float:
+    """Host time that calling an `nn.Module` takes, the operations in it aside."""
+    return spec.host.module_seconds * _slowness_of_host(spec)
 
 
 def _slowness_of_host(spec: Spec) -> float:

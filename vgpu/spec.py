@@ -31,9 +31,10 @@ class HostSpec:
     """The computer around the GPU. Rates in FLOP/s and bytes/s, times in seconds.
 
     `launch_seconds` is an elementwise operation's call, and `call_seconds` what calls of some kinds add to it
-    ("product", "linear", "convolution", "backward", ...), on the host that they were measured on; a card that usually
+    ("product", "convolution", "backward", ...), on the host that they were measured on; a card that usually
     sits in a slower host says so by its own `launch_seconds`. An optimizer's step takes `optimizer_tensor_seconds` for
-    each tensor, before its kernels, and autocast `autocast_seconds` for each cast.
+    each tensor, before its kernels, autocast `autocast_seconds` for each cast, and an `nn.Module` `module_seconds` for
+    each call.
     """
 
     title: str
@@ -45,6 +46,7 @@ class HostSpec:
     launch_seconds: float
     optimizer_tensor_seconds: float
     autocast_seconds: float
+    module_seconds: float
     call_seconds: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 

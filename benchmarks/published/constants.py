@@ -44,7 +44,7 @@ class Constant:
 
 _FUSED, _RING = ("sdpa", "gpt_tokens"), ("allreduce_busbw",)
 # Forward alone is launched faster than it runs.
-_CALLED = ("product", "linear", "convolution", "norm", "activation")
+_CALLED = ("product", "convolution", "norm")
 # The others keep the device busier than the host.
 _LAUNCHED = ("cnn_infer", "cnn_evaluate", "yolov5_infer", "vit_infer", "bert_infer", "matmul")
 
@@ -103,11 +103,13 @@ def pace_of_host(source: str) -> Constant:
 
     Where a source's many figures show that, they tell the proportions of calls, and not that its host is slow.
     """
-    calls = spec._own_tables()["host"]["call_seconds"]
+    host = spec._own_tables()["host"]
+    calls = host["call_seconds"]
 
     @contextlib.contextmanager
     def scaled(factor: float) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_entry(host, "module_seconds")[1](factor))
             for kind in calls:
                 stack.enter_context(_entry(calls, kind)[1](factor))
             yield
@@ -143,6 +145,8 @@ def fitted() -> list[Constant]:
             entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
             found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
     found += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in _CALLED]
+    module = _entry(tables["host"], "module_seconds")
+    found.append(_constant("call of a module", launch, module, workloads=_LAUNCHED))
     for gpu in ("T4", "V100", "A100-40GB"):
         slow = _of_gpu(gpu, "launch_seconds")
         found.append(_constant(f"{gpu}: host", tables["host"]["launch_seconds"], slow, gpu[:4], _LAUNCHED))

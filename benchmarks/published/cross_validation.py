@@ -6,7 +6,9 @@ Each constant is scaled by a little, and every figure run again (large models wi
 of log(simulated) by log(constant). Without the figures of one source the constants are then fitted anew (linear in the
 logarithms; a constant that nothing else pins down goes back to its prior), and that source's figures are predicted. A
 figure that is far from all others counts less (P. Huber, Ann. Math. Statist. 35(1), 1964): one bad measurement must not
-move what others say. `python -m benchmarks.published.cross_validation` takes half an hour and writes
+move what others say. What the host bounds depends on the host as well, which few sources name and nothing of a card can
+tell. So such figures are predicted a second time, with their host's pace read off one of them, the first that its
+source has of that card (as `python -m vgpu calibrate` would measure it). `python -m benchmarks.published.cross_validation` takes half an hour and writes
 `benchmarks/results/`.
 """
 
@@ -37,6 +39,7 @@ _HUBER_SPREADS, _ROUNDS = 1.5, 5
 _LEFT_OUT = ("memory peak", "program: memory peak", "multi-GPU scaling", "matmul, other cards", "AMP gain")
 # Of a GPT of a billion parameters the slopes are those of so few layers, all of which are alike, in one micro-batch.
 _FEW_LAYERS = {"layers": 4, "accumulate": 1}
+_OF_THE_HOST = "launch-bound inference"
 
 
 def main() -> Path:
@@ -98,6 +101,7 @@ def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tup
     for index, one in enumerate(found):
         groups.setdefault(one.figure.group, []).append(index)
     own = [index for index, one in enumerate(found) if one.figure.source == as_figures.SOURCE]
+    knowing, paced = _with_their_host(found, unseen)
     groups["all published"] = [index for index in range(len(found)) if index not in own]
     groups["all programs on a card of ours"] = own
     groups["all"] = list(range(len(found)))
@@ -105,7 +109,23 @@ def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tup
     def median(values: Array, places: list[int]) -> float:
         return statistics.median(abs(math.expm1(values[place])) for place in places)
 
-    return [(name, len(places), median(errors, places), median(unseen, places)) for name, places in groups.items()]
+    rows = [(name, len(places), median(errors, places), median(unseen, places)) for name, places in groups.items()]
+    host_known = (f"{_OF_THE_HOST}, its host known", len(paced), median(errors, paced), median(knowing, paced))
+    return [*rows, host_known]
+
+
+def _with_their_host(found: Sequence[Comparison], unseen: Array) -> tuple[Array, list[int]]:
+    """Errors of what the host bounds once its pace is that of its source's first figure of that card; of all others."""
+    knowing, first = unseen.copy(), dict[tuple[str, str], int]()
+    paced = []
+    for index, one in enumerate(found):
+        if one.figure.group != _OF_THE_HOST:
+            continue
+        known = first.setdefault((one.figure.publisher, one.figure.gpu), index)
+        if known != index:
+            knowing[index] -= unseen[known]
+            paced.append(index)
+    return knowing, paced
 
 
 if __name__ == "__main__":

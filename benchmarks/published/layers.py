@@ -45,37 +45,74 @@ def python_gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(inner))
 
 
-class EncoderLayer(nn.Module):
-    """A layer of BERT (norms after, dropout) or ViT (norms before): three projections, attention kernel by kernel."""
+class SelfAttention(nn.Module):
+    """Three projections, and attention kernel by kernel."""
 
-    def __init__(self, width: int, heads: int, dropout: float, *, norm_first: bool, keeps_input: bool = False) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, keeps_input: bool) -> None:
         super().__init__()
-        self.heads, self.norm_first, self.keeps_input = heads, norm_first, keeps_input
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads, self.keeps_input = heads, keeps_input
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 
-    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         query, key, value = (split_heads(layer(x), self.heads) for layer in (self.query, self.key, self.value))
         scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         if mask is not None:
             scores = scores + mask
         weights = KeepsInput.apply(scores.float()) if self.keeps_input else functional.softmax(scores, dim=-1)
-        out: Tensor = self.out(join_heads(torch.matmul(self.dropout(weights), value)))
+        return join_heads(torch.matmul(self.dropout(weights), value))
+
+
+class Output(nn.Module):
+    """A projection, dropout, what came in added, and a norm where norms come after."""
+
+    def __init__(self, wide: int, width: int, dropout: float, *, norm: bool) -> None:
+        super().__init__()
+        self.dense, self.dropout = nn.Linear(wide, width), nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width) if norm else None
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        x = self.dropout(self.dense(x)) + before
+        return x if self.norm is None else self.norm(x)
+
+
+class Attention(nn.Module):
+    """Attention and the projection after it."""
+
+    def __init__(self, width: int, heads: int, dropout: float, *, norm: bool, keeps_input: bool) -> None:
+        super().__init__()
+        self.attend = SelfAttention(width, heads, dropout, keeps_input=keeps_input)
+        self.output = Output(width, width, dropout, norm=norm)
+
+    def forward(self, x: Tensor, before: Tensor, mask: Tensor | None) -> Tensor:
+        out: Tensor = self.output(self.attend(x, mask), before)
         return out
 
-    def _widen(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(functional.gelu(self.up(x)))
+
+class Intermediate(nn.Module):
+    """The wide projection and GELU, a module of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense, self.gelu = nn.Linear(width, 4 * width), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.gelu(self.dense(x))
         return out
+
+
+class EncoderLayer(nn.Module):
+    """A layer of BERT (norms after, dropout) or ViT (norms before), in as many modules as transformers has."""
+
+    def __init__(self, width: int, heads: int, dropout: float, *, norm_first: bool, keeps_input: bool = False) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2)) if norm_first else None
+        self.attention = Attention(width, heads, dropout, norm=not norm_first, keeps_input=keeps_input)
+        self.intermediate, self.output = Intermediate(width), Output(4 * width, width, dropout, norm=not norm_first)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.norm_first:
-            x = self.dropout(self._attend(self.norm1(x), mask)) + x
-            widened: Tensor = self.dropout(self._widen(self.norm2(x))) + x
-            return widened
-        x = self.norm1(self.dropout(self._attend(x, mask)) + x)
-        out: Tensor = self.norm2(self.dropout(self._widen(x)) + x)
+        x = self.attention(self.norms[0](x) if self.norms is not None else x, x, mask)
+        out: Tensor = self.output(self.intermediate(self.norms[1](x) if self.norms is not None else x), x)
         return out
 
 

@@ -35,6 +35,50 @@ def test_a_card_in_a_slower_host_has_slower_calls_in_proportion(gpu: str) -> Non
     assert seconds(gpu) / seconds("H100") == pytest.approx(own / reference, rel=0.02)
 
 
+def _modules(count: int) -> nn.Module:
+    module: nn.Module = nn.Identity()
+    for _ in range(count - 1):
+        module = nn.Sequential(module)
+    return module
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_container_costs_what_a_layer_does(count: int) -> None:
+    with vgpu.attach("H100", values=False) as gpu:
+        module, x = _modules(count), torch.ones(8, device="cuda")
+        assert _host_seconds(lambda: module(x)) == pytest.approx(count * cost.module_seconds(gpu.spec), rel=0.02)
+
+
+def test_a_function_takes_less_than_its_module() -> None:
+    """F.relu took 8.3 us beside the H100, nn.ReLU 14.8, F.layer_norm 12.0 and nn.LayerNorm 22.5."""
+    with vgpu.attach("H100", values=False), torch.no_grad():
+        x, norm = torch.ones(8, 8, device="cuda"), nn.LayerNorm(8, device="cuda")
+        relu, module = _host_seconds(lambda: nn.functional.relu(x)), _host_seconds(lambda: nn.ReLU()(x))
+        plain = _host_seconds(lambda: nn.functional.layer_norm(x, (8,), norm.weight, norm.bias))
+        whole = _host_seconds(lambda: norm(x))
+    assert relu == pytest.approx(8.3e-6, rel=0.25)
+    assert module == pytest.approx(14.8e-6, rel=0.25)
+    assert plain == pytest.approx(12.0e-6, rel=0.25)
+    assert whole == pytest.approx(22.5e-6, rel=0.25)
+
+
+def test_compiled_code_calls_no_modules() -> None:
+    """Eager, twelve modules take 96 us; compiled, the outermost alone is called."""
+    with vgpu.attach("H100", values=False):
+        module = nn.Sequential(*[nn.ReLU() for _ in range(11)]).cuda()
+        compiled, x = torch.compile(module), torch.ones(8, device="cuda")
+        eager, fused = _host_seconds(lambda: module(x)), _host_seconds(lambda: compiled(x))
+    assert eager > 12 * 8e-6 + 11 * 7e-6
+    assert fused < 60e-6
+
+
+def test_modules_are_as_before_when_the_gpu_is_gone() -> None:
+    before = nn.Module.__call__
+    with vgpu.attach("T4"):
+        assert nn.Module.__call__ is not before
+    assert nn.Module.__call__ is before
+
+
 def test_backward_takes_the_host_longer_than_forward() -> None:
     with vgpu.attach("H100", values=False):
         layer, x = nn.Linear(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
@@ -50,7 +94,7 @@ def test_what_is_recomputed_in_backward_is_called_as_in_forward() -> None:
         checkpoint(layer, x, use_reentrant=False).sum().backward()
         forward = [one.host_seconds for one in gpu.timeline if one.name == "aten::addmm"]
         products = [one.host_seconds for one in gpu.timeline if one.name == "aten::mm"]
-    assert forward == [cost.launch_seconds(gpu.spec, "linear")] * 2
+    assert forward == [cost.launch_seconds(gpu.spec, "product")] * 2
     assert products == [cost.launch_seconds(gpu.spec, "product_backward")] * 2
 
 

@@ -29,15 +29,14 @@ def _row(names: str, **columns: Any) -> None:
 # FP32 sums of 16-bit operands (NVIDIA A100 whitepaper); TF32 for every GEMM that may (notes/cuda, "TensorFloat-32").
 
 _GEMM: dict[str, Any] = {"library": "blas", "call": "product", "takes_scratch": True}
-_LINEAR: dict[str, Any] = {**_GEMM, "call": "linear"}
 _SUMS: dict[str, Any] = {"in_float32": True, "one_dtype": True}
 _TF32: dict[str, Any] = {**_SUMS, "tf32_switch": "matmul", "tf32_operands": (0, 1)}
 _TF32_ADDED: dict[str, Any] = {**_TF32, "tf32_operands": (1, 2)}
 
 _row("mm", product=products.mm, **_GEMM, **_TF32, strict_devices=True)
 _row("_scaled_mm", product=products.mm, **_GEMM)
-_row("addmm", product=products.addmm, **_LINEAR, **_TF32_ADDED, strict_devices=True)
-_row("_addmm_activation", product=products.addmm, **_LINEAR, **_TF32_ADDED)
+_row("addmm", product=products.addmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
+_row("_addmm_activation", product=products.addmm, **_GEMM, **_TF32_ADDED)
 _row("bmm", product=products.bmm, **_GEMM, **_TF32, strict_devices=True)
 _row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
 _row("addbmm", **_TF32_ADDED)
@@ -67,7 +66,12 @@ _row("_cudnn_rnn_backward", product=products.recurrent_backward, library="cudnn"
 # The second number is the place of `is_causal` among the arguments; the CPU's kernel is charged without.
 
 for _kernel, _causal, _causal_backward in (("flash", 4, 11), ("efficient", 6, 11), ("cudnn", 6, 14)):
-    _row(f"_scaled_dot_product_{_kernel}_attention", product=products.attention(_kernel, _causal), is_cuda_kernel=True)
+    _row(
+        f"_scaled_dot_product_{_kernel}_attention",
+        product=products.attention(_kernel, _causal),
+        is_cuda_kernel=True,
+        call="product",
+    )
     _row(f"_scaled_dot_product_{_kernel}_attention_backward", is_cuda_kernel=True, takes_scratch=True,
          product=products.attention_backward(_kernel, _causal_backward))  # fmt: skip
 _row("_scaled_dot_product_flash_attention_for_cpu", product=products.attention("", None), in_float32=True)
@@ -102,17 +106,15 @@ _row("batch_norm_stats batch_norm_gather_stats_with_counts batch_norm_elemt batc
 
 # ---- activations, softmax, dropout, pooling --------------------------------------------------------------------------
 
-_row("relu gelu silu hardswish hardtanh leaky_relu elu max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d",
-     call="activation")  # fmt: skip
 _row("log_sigmoid_forward log_sigmoid_backward", is_cuda_kernel=True)
-_row("native_dropout", call="activation", share="dropout")
-_row("_softmax", call="activation", is_cuda_kernel=True, share="softmax")
+_row("native_dropout", share="dropout")
+_row("_softmax", is_cuda_kernel=True, share="softmax")
 _row("_log_softmax _softmax_backward_data _log_softmax_backward_data", is_cuda_kernel=True, share="softmax")
 _row("_safe_softmax", takes_scratch=True, share="softmax")
 
 # ---- indices and embeddings ------------------------------------------------------------------------------------------
 
-_row("embedding", call="activation", strict_devices=True, wrapper="_index_select", gathers=True)
+_row("embedding", strict_devices=True, wrapper="_index_select", gathers=True)
 _row("embedding_dense_backward", in_float32=True, takes_scratch=True)  # EmbeddingBackwardKernel.cu (opmath)
 _row("_embedding_bag_dense_backward", in_float32=True)
 _row("_embedding_bag slice take", gathers=True)

@@ -58,6 +58,7 @@ KEYS: dict[str, Callable[[Spec], float]] = {
     "metadata": lambda spec: spec.metadata_seconds,
     "optimizer": cost.optimizer_seconds,
     "autocast": cost.autocast_seconds,
+    "module": cost.module_seconds,
     "synchronize": lambda spec: spec.synchronize_seconds,
     "context": lambda spec: spec.context_seconds,
     "blas": lambda spec: spec.blas_handle_seconds,
