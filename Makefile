@@ -9,6 +9,7 @@ DEVICE ?= auto
 REPORT ?= grade-report
 SEED ?=
 HINTS ?=
+SHARE ?= commit
 ARGS ?=
 # Side by side; most tests wait for processes of theirs now and then, so one more than there are cores.
 TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
@@ -59,8 +60,9 @@ $(TESTS_READY): $(READY)
 # build/replies, so that what no change can have touched is not asked again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(READY) $(TESTS_READY) lint ## run the project's own tests
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
+# Of those that take long a quarter runs with each commit (tests/shares.py); before a release: SHARE=all.
+test: $(READY) $(TESTS_READY) lint ## run the project's own tests (SHARE=all: the slow ones all, not this commit's quarter)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30 --share "$(SHARE)"
 
 # For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
 # where nothing is but Python, make and git, and skip the rest.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import starting
-from tests import kept
+from tests import kept, shares
 
 pytest_plugins = ["pytester"]
 
@@ -30,6 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--whole", action="store_true", help="ask every scenario every question, and run tests marked night"
     )
+    choices = ["commit", "all", *(str(one + 1) for one in range(shares.SHARES))]
+    group.addoption(
+        "--share", default="commit", choices=choices, help="of the tests that take long: the commit's, all, or one"
+    )
     group.addoption("--again", action="store_true", help="run tests that have passed with the same code, too")
     group.addoption("--replies", default=str(_ROOT / "build" / "replies"), help="folder of replies that are kept")
 
@@ -43,14 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests of the night out, unless they are asked for, all of them or by a name."""
-    named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
-    if config.option.whole or named:
+    """Leave tests of the night and those of other shares out, unless they are asked for, all of them or by a name."""
+    if _asks_for_all(config):
         return
+    shares.deselect(config, items)
     left_out = [item for item in items if item.get_closest_marker("night")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _asks_for_all(config: pytest.Config) -> bool:
+    named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
+    return bool(config.option.whole or named)
 
 
 def pytest_collection_finish() -> None:
@@ -70,5 +79,6 @@ def imported_once() -> Iterator[None]:
         yield
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"scenarios: seed {config.option.seed}, replies in {config.option.replies}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    wanted = "all" if _asks_for_all(config) else config.option.share
+    return [f"scenarios: seed {config.option.seed}, replies in {config.option.replies}", shares.described(wanted)]

@@ -73,7 +73,15 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """What tests of a folder depend on, besides that folder and what all tests share. A test of these names fails where an
 import says otherwise (`tests/rooms/test_kept.py`)."""
 _SHARED = (
-    *("conftest.py", "tests/__init__.py", "tests/conftest.py", "tests/kept.py", "tests/small_disk.py", "tests/bare.py"),
+    *(
+        "conftest.py",
+        "tests/__init__.py",
+        "tests/conftest.py",
+        "tests/kept.py",
+        "tests/shares.py",
+        "tests/small_disk.py",
+        "tests/bare.py",
+    ),
     "tests/browser.py",
 )
 """Every run also imports the engine's plugin, which does nothing where nothing is graded."""

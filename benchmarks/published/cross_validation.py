@@ -8,8 +8,8 @@ logarithms; a constant that nothing else pins down goes back to its prior), and 
 figure that is far from all others counts less (P. Huber, Ann. Math. Statist. 35(1), 1964): one bad measurement must not
 move what others say. What the host bounds depends on the host as well, which few sources name and nothing of a card can
 tell. So such figures are predicted a second time, with their host's pace read off one of them, the first that its
-source has of that card (as `python -m vgpu calibrate` would measure it). `python -m benchmarks.published.cross_validation` takes half an hour and writes
-`benchmarks/results/`.
+source has of that card (as `python -m vgpu calibrate` would measure it).
+`python -m benchmarks.published.cross_validation` takes half an hour and writes `benchmarks/results/`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,11 @@ def test_what_is_too_large_to_be_read_is_named() -> None:
 
 
 def test_files_of_one_name_are_told_apart() -> None:
-    files = {"helper.py": b"import vgpu", "tools/helper.py": b"import vgpu", "lab1_gpu_basics/helper.py": b"import vgpu"}
+    files = {
+        "helper.py": b"import vgpu",
+        "tools/helper.py": b"import vgpu",
+        "lab1_gpu_basics/helper.py": b"import vgpu",
+    }
     found = source.notes(files, LABS, COURSE)
     assert {note.where for note in found} == {f"{path}:1" for path in files}
     assert len({note.detail for note in found}) == 3

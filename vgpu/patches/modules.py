@@ -24,7 +24,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     call_module = torch.nn.Module.__call__
     advance, seconds = machine.clock.advance, cost.module_seconds(machine.spec)
 
-    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what tracebacks name
         if attached_machine() is machine and not _is_compiling():
             fusion = THREAD.fusion
             if fusion is None or not fusion.is_open:
