@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vgpu
 from vgpu import cost
+from vgpu.instruments import history, report, trace
 
 
 def _host_seconds(call: Callable[[], object]) -> float:
@@ -70,6 +71,16 @@ def test_compiled_code_calls_no_modules() -> None:
         eager, fused = _host_seconds(lambda: module(x)), _host_seconds(lambda: compiled(x))
     assert eager > 12 * 8e-6 + 11 * 7e-6
     assert fused < 60e-6
+
+
+def test_calls_of_modules_are_part_of_the_hosts_time_and_of_no_trace() -> None:
+    with vgpu.attach("H100", values=False) as gpu:
+        module, x = _modules(50), torch.ones(8, device="cuda")
+        module(x)
+        spent = report.host_seconds(gpu)["module"]
+        traced = {event["name"] for event in trace.document(gpu, history.record(gpu))["traceEvents"]}
+    assert spent == pytest.approx(50 * cost.module_seconds(gpu.spec))
+    assert not traced & {"Sequential", "Identity"}
 
 
 def test_modules_are_as_before_when_the_gpu_is_gone() -> None:

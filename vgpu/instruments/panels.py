@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 HOST = {
     "launch": (BLUE, "launches kernels"), "operation": (GREEN, "CPU operation"),
-    "metadata": (SKY, "view, allocation"), "wait": (PALE, "waits for the GPU"), "load": (ORANGE, "waits for data"),
-    "communication": (PINK, "waits for ranks"), "sleep": ("#F2F2F2", "sleeps"), "start": (YELLOW, "start-up"),
+    "metadata": (SKY, "view, allocation"), "module": (GREY, "calls a module"), "wait": (PALE, "waits for the GPU"),
+    "load": (ORANGE, "waits for data"), "communication": (PINK, "waits for ranks"), "sleep": ("#F2F2F2", "sleeps"),
+    "start": (YELLOW, "start-up"),
 }  # fmt: skip
 DEVICE = {
     "product": (BLUE, "product, convolution"), "other": (SKY, "other kernel"), "copy": (ORANGE, "copy"),

@@ -34,6 +34,8 @@ _HOST_CATEGORIES = {
     "launch": "cpu_op", "operation": "cpu_op", "metadata": "cpu_op", "wait": "cuda_runtime", "start": "cuda_runtime",
     "sleep": "sleep", "load": "load", "communication": "communication", "region": "user_annotation",
 }  # fmt: skip
+# Launches come with their kernels; of calls of modules PyTorch's own traces have nothing either.
+_IN_NO_TRACE = ("launch", "module")
 _DEVICE_CATEGORIES = {"product": "kernel", "other": "kernel", "copy": "gpu_memcpy", "communication": "kernel"}
 
 
@@ -147,7 +149,7 @@ def _events(run: History, rank: int | None, shapes: bool) -> Iterator[dict[str, 
     pid = _host_pid(rank)
     for spans in (*run.regions.values(), *run.threads.values()):
         for span in spans:
-            if span.kind != "launch":
+            if span.kind not in _IN_NO_TRACE:
                 yield _slice(span.name, _HOST_CATEGORIES.get(span.kind, span.kind), pid, tids[span.thread], span)
     # Flow ids are unique over all ranks' files.
     number = (rank or 0) << 32

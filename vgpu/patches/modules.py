@@ -22,13 +22,13 @@ _is_compiling = torch.compiler.is_compiling
 def install(patches: PatchSet, machine: Machine) -> None:
     """Let every call of a module spend that time on the clock of the thread that calls."""
     call_module = torch.nn.Module.__call__
-    advance, seconds = machine.clock.advance, cost.module_seconds(machine.spec)
+    spend, seconds = machine.clock.spend, cost.module_seconds(machine.spec)
 
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what tracebacks name
         if attached_machine() is machine and not _is_compiling():
             fusion = THREAD.fusion
             if fusion is None or not fusion.is_open:
-                advance(seconds, "module")
+                spend(seconds, "module", type(self).__name__, "module")
         return call_module(self, *args, **kwargs)
 
     patches.set(torch.nn.Module, "__call__", __call__)

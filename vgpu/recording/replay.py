@@ -17,7 +17,7 @@ from vgpu.recording.file import Recording
 from vgpu.spec import Interconnect, Spec
 from vgpu.timing.clock import HostSpan
 
-_HOST_KINDS = {"metadata": "metadata", "synchronize": "wait"}
+_HOST_KINDS = {"metadata": "metadata", "module": "module", "synchronize": "wait"}
 Meeting = tuple[str, int, float]
 """A group of so many ranks, and when one of them is ready."""
 

@@ -21,9 +21,10 @@ _MOST_DOUBLINGS = 12
 class HostSpan(NamedTuple):
     """What a host thread did from `start` to `end` (seconds since attach), other than launching kernels.
 
-    `kind` is "operation" (on CPU tensors), "metadata" (a view, an allocation), "wait" (for the device or a thread),
-    "sleep", "load" (waiting for a data loader), "start" (CUDA context, library handles), "communication", or "region":
-    a block that the program named (`record_function`, NVTX ranges) and that contains others.
+    `kind` is "operation" (on CPU tensors), "metadata" (a view, an allocation), "module" (calling one), "wait" (for the
+    device or a thread), "sleep", "load" (waiting for a data loader), "start" (CUDA context, library handles),
+    "communication", or "region": a block that the program named (`record_function`, NVTX ranges) and that contains
+    others.
     """
 
     kind: str
