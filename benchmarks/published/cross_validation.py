@@ -110,8 +110,12 @@ def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tup
         return statistics.median(abs(math.expm1(values[place])) for place in places)
 
     rows = [(name, len(places), median(errors, places), median(unseen, places)) for name, places in groups.items()]
-    host_known = (f"{_OF_THE_HOST}, its host known", len(paced), median(errors, paced), median(knowing, paced))
-    return [*rows, host_known]
+    others = [index for index, one in enumerate(found) if one.figure.group != _OF_THE_HOST]
+    known = {f"{_OF_THE_HOST}, its host known": paced, "all, hosts known": [*others, *paced]}
+    return [
+        *rows,
+        *((name, len(places), median(errors, places), median(knowing, places)) for name, places in known.items()),
+    ]
 
 
 def _with_their_host(found: Sequence[Comparison], unseen: Array) -> tuple[Array, list[int]]:
