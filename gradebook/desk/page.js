@@ -382,12 +382,21 @@ function toggle(id, comment) {
 
 function setPoints(mark, typed) {
   const value = Number(typed.replace(",", "."));
-  if (typed.trim() === "" || !Number.isFinite(value)) { say(`${typed} is no number of points`, true); showPoints(mark); return; }
-  const most = criterionOf(mark.criterion).points, wanted = Math.min(most, Math.max(0, value));
-  mine(mark).adjust = cents(wanted - base(mark));
+  const most = criterionOf(mark.criterion).points;
+  if (typed.trim() === "" || !Number.isFinite(value)) { refuse(mark, `${typed} is no number of points`); return; }
+  // A digit too many must not become full marks.
+  if (value < 0 || value > most) { refuse(mark, `${typed.trim()} is not between 0 and ${most}: nothing is changed`); return; }
+  mine(mark).adjust = cents(value - base(mark));
   mark.done = true;
   touched(mark);
-  if (wanted !== value) say(`0 to ${most} points`, true);
+}
+
+function refuse(mark, why) {
+  const field = $(`points-${mark.criterion}`);
+  showPoints(mark);
+  field.value = mark.dirty || mark.revision || (mark.done && !mark.stale) ? worth(mark) : "";
+  if (document.activeElement === field) field.select();
+  say(why, true);
 }
 
 function showPoints(mark) {

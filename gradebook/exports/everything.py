@@ -127,13 +127,7 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
-    if seen.by_hand_open and result.hands_max:
-        what = "so no score, and in no file for platforms" if result.hands_released else "and nothing is released"
-        names = ", ".join(line.student for line in seen.by_hand_open[:5])
-        more = f" and {len(seen.by_hand_open) - 5} more" if len(seen.by_hand_open) > 5 else ""
-        texts.append(f"not graded by hand to the end, {what}: {names}{more}")
-    elif result.hands_max and not result.hands_released:
-        texts.append("all is graded by hand, and nothing released: released = true in hands/rubric.toml does it")
+    texts += of_hands(seen, result)
     if seen.strangers:
         names = ", ".join(line.student for line in seen.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
@@ -144,3 +138,17 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
             f"gpulabs review {shlex.quote(str(folder))}"
         )
     return texts
+
+
+def of_hands(seen: view.View, result: ClassResult) -> list[str]:
+    """Whose submissions people have still to grade, and what that keeps back."""
+    if not result.hands_max:
+        return []
+    if seen.by_hand_open:
+        what = "so no score, and in no file for platforms" if result.hands_released else "and nothing is released"
+        names = ", ".join(line.student for line in seen.by_hand_open[:5])
+        more = f" and {len(seen.by_hand_open) - 5} more" if len(seen.by_hand_open) > 5 else ""
+        return [f"not graded by hand to the end, {what}: {names}{more}"]
+    if not result.hands_released:
+        return ["all is graded by hand, and nothing released: released = true in hands/rubric.toml does it"]
+    return []

@@ -92,11 +92,15 @@ def read(path: Path) -> tuple[Asked, ...]:
         Asked(
             (row[names["student"]] or "").strip(),
             (row[names["text"]] or "").strip(),
-            (row.get(names.get("about", "")) or "").strip(),
+            _about((row.get(names.get("about", "")) or "").strip()),
         )
         for row in rows
         if any(cell for cell in row.values())
     )
+
+
+def _about(typed: str) -> str:
+    return "" if typed.casefold() == "all" else typed
 
 
 def add(folder: Path, asked: Sequence[Asked], students: Collection[str], criteria: Collection[str]) -> list[str]:
@@ -110,7 +114,7 @@ def add(folder: Path, asked: Sequence[Asked], students: Collection[str], criteri
         if one.student not in students:
             raise HandsError(f"{about}: there is no such student in this class; students are named as in grades.csv")
         if one.about and one.about not in criteria:
-            raise HandsError(f"{about} is about {one.about!r}; there are {', '.join(criteria)}")
+            raise HandsError(f"{about} is about {one.about!r}; there are {', '.join(criteria)}, and all")
         if not one.text.strip() or len(one.text) > MAX_CHARACTERS:
             raise HandsError(f"{about} needs a text of at most {MAX_CHARACTERS} characters")
     with lock(folder / FOLDER / LOCK):

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gradebook.exports import reviews, view
+from gradebook.exports import everything, reviews, view
 from gradebook.results import ClassResult
 from gradebook.run.grade_class import OpenEngine, Order, grade_class
 from gradebook.run.judging import SandboxJudge
@@ -181,6 +181,8 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
+    for text in everything.of_hands(seen, result):
+        console.print(text, markup=False)
     for line in seen.graded:
         if line.result.reason:
             console.print(f"  {line.student}: {line.result.reason}", markup=False)

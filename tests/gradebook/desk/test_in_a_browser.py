@@ -131,6 +131,24 @@ def test_a_class_is_graded_by_keyboard(browser: api.Browser, ana: Grader, shown:
     api.expect(page.locator("#tally")).to_have_text("Criteria graded: Ana 3.")
 
 
+@pytest.mark.parametrize(("typed", "kept"), [("45", ""), ("-1", ""), ("7 or so", "")])
+def test_points_that_cannot_be_given_are_refused_and_change_nothing(
+    browser: api.Browser, ana: Grader, shown: HandClass, typed: str, kept: str
+) -> None:
+    page = opened(browser.new_context(), ana)
+    page.fill("#points-discussion", typed)
+    page.keyboard.press("Enter")
+    api.expect(page.locator("#status")).to_contain_text(typed)
+    api.expect(page.locator("#points-discussion")).to_have_value(kept)
+    assert "discussion" not in marks.load(shown.folder, "student ada")
+    page.fill("#points-discussion", "4,5")
+    page.keyboard.press("Enter")
+    saved(page)
+    page.fill("#points-discussion", typed)
+    page.keyboard.press("Enter")
+    api.expect(page.locator("#points-discussion")).to_have_value("4.5")
+
+
 def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -> None:
     context = browser.new_context()
     asked: list[str] = []

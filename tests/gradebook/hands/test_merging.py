@@ -16,6 +16,8 @@ from gradebook.exports.book import Book
 from gradebook.exports.gradescope import SCHEMA_FILE
 from gradebook.hands import marks
 from gradebook.results import Excused, GradebookError
+from grader.cli import classroom
+from grader.cli import hands as hands_command
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.hands.conftest import HandClass
 
@@ -83,6 +85,24 @@ def test_who_is_not_graded_to_the_end_has_no_score_and_is_in_no_file_for_platfor
     assert "bob" in (hands.folder / "exports" / "canvas.csv").read_text()
     notices = everything.notices(hands.read(), hands.folder)
     assert any("not graded by hand to the end, so no score" in text and "ada" in text for text in notices)
+
+
+def test_a_run_names_whose_submission_people_have_still_to_grade(
+    hands: HandClass, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grade_all(hands)
+    hands.give("student ada", "figures", done=False)
+    hands.write_rubric(released=True)
+    classroom._show(hands.read(), hands.folder)
+    assert "not graded by hand to the end, so no score, and in no file for platforms: ada" in capsys.readouterr().out
+
+
+def test_points_in_the_place_of_a_submission_are_none_that_people_grade(
+    hands: HandClass, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Book.open(hands.folder).override("eve", "lab1.memory", "3", "shown in the exercise")
+    assert hands_command._say_progress(Book.open(hands.folder)) == 2
+    assert "0 of 2 submissions are graded by hand" in capsys.readouterr().out
 
 
 def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(hands: HandClass, tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def test_a_request_that_makes_no_sense_is_refused_and_nothing_written(tmp_path: 
     assert requests.load(tmp_path) == ()
 
 
+def test_all_in_a_form_is_a_request_about_everything(tmp_path: Path) -> None:
+    (tmp_path / "form.csv").write_text("student,about,text\nada,all,please\nbob,All,look again\n")
+    requests.add(tmp_path, requests.read(tmp_path / "form.csv"), STUDENTS, CRITERIA)
+    assert [one.about for one in requests.load(tmp_path)] == ["", ""]
+
+
 def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
     (tmp_path / "form.csv").write_text("who,text\nada,x\n")
     with pytest.raises(HandsError, match="no column 'student'"):

@@ -1,0 +1,17 @@
+"""What the page for instructors shows of `class.toml` can be used as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradebook import settings
+from gradebook.exports import everything
+
+PAGE = Path(__file__).parents[2] / "docs" / "class-grading.md"
+
+
+def test_the_example_loads() -> None:
+    (text,) = [part.partition("```")[0] for part in PAGE.read_text().split("```toml\n")[1:] if "[late]" in part]
+    found = settings.parse(text, PAGE.with_name("class.toml"))
+    assert found.title == "GPU lab 1"
+    assert everything.options(found.exports).canvas_assignment_id == 4711
