@@ -7,6 +7,7 @@ in it are kept. Not for listing what is open (`reviews.py`) or for grading again
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -104,7 +105,8 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         try:
             written = overrides.load(draft, rubric)
         except OverrideError as error:
-            raise OverrideError(str(error).replace(str(draft), str(file))) from None
+            # What was there before is known to be right, so it is what is wanted that is not: no line of a file is.
+            raise OverrideError(re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))) from None
         if {(entry.student, entry.criterion): entry for entry in written} != after:
             raise OverrideError(f"{file} is written in a way that cannot be changed here; change it by hand")
         draft.replace(file)

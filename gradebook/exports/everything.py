@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from gradebook.exports import (
     tables,
     view,
 )
+from gradebook.hands import marks
+from gradebook.hands import rubric as hand_rubric
 from gradebook.results import ClassResult
 
 _FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
@@ -127,7 +130,7 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
-    texts += of_hands(seen, result)
+    texts += of_hands(seen, result, folder)
     if seen.strangers:
         names = ", ".join(line.student for line in seen.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
@@ -140,10 +143,26 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
     return texts
 
 
-def of_hands(seen: view.View, result: ClassResult) -> list[str]:
-    """Whose submissions people have still to grade, and what that keeps back."""
+def of_hands(seen: view.View, result: ClassResult, folder: Path) -> list[str]:
+    """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
     if not result.hands_max:
         return []
+    return [*_to_grade(seen, result), *_of_no_criterion(folder)]
+
+
+def _of_no_criterion(folder: Path) -> list[str]:
+    """Marks for a criterion that somebody has renamed, or taken out of the rubric."""
+    rubric = hand_rubric.load(folder)
+    known = {one.id for one in rubric.criterion} if rubric is not None else set()
+    given = Counter(name for one in marks.load_all(folder).values() for name in one if name not in known)
+    return [
+        f"hands/rubric.toml has no criterion {name!r}, for which {count} submission{'s have' if count > 1 else ' has'} "
+        "marks: they count for nothing. Give it that id again, or grade what takes its place"
+        for name, count in sorted(given.items())
+    ]
+
+
+def _to_grade(seen: view.View, result: ClassResult) -> list[str]:
     if seen.by_hand_open:
         what = "so no score, and in no file for platforms" if result.hands_released else "and nothing is released"
         names = ", ".join(line.student for line in seen.by_hand_open[:5])

@@ -181,7 +181,7 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
-    for text in everything.of_hands(seen, result):
+    for text in everything.of_hands(seen, result, out):
         console.print(text, markup=False)
     for line in seen.graded:
         if line.result.reason:

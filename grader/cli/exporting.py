@@ -301,6 +301,6 @@ def _rerun(book: Book, student: str) -> str:
     judge = functools.partial(SandboxJudge, course=FOLDER)
     result = grade_class(order, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
     found = next(row for row in result.students if row.student == student)
-    if found.score is None:
+    if found.score is None or found.status != "graded":
         return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"
     return f"{student} has {points(found.score)} of {points(result.max_score)} points"

@@ -19,7 +19,7 @@ from gradebook.results import Excused, GradebookError
 from grader.cli import classroom
 from grader.cli import hands as hands_command
 from tests.gradebook.conftest import SmallClass
-from tests.gradebook.hands.conftest import HandClass
+from tests.gradebook.hands.conftest import RUBRIC, HandClass
 
 
 def grade_all(hands: HandClass) -> None:
@@ -103,6 +103,13 @@ def test_points_in_the_place_of_a_submission_are_none_that_people_grade(
     Book.open(hands.folder).override("eve", "lab1.memory", "3", "shown in the exercise")
     assert hands_command._say_progress(Book.open(hands.folder)) == 2
     assert "0 of 2 submissions are graded by hand" in capsys.readouterr().out
+
+
+def test_marks_for_a_criterion_that_was_renamed_are_named(hands: HandClass) -> None:
+    grade_all(hands)
+    hands.write_rubric(text=RUBRIC.replace('id = "figures"', 'id = "plots"'))
+    (told,) = [text for text in everything.notices(hands.read(), hands.folder) if "no criterion" in text]
+    assert "no criterion 'figures', for which 2 submissions have marks" in told
 
 
 def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(hands: HandClass, tmp_path: Path) -> None:
