@@ -34,7 +34,10 @@ def remarks(line: Line) -> tuple[str, ...]:
     ]
     told = [f"{text}." for text in told]
     if hands is not None and not hands.complete:
-        told.append(f"{hands.title} is graded by people, and that is not finished: there is no score yet.")
+        told.append(
+            f"These are the points of checks alone: {hands.title} is graded by people, and that is not finished, so there "
+            "is no score yet."
+        )
     elif hands is not None and result.score is not None:
         told.append(
             f"{hands.title}, graded by people: {points(hands.points)} of {points(hands.max_points)} points. "
