@@ -35,8 +35,8 @@ def remarks(line: Line) -> tuple[str, ...]:
     told = [f"{text}." for text in told]
     if hands is not None and not hands.complete:
         told.append(
-            f"These are the points of checks alone: {hands.title} is graded by people, and that is not finished, so there "
-            "is no score yet."
+            f"These are the points of checks alone: {hands.title} is graded by people, and that is not finished, so "
+            "there is no score yet."
         )
     elif hands is not None and result.score is not None:
         told.append(
