@@ -146,7 +146,7 @@ def test_the_token_stands_in_no_log_and_a_netrc_does_not_replace_it(
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    for name in ("httpx", "httpcore.http11", "httpcore.connection"):  # which another test's library may have silenced
+    for name in ("urllib3", "urllib3.connectionpool", "requests"):  # which another test's library may have silenced
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)
     with caplog.at_level(logging.DEBUG):
         Way(url).client.get("users/self")
