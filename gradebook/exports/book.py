@@ -25,6 +25,8 @@ class Book:
     settings: Settings
     rubric: Rubric
     view: view.View
+    configuration: Path
+    """The file that described the class; its name where there was none."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -38,7 +40,8 @@ class Book:
             result = standing.of(gradebook)
             points_of = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
         settings = standing.stored_settings(plan)
-        return cls(folder, result, settings, points_of, view.of(result, reviews.load(folder)))
+        seen = view.of(result, reviews.load(folder))
+        return cls(folder, result, settings, points_of, seen, Path(plan.settings["file"]))
 
     def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
         """Write all exports anew. Raises `ValueError` where `[exports]` cannot be used."""

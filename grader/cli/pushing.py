@@ -57,9 +57,9 @@ def export_canvas(
 
     try:
         book = Book.open(folder)
-        address, order = _order(book, url, course, assignment)
+        address, given, order = _order(book, url, course, assignment)
         order = dataclasses.replace(order, section=section, comments=comments, replace=tuple(replace or ()), send=push)
-        report = _carried_out(book, address, order, _token(token_file))
+        report = _carried_out(book, address, given, order, _token(token_file))
     except (ValueError, OSError) as error:
         raise _fail(error) from None
     except KeyboardInterrupt:
@@ -76,8 +76,8 @@ def _fail(error: object) -> typer.Exit:
     return typer.Exit(_COULD_NOT)
 
 
-def _order(book: Book, url: str | None, course: str | None, assignment: str | None) -> tuple[str, Order]:
-    """Canvas's address, and what is to be sent where; what the command leaves out, the class knows.
+def _order(book: Book, url: str | None, course: str | None, assignment: str | None) -> tuple[str, str, Order]:
+    """Canvas's address, where it was given, and what is to be sent where; what the command leaves out, the class knows.
 
     Raises:
         ValueError: neither says it.
@@ -93,17 +93,18 @@ def _order(book: Book, url: str | None, course: str | None, assignment: str | No
             raise PushError(f"where to? Say it with {option}, or with {key} under [exports] in class.toml")
     of_roster = re.fullmatch(r".+ \((\d+)\)", canvas.column(book.view, known.canvas_assignment_id))
     named = assignment or (of_roster[1] if of_roster else book.result.title)
-    return address, Order(folder=book.folder, course=number, assignment=named)
+    given = "--url" if url else f"canvas_url in {book.configuration}"
+    return address, given, Order(folder=book.folder, course=number, assignment=named)
 
 
-def _carried_out(book: Book, address: str, order: Order, token: str) -> Report:
+def _carried_out(book: Book, address: str, given: str, order: Order, token: str) -> Report:
     from gradebook.exports.push.client import Client
     from gradebook.exports.push.push import push
 
     def say(text: str) -> None:
         echo(text, err=True)
 
-    return push(book.view, order, Client(address, token, say), say)
+    return push(book.view, order, Client(address, token, say, given=given), say)
 
 
 def _token(file: Path | None) -> str:

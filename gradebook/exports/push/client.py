@@ -9,6 +9,9 @@ Sources: Canvas's documentation of OAuth (header), pagination and throttling; wh
 
 from __future__ import annotations
 
+import errno
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -25,6 +28,8 @@ _SECONDS = (15.0, 120.0)
 _PATIENCE_SECONDS = 900.0
 """All waits for one answer together."""
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 60.0
+_NOWHERE = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
+"""A connection that fails so before anything was ever answered is an address that is wrong, not a Canvas at rest."""
 _PASSES = (500, 502, 503, 504)
 _THROTTLED = "Rate Limit Exceeded"
 _PER_PAGE = 100
@@ -55,7 +60,12 @@ class Client:
     """One Canvas, as one user. One request at a time, which Canvas hardly ever throttles."""
 
     def __init__(
-        self, url: str, token: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+        self,
+        url: str,
+        token: str,
+        say: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
+        given: str = "",
     ) -> None:
         """Connect to nothing yet.
 
@@ -64,16 +74,27 @@ class Client:
             token: an access token of whoever may grade in the course.
             say: takes a line about why it is waiting.
             sleep: waits.
+            given: where somebody wrote the address, such as an option or a file, for messages.
 
         Raises:
             PushError: this is no address of a Canvas, or would carry the token where others can read it.
         """
-        parts = urlsplit(url if "://" in url else f"https://{url}")
-        if not parts.hostname or parts.username or parts.scheme not in ("https", "http"):
-            raise PushError(f"{url!r} is no address of a Canvas; write it like https://canvas.example.edu")
+        origin = given and f" ({given})"
+        try:
+            parts = urlsplit(url if "://" in url else f"https://{url}")
+            is_one = bool(parts.hostname) and not parts.username and parts.scheme in ("https", "http")
+            _ = parts.port
+        except ValueError:  # such as a port that is no number
+            is_one = False
+        if not is_one or parts.netloc.endswith(":") or any(sign.isspace() for sign in url):
+            raise PushError(f"{url!r}{origin} is no address of a Canvas; write it like https://canvas.example.edu")
         if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-            raise PushError(f"{url}: over http anybody on the way could read the token; write https://{parts.netloc}")
+            raise PushError(
+                f"{url}{origin}: over http anybody on the way could read the token; write https://{parts.netloc}"
+            )
         self.origin = f"{parts.scheme}://{parts.netloc}"
+        self._given = origin
+        self._has_answered = False
         self._say, self._sleep = say, sleep
         self._session = requests.Session()
         self._session.auth = _Bearer(token)
@@ -120,7 +141,10 @@ class Client:
             seconds = min(max(wait, _asked_to_wait(answer)), _LONGEST_WAIT_SECONDS)
             if waited + seconds > _PATIENCE_SECONDS:
                 raise PushError(f"{self.origin} {problem}, for {waited / 60:.0f} minutes; give the same command later")
-            self._say(f"Canvas {problem}; asking again in {seconds:.0f} s")
+            self._say(
+                f"{self.origin} {problem}; asking again in {seconds:.0f} s, and giving up after "
+                f"{_PATIENCE_SECONDS / 60:.0f} minutes of waiting"
+            )
             self._sleep(seconds)
             waited, wait = waited + seconds, wait * 2
 
@@ -129,16 +153,24 @@ class Client:
         data: Mapping[str, Any] = {"params": fields} if method == "GET" else {"data": fields}
         try:
             answer = self._session.request(method, url, timeout=_SECONDS, allow_redirects=False, **data)
+        except requests.exceptions.SSLError as error:
+            inner = _innermost(error)
+            what = "cannot show that it is what it says (its certificate)"
+            if not isinstance(inner, ssl.SSLCertVerificationError):
+                what = "does not speak https as it should"
+            raise PushError(f"{self.origin}{self._given} {what}: {inner}") from None
         except (requests.ConnectionError, requests.Timeout) as error:
-            if isinstance(error, requests.exceptions.SSLError):
+            cause, is_nowhere = _cause(error, urlsplit(url).hostname or "")
+            if is_nowhere and not self._has_answered:
                 raise PushError(
-                    f"{self.origin} cannot show that it is what it says (its certificate): {error}"
+                    f"{self.origin}{self._given} cannot be reached: {cause}; look whether this is your Canvas's address"
                 ) from None
             if method == "GET":
-                return None, "does not answer"
-            raise PushError(f"the way to {self.origin} broke off while grades were sent; {_AGAIN}") from None
-        except requests.RequestException as error:
-            raise PushError(f"{self.origin} cannot be asked: {error}") from None
+                return None, f"does not answer ({cause})"
+            raise PushError(f"{cause}: the way to {self.origin} broke off while grades were sent; {_AGAIN}") from None
+        except (requests.RequestException, ValueError) as error:  # such as an empty part in the host's name
+            raise PushError(f"{self.origin}{self._given} cannot be asked: {error}; correct the address") from None
+        self._has_answered = True
         if answer.status_code == 429 or (answer.status_code == 403 and _THROTTLED in answer.text):
             return answer, "asks to go slower"
         if answer.status_code in _PASSES:
@@ -172,6 +204,31 @@ class Client:
 
 
 _AGAIN = "give the same command again: it looks first what has arrived"
+
+
+def _cause(error: BaseException, host: str) -> tuple[str, bool]:
+    """Why there was no connection, in a few words, and whether that is because nothing is at this address."""
+    if isinstance(error, requests.exceptions.ProxyError):
+        return f"the proxy does not let it through: {_innermost(error)}", True
+    inner = _innermost(error)
+    if isinstance(inner, socket.gaierror):
+        return f"no host is found by the name {host!r} ({inner.strerror})", True
+    if isinstance(inner, ConnectionRefusedError):
+        return "nothing listens there", True
+    if isinstance(error, requests.ConnectTimeout):
+        return f"no connection within {_SECONDS[0]:.0f} s", False
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror, inner.errno in _NOWHERE
+    if isinstance(error, requests.Timeout) or isinstance(inner, TimeoutError):
+        return f"nothing came within {_SECONDS[1]:.0f} s", False
+    return "the connection broke off", False
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error of the system that is behind those of the libraries."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return error
 
 
 def _asked_to_wait(answer: requests.Response | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,10 +19,10 @@ from tests.gradebook.push.canvas_server import TOKEN, CanvasState, Standing, Stu
 class Way:
     """A client and what it said and waited for."""
 
-    def __init__(self, url: str, token: str = TOKEN) -> None:
+    def __init__(self, url: str, token: str = TOKEN, given: str = "") -> None:
         self.said: list[str] = []
         self.slept: list[float] = []
-        self.client = Client(url, token, self.said.append, self.slept.append)
+        self.client = Client(url, token, self.said.append, self.slept.append, given)
 
 
 @pytest.fixture
@@ -118,11 +119,61 @@ def test_the_token_goes_to_no_other_address(url: str, state: CanvasState) -> Non
         ("ftp://canvas.example.edu", "is no address of a Canvas"),
         ("https://me:secret@canvas.example.edu", "is no address of a Canvas"),
         ("https://", "is no address of a Canvas"),
+        ("https:/canvas.example.edu", "is no address of a Canvas"),
+        ("https://canvas.example.edu:port", "is no address of a Canvas"),
+        ("https://[canvas", "is no address of a Canvas"),
+        ("my canvas", r"'my canvas' \(--url\) is no address of a Canvas"),
     ],
 )
 def test_addresses_that_are_none(address: str, message: str) -> None:
     with pytest.raises(PushError, match=message):
-        Client(address, TOKEN, print)
+        Client(address, TOKEN, print, given="--url")
+
+
+@pytest.mark.parametrize("way", ["http://", ""])
+def test_where_nothing_listens_the_first_contact_fails_at_once(way: str) -> None:
+    with socket.socket() as taken:  # bound, so that nobody else gets it, and not listening
+        taken.bind(("127.0.0.1", 0))
+        asked = Way(f"{way}127.0.0.1:{taken.getsockname()[1]}", given="canvas_url in class.toml")
+        with pytest.raises(PushError, match=r"\(canvas_url in class.toml\) cannot be reached: nothing listens there"):
+            asked.client.get("users/self")
+    assert not asked.slept
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("canvas.invalid", r"https://canvas.invalid \(--url\) cannot be reached: no host .* 'canvas.invalid'"),
+        ("https://canvas..edu", r"https://canvas..edu \(--url\) cannot be asked: .*; correct the address"),
+    ],
+)
+def test_a_host_that_there_is_not_is_told_at_once(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    asked = Way(address, given="--url")
+    with pytest.raises(PushError, match=message):
+        asked.client.get("users/self")
+    assert not asked.slept
+
+
+def test_a_canvas_that_goes_away_during_a_run_is_waited_for_by_name_cause_and_end(state: CanvasState) -> None:
+    with canvas(state) as address:
+        asked = Way(address)
+        asked.client.get("users/self")
+    asked.client._session.close()  # the connection of before
+    with pytest.raises(PushError, match=r"does not answer \(nothing listens there\), for 1\d minutes"):
+        asked.client.get("users/self")
+    assert asked.said[0] == (
+        f"{address} does not answer (nothing listens there); asking again in 2 s, and giving up after 15 minutes of "
+        "waiting"
+    )
+
+
+def test_what_speaks_no_https_is_told(url: str) -> None:
+    with pytest.raises(PushError, match="does not speak https as it should"):
+        Way(url.replace("http://", "https://")).client.get("users/self")
 
 
 def test_an_address_may_be_written_as_it_is_spoken_or_copied_from_a_page() -> None:

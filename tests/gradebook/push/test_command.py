@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,25 @@ def test_names_from_canvas_are_shown_in_printable_signs(folder: Path, state: Can
     state.assignments[0]["name"] = "Lab\x1b[31m"
     output = export(folder).output
     assert all(is_printable(line) for line in output.splitlines())
+
+
+def test_where_nothing_listens_the_command_ends_at_once_and_says_where_the_address_stands(
+    folder: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:  # bound, so that nobody else gets it, and not listening
+        taken.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        by_option = export(folder, "--url", nowhere)
+    assert by_option.exit_code == 2
+    assert f"error: {nowhere} (--url) cannot be reached: nothing listens there" in by_option.output
+    assert "asking again" not in by_option.output
+
+
+def test_a_bad_address_in_class_toml_is_named_with_the_file(
+    folder: Path, small_class: SmallClass, tmp_path: Path
+) -> None:
+    (tmp_path / "class.toml").write_text(SETTINGS.format(url="https://my canvas"))
+    small_class.grade(configuration=tmp_path / "class.toml")
+    refused = export(folder)
+    assert refused.exit_code == 2
+    assert f"'https://my canvas' (canvas_url in {tmp_path / 'class.toml'}) is no address" in refused.output
