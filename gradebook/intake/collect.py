@@ -22,7 +22,7 @@ from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
-from gradebook.intake.roster import Roster
+from gradebook.intake.roster import Outsider, Roster
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.texts import printable
@@ -143,7 +143,7 @@ class Intake:
         """
         with self._unpacked(source) as folder:
             found: dict[str, list[_Theirs]] = {}
-            for one in handed_in.find(folder):
+            for one in self._of_students(handed_in.find(folder)):
                 for person in one.people:
                     for key in self._keys(person, one.platform):
                         theirs = found.setdefault(key, [])
@@ -168,6 +168,27 @@ class Intake:
                     )
                 )
         return sorted(students, key=lambda student: student.student)
+
+    def _of_students(self, found: Sequence[HandedIn]) -> list[HandedIn]:
+        """What is handed in by students; of what staff and test students handed in, a notice each."""
+        if self._roster is None:
+            return list(found)
+        kept: list[HandedIn] = []
+        labels: dict[Outsider, list[str]] = {one: [] for one in self._roster.outsiders if one.told}
+        for one in found:
+            outside = {person: self._roster.outsider(person.handles) for person in one.people}
+            people = tuple(person for person, outsider in outside.items() if outsider is None)
+            if people:
+                kept.append(replace(one, people=people) if len(people) < len(one.people) else one)
+                continue
+            for outsider in dict.fromkeys(outside.values()):
+                if outsider is not None:
+                    labels.setdefault(outsider, []).append(one.label)
+        for outsider, theirs in labels.items():
+            verb = "are" if len(theirs) > 1 else "is"
+            what = f"{', '.join(theirs) or 'it'} {verb} left out"
+            self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
+        return kept
 
     def _set_apart_namesakes(self, found: dict[str, list[_Theirs]]) -> None:
         """What only calls itself by a student's name does not stand beside what has that student's identifier.

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import re
 import shlex
 from pathlib import Path
 
 _BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
+"""A first line by which Excel is told how cells are set apart, and which it does not show."""
 
 
 class EncodingError(ValueError):
@@ -14,7 +19,7 @@ class EncodingError(ValueError):
 
 
 def read(path: Path) -> str:
-    """The file's text: UTF-8, or UTF-16 (Excel's "Unicode Text").
+    """The file's text: UTF-8, or UTF-16 (Excel's "Unicode Text"). Without the line `sep=;` that is for Excel alone.
 
     Older encodings cannot be told from one another, and a name read in the wrong one is another name.
 
@@ -22,6 +27,17 @@ def read(path: Path) -> str:
         OSError: it cannot be opened.
         EncodingError: it is neither; the message shows a line as Windows-1252, which is Excel's plain "CSV".
     """
+    return numbered(path)[0]
+
+
+def numbered(path: Path) -> tuple[str, int]:
+    """The file's text, and the number of its first line in the file: 2 after a line `sep=;`. Raises as `read` does."""
+    text = _decoded(path)
+    found = _SEPARATOR.match(text)
+    return (text[found.end() :], 2) if found else (text, 1)
+
+
+def _decoded(path: Path) -> str:
     data = path.read_bytes()
     encoding = next((name for mark, name in _BY_MARK if data.startswith(mark)), None)
     if encoding is None and b"\0" in data[:200]:

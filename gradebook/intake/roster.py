@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +28,11 @@ section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in Novembe
 address has no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and
 name. Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
 _ROLE, _STUDENT = "role", "student"
+_TEST_STUDENTS = ("student, test", "test student")
+_TEST_LOGIN = re.compile(r"([0-9a-f]{32,64})?")
+"""Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
+with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
+"""
 _NAMES = ("name", "Student", "full name", "display name")
 _PARTS = (("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"))
 _SUBMITTED_AT = "submitted_at"
@@ -48,13 +54,29 @@ class Entry:
     """Who works together has the same one; empty where somebody works alone."""
 
 
+@dataclass(frozen=True)
+class Outsider:
+    """Somebody who stands in the roster and is no student of the class."""
+
+    handles: tuple[str, ...]
+    why: str
+    """Who they are, as the beginning of a sentence."""
+    login: str = ""
+    """Their name on GitHub."""
+    told: bool = False
+    """Whether to say so even where nothing of theirs was handed in."""
+
+
 class Roster:
     """The students of a class, to be found by any of their identifiers."""
 
-    def __init__(self, entries: Iterable[Entry], strangers: Iterable[str] = ()) -> None:
-        """`strangers` stand in a list of teams, and not in the roster."""
+    def __init__(
+        self, entries: Iterable[Entry], strangers: Iterable[str] = (), outsiders: Iterable[Outsider] = ()
+    ) -> None:
+        """`strangers` stand in a list of teams, and not in the roster; `outsiders` in it, and not in the class."""
         self.entries = tuple(entries)
         self.strangers = tuple(strangers)
+        self.outsiders = tuple(outsiders)
         self._teams: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.team:
@@ -73,6 +95,8 @@ class Roster:
         }
         for entry in self.entries:
             self._by_handle.setdefault(_folded(entry.name), entry)
+        self._outside = {_folded(handle): one for one in self.outsiders for handle in one.handles}
+        self._outside_logins = {_folded(one.login): one for one in self.outsiders if one.login}
 
     def find(self, handles: Iterable[str]) -> Entry | None:
         """The student with one of these identifiers, the first that is known."""
@@ -94,10 +118,23 @@ class Roster:
             return []
         return [entry, *(one for one in self._teams.get(_folded_team(entry.team), ()) if one is not entry)]
 
+    def outsider(self, handles: Iterable[str]) -> Outsider | None:
+        """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
+        handles = [_folded(one) for one in handles]
+        if self.owners(handles):
+            return None
+        known = next((self._outside[one] for one in handles if one in self._outside), None)
+        logins = [self._login(one) for one in handles]
+        return known or next((self._outside_logins[one] for one in logins if one in self._outside_logins), None)
+
     def _owner(self, repository: str) -> Entry | None:
-        """Whose repository this is by the end of its name; of two logins that fit, the longer one."""
-        fitting = [login for login in self._by_login if repository.endswith(f"-{login}")]
-        return self._by_login[max(fitting, key=len)] if fitting else None
+        """Whose repository this is by the end of its name."""
+        return self._by_login.get(self._login(repository))
+
+    def _login(self, repository: str) -> str:
+        """The login at the end of a repository's name; of two that fit, the longer one; empty where none does."""
+        fitting = [login for login in (*self._by_login, *self._outside_logins) if repository.endswith(f"-{login}")]
+        return max(fitting, key=len, default="")
 
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
@@ -128,12 +165,13 @@ def load(path: Path, teams_file: Path | None = None) -> Roster:
     except teams.TeamsError as error:
         raise RosterError(str(error)) from None
     entries = [replace(entry, team=found.of.get(entry.student, "")) for entry in roster.entries]
-    return Roster(entries, found.strangers)
+    strangers = [one for one in found.strangers if roster.outsider([one]) is None]
+    return Roster(entries, strangers, roster.outsiders)
 
 
 def _load(path: Path) -> Roster:
     try:
-        text = csv_text.read(path)
+        text, line = csv_text.numbered(path)
     except OSError as error:
         raise RosterError(f"{path} cannot be read: {error.strerror}") from None
     except csv_text.EncodingError as error:
@@ -143,17 +181,17 @@ def _load(path: Path) -> Roster:
     try:
         table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
         head = [name.strip() for name in next(table, [])]
-        rows = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
+        every = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
     except csv.Error as error:
         raise RosterError(f"{path} is no CSV file: {error}") from None
-    key = next((name for name in KEYS if any(_cell(row, name).strip() for row in rows)), None)
+    outsiders = {number: one for number, row in enumerate(every) if (one := _outsider(row, path)) is not None}
+    rows = {line + 1 + number: row for number, row in enumerate(every) if number not in outsiders}
+    key = next((name for name in KEYS if any(_cell(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ...")
     entries: dict[str, Entry] = {}
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows.items():
         cells = {name: value.strip() for name, value in row.items() if name}
-        if _cell(cells, _LOGINS[0]) and _cell(cells, _ROLE) not in ("", _STUDENT):
-            continue  # teachers and assistants stand in Classroom 50's file, too
         student = _cell(cells, key) or next((cells[name] for name in KEYS if cells.get(name)), "")
         if not student:
             continue  # such as Canvas's row "Points Possible"
@@ -168,7 +206,20 @@ def _load(path: Path) -> Roster:
         )
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")
-    return Roster(entries.values())
+    return Roster(entries.values(), outsiders=outsiders.values())
+
+
+def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
+    """Who stands in this row, if it is no student: staff in Classroom 50's file, the Test Student in Canvas's."""
+    cells = {name: value.strip() for name, value in row.items() if name}
+    handles = tuple(cells[name] for name in KEYS if cells.get(name))
+    login, role = _cell(cells, _LOGINS[0]), _cell(cells, _ROLE)
+    if login and role not in ("", _STUDENT):
+        return Outsider(handles, f"{login} is staff ({role}) in {path.name}", login)
+    is_test = _cell(cells, "Student").casefold() in _TEST_STUDENTS and not _cell(cells, "SIS User ID")
+    if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(_cell(cells, "SIS Login ID")):
+        return Outsider(handles, f"{cells['Student']} is the Test Student of Canvas in {path.name}", told=True)
+    return None
 
 
 def _moment(cells: Mapping[str, str], where: str) -> datetime | None:

@@ -47,7 +47,7 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str
         TeamsError: it cannot be read, lacks a column, or puts somebody into two teams.
     """
     try:
-        text = csv_text.read(path)
+        text, line = csv_text.numbered(path)
         first = text.partition("\n")[0]
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count)))
     except OSError as error:
@@ -64,7 +64,7 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str
         raise TeamsError(f"{path} has no column that {lacking}")
     teams: dict[str, str] = {}
     strangers = []
-    for number, row in enumerate(rows, start=2):
+    for number, row in enumerate(rows, start=line + 1):
         handles = [cell for name in who if (cell := (row.get(names[name]) or "").strip())]
         team = (row.get(names[team_column]) or "").strip()
         if not team or not handles:

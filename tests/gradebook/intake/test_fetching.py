@@ -312,3 +312,39 @@ def test_checks_are_not_accepted_for_everybody_at_once(unmatched: Listed) -> Non
     run(unmatched)
     with pytest.raises(ReviewError, match="for all students at once only handing-in"):
         Book.open(unmatched.small.out).accept("all", "all")
+
+
+def flat(text: str) -> str:
+    """Without the ends of the terminal's lines."""
+    return " ".join(text.split())
+
+
+def test_what_staff_handed_in_is_left_out_and_named_and_withholds_nothing(
+    small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.cli.classroom._engines", lambda name: fake_engine)
+    for name in ("gpu-lab1-bob", "gpu-lab1-prof"):
+        small_class.hands_in(name)
+    (tmp_path / "roster.csv").write_text("username,role\nada,student\nbob,student\nprof,teacher\n")
+    code, said = run(Listed(small_class, tmp_path))
+    assert code == 0
+    assert flat(said).count("prof is staff (teacher) in roster.csv: gpu-lab1-prof is left out") == 1
+    assert "not in" not in said
+    assert [line.student for line in Book.open(small_class.out).view.lines] == ["ada", "bob"]
+
+
+def test_canvas_s_test_student_is_left_out_and_their_row_on_canvas_stays(
+    small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grader.cli.classroom._engines", lambda name: fake_engine)
+    for name in ("lovelaceada_101_9001_ada", "studenttest_103_9003_x"):
+        small_class.hands_in(name)
+    rows = f'"Lovelace, Ada",101,S1,ada,A,\n"Student, Test",103,,{"0f" * 20},A,\n'
+    (tmp_path / "roster.csv").write_text(f"Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)\n{rows}")
+    code, said = run(Listed(small_class, tmp_path))
+    assert code == 0
+    assert flat(said).count("is the Test Student of Canvas in roster.csv: studenttest_103_9003_x is left out") == 1
+    assert [line.student for line in Book.open(small_class.out).view.lines] == ["ada"]
+    exported = (small_class.out / "exports" / "canvas.csv").read_text()
+    assert "Lovelace, Ada" in exported
+    assert "Test" not in exported  # a row of theirs would be imported; without one Canvas keeps what it has

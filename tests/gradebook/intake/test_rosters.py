@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake.roster import Roster, load
+from gradebook.intake.roster import Roster, RosterError, load
 
 CLASSROOM_50 = """username,first_name,last_name,email,section,github_id,role
 ada-l,Ada,Lovelace,ada@example.edu,A,1,student
@@ -59,3 +59,68 @@ def test_an_identifier_goes_before_the_end_of_a_name(tmp_path: Path) -> None:
     entry = found.find(["x-ada"])
     assert entry is not None
     assert entry.student == "x-ada"
+
+
+@pytest.mark.parametrize(
+    ("repository", "who"),
+    [
+        ("gpu-lab1-Teacher", "teacher is staff (teacher) in roster.csv"),
+        ("helper", "helper is staff (ta) in roster.csv"),
+        ("grace@example.edu", "teacher is staff (teacher) in roster.csv"),
+        ("gpu-lab1-ada-l", None),
+        ("gpu-lab1-eve", None),
+    ],
+)
+def test_a_repository_of_staff_is_nobodys_of_the_class(tmp_path: Path, repository: str, who: str | None) -> None:
+    found = roster(tmp_path, CLASSROOM_50)
+    outsider = found.outsider([repository])
+    assert (outsider and outsider.why) == who
+    assert found.identifies([repository]) == (repository == "gpu-lab1-ada-l")
+
+
+def test_of_a_students_login_and_one_of_staff_the_longer_one_fits(tmp_path: Path) -> None:
+    found = roster(tmp_path, "username,role\nx,student\nprof-x,teacher\nmy-prof-x,student\n")
+    assert [one.student for one in found.owners(["lab1-x"])] == ["x"]
+    assert found.owners(["lab1-prof-x"]) == []
+    assert [one.student for one in found.owners(["lab1-my-prof-x"])] == ["my-prof-x"]
+
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
+    Points Possible,,,,,20
+"Lovelace, Ada",101,S1,ada,A,
+"""
+HASH = "0f" * 20
+
+
+@pytest.mark.parametrize(
+    "row", [f'"Student, Test",103,,{HASH},A,', '"Student, Test",103,,,A,', "Test Student,103,,,,7"]
+)
+def test_canvas_s_test_student_is_no_student(tmp_path: Path, row: str) -> None:
+    found = roster(tmp_path, f"{CANVAS}{row}\n")
+    assert [one.student for one in found.entries] == ["ada"]
+    (outsider,) = found.outsiders
+    assert outsider.told
+    assert found.outsider(["103"]) is outsider
+    assert found.outsider(["lab1-103"]) is None
+
+
+@pytest.mark.parametrize("row", ['"Student, Test",103,S3,,A,', '"Student, Test",103,,test.student,A,'])
+def test_who_is_called_so_and_has_a_login_is_one(tmp_path: Path, row: str) -> None:
+    found = roster(tmp_path, f"{CANVAS}{row}\n")
+    assert (len(found.entries), found.outsiders) == (2, ())
+
+
+@pytest.mark.parametrize("line", ["sep=;\r\n", "sep=;\n", '"sep=;"\r\n', "SEP=;\n"])
+def test_excels_line_about_separators_is_no_head(tmp_path: Path, line: str) -> None:
+    found = roster(tmp_path, f"\ufeff{line}Username;Full name\nada;Ada Lovelace\n")
+    assert [(one.student, one.name) for one in found.entries] == [("ada", "Ada Lovelace")]
+    with pytest.raises(RosterError, match="line 4: Username 'ada' stands twice"):
+        roster(tmp_path, f"{line}Username;Full name\nada;Ada Lovelace\nada;Ada\n")
+
+
+def test_excels_line_is_none_in_a_list_of_teams_either(tmp_path: Path) -> None:
+    (tmp_path / "groups.csv").write_text("sep=;\nusername;team;\nada-l;one;\nteacher;one;\neve;one;\n")
+    (tmp_path / "roster.csv").write_text(CLASSROOM_50)
+    found = load(tmp_path / "roster.csv", tmp_path / "groups.csv")
+    assert [one.team for one in found.entries] == ["one", "", ""]
+    assert found.strangers == ("eve",)
