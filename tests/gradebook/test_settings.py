@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradebook import settings
+from gradebook.exports import everything
 from gradebook.intake import roster
 from gradebook.late import LateRules
 
@@ -143,6 +145,15 @@ def test_who_is_in_time_or_within_the_grace_loses_nothing() -> None:
 )  # fmt: skip
 def test_each_rule_takes_what_it_says(rules: LateRules, hours: float, expected: tuple[Decimal, str]) -> None:
     assert lost(rules, hours) == expected
+
+
+def test_the_documentation_shows_settings_that_are_accepted_and_describes_the_column_of_times() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "class-grading.md").read_text()
+    shown = re.search(r"## class.toml\n\n```toml\n(.*?)```", text, re.DOTALL)
+    assert shown is not None
+    found = settings.parse(shown[1], Path("class.toml"))
+    assert everything.options(found.exports).canvas_course == "42"
+    assert "`submitted_at`" in text  # which a notice tells to add
 
 
 def load(tmp_path: Path, text: str) -> roster.Roster:
