@@ -267,7 +267,7 @@ def test_an_exercise_is_selected_by_its_name_and_graded_by_its_own_points() -> N
 @pytest.mark.parametrize(
     ("labs", "criteria", "said"),
     [
-        ("9", None, "there is no lab 9; the labs are 1, 2, 3, 4, 5"),
+        ("9", None, "there is no lab 9; the labs are 1, 2, 3, 4, 5; or container"),
         ("one", None, "--lab one: expected numbers separated by commas, for example --lab 1,3; or container"),
         ("", None, "--lab : expected numbers"),
         (None, "lab1.memry", "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
