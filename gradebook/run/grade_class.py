@@ -19,7 +19,7 @@ from rich.console import Console
 from gradebook import settings, standing, versions
 from gradebook.exports import FOLDER as EXPORTS
 from gradebook.exports.everything import options as export_options
-from gradebook.intake import mentioned, roster
+from gradebook.intake import archives, mentioned, roster
 from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_names import LabNames
@@ -270,7 +270,7 @@ class _Run:
         self._overrides()  # a mistake in it should not wait until all is graded
         export_options(self.settings.exports)  # nor one here
         return Plan(
-            title=self.settings.title or Path(self._description["submissions"]).name,
+            title=self.settings.title or _title(Path(self._description["submissions"]).name),
             labs=tuple(lab.number for lab in labs),
             device=device if order.elsewhere and device == "cuda" else devices.parse(device, self._course.devices).name,
             seed=next((one for one in (seed, order.seed) if one is not None), new_seed()),
@@ -345,6 +345,11 @@ class _Run:
 
     def _criteria(self, plan: Plan) -> list[str]:
         return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
+
+
+def _title(name: str) -> str:
+    """The class's name, where nobody gave it one: that of its folder, its archive or its list without the suffix."""
+    return archives.stem(name).removesuffix(".csv").removesuffix(".toml") or name
 
 
 def _text(file: Path) -> str:

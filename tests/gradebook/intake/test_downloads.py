@@ -449,3 +449,15 @@ def test_the_times_of_a_download_that_is_packed_are_those_of_what_is_in_it(tmp_p
         intake = Intake(settings, None, Store(tmp_path / f"store of {form}"), tmp_path / "room", None, names)
         (student,) = intake.take_all(archive, lambda name: None)
         assert student.submitted_at == datetime(2026, 3, 1, 20, 0, tzinfo=UTC), form
+
+
+@pytest.mark.parametrize("suffix", ["zip", "gztar"])
+def test_without_a_title_the_columns_have_the_archives_name_without_its_suffix(
+    small_class: SmallClass, tmp_path: Path, suffix: str
+) -> None:
+    small_class.hands_in("ada")
+    small_class.hands_in("bob")
+    packed = shutil.make_archive(str(tmp_path / "CS101-GPU Lab 1-4242"), suffix, small_class.submissions)
+    assert small_class.grade(submissions=Path(packed)).title == "CS101-GPU Lab 1-4242"
+    header = (small_class.out / "exports" / "moodle-grades.csv").read_text().splitlines()[0]
+    assert header == "ID number,CS101-GPU Lab 1-4242,CS101-GPU Lab 1-4242 (feedback)"

@@ -219,7 +219,7 @@ def test_a_term_with_moodle(office: Office) -> None:
     assert "17: modified in Moodle" in moodle.skipped
     assert moodle.grades["17"][0] == 20.0
     book = rows(office.export("moodle-grades.csv"))
-    assert list(book[0]) == ["Full name", "Email address", "download.zip", "download.zip (feedback)"]
+    assert list(book[0]) == ["Full name", "Email address", "download", "download (feedback)"]
 
 
 METADATA = """---
