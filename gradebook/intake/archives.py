@@ -37,6 +37,8 @@ _COMPRESSED: dict[bytes, Any] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
+_NOT_UNPACKED = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z"}
+"""How archives begin that are not read here; students rename them to `.zip`."""
 _DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
     *(NotImplementedError, RuntimeError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError),
@@ -126,6 +128,11 @@ def extract(
         if magic[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             _unpack_zip(file, target, names, budget, files)
             return
+        if (other := _NOT_UNPACKED.get(magic[:4])) is not None:
+            raise Refused(
+                f"is a {other} archive, whatever its name says, and such are not unpacked here: pack the labs as .zip "
+                "or .tar.gz"
+            )
         opener = next((opener for start, opener in _COMPRESSED.items() if magic.startswith(start)), None)
         stream: IO[bytes] = file if opener is None else opener(file)
         _unpack_tar(stream, target, names, budget, stream_bytes(limit_bytes))

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms
+from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms, unread
 from gradebook.intake.repositories import is_repository
 from gradebox import reading
 from gradebox.sandbox import copying
@@ -133,7 +133,7 @@ def _at(path: Path) -> HandedIn | None:
         kind = pieces.kind_of(path)
     elif archives.has_suffix(path.name):
         kind, name = "archive", stem
-    elif path.suffix.lower() in (*pieces.OTHER_ARCHIVES, pieces.NOTEBOOK):
+    elif path.suffix.lower() in (*unread.OTHER_ARCHIVES, unread.NOTEBOOK):
         kind, name = "file", path.stem
     else:
         return None

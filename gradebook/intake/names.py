@@ -16,10 +16,21 @@ _ENTRIES_PER_FILE = 50
 """So many entries may be left behind (caches, environments) for each file that is accepted."""
 _FOLDERS_PER_FILE = 4
 _DRIVE = re.compile(r"[A-Za-z]:")
+_VERB = re.compile(r"(?:is|holds|has|needs|takes|uses|ends|keeps|names|differs)\b")
 
 
 class Refused(Exception):
     """This submission cannot be taken; the message is one line that tells the student what to change."""
+
+
+def sentence(subject: str, reason: str) -> str:
+    """What to say of `subject`, for a reason that may need one (`is damaged`) or has its own (`'x' is a link`)."""
+    return f"{subject} {reason}" if _VERB.match(reason) else f"{subject}: {reason}"
+
+
+def clause(reason: str) -> str:
+    """The reason as what stands behind a colon."""
+    return f"it {reason}" if _VERB.match(reason) else reason
 
 
 class Names:

@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, unpacking
+from gradebook.intake import archives, unpacking, unread
 from gradebook.intake.lab_names import LabNames, looks_like_a_lab
-from gradebook.intake.names import Refused
+from gradebook.intake.names import Refused, clause, sentence
+from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
 from gradebook.settings import IntakeLimits
+from gradebox.configuration import ROOT
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.sandbox.copying import Entry
 
-OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
-"""What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
-NOTEBOOK = ".ipynb"
 _NO_ARCHIVES = {".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".npz", ".pt", ".pth", ".whl", ".jar", ".epub"}
 """Files of other programs that are zip files inside."""
 _ARCHIVES_START = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
@@ -91,13 +90,17 @@ class _Assembly:
         self._limits = limits
         self._names = names
         self._unpacked = 0
+        self._several = False
         self._entries: dict[str, tuple[Entry, str]] = {}
         """By target: the file, and what it was handed in with."""
         self._remarks: list[str] = []
         self._reasons: list[tuple[str, str]] = []
         """Why there is no lab in a piece, by its name."""
+        self._beside: list[str] = []
+        """Files that lie outside of the folders that are graded."""
 
     def of(self, pieces: Sequence[Piece]) -> Submission:
+        self._several = len(pieces) > 1
         for piece in pieces:
             if piece.kind in ("folder", "archive"):
                 self._take(piece)
@@ -106,7 +109,8 @@ class _Assembly:
         if not self._entries:
             named = max(len(pieces), len(self._reasons)) > 1 or pieces[0].kind == "file"
             raise Refused("; ".join([*self._why(named=named), *words]))
-        self._remarks += [f"{name} does not count: it {reason}" for name, reason in self._reasons]
+        self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in self._reasons]
+        self._remarks += unread.remarks(self._entries.keys(), self._beside, self._names.packages)
         self._remarks += words
         entries = (entry for entry, _ in self._entries.values())
         return Submission(tuple(sorted(entries, key=lambda entry: entry.target)), tuple(self._remarks))
@@ -116,18 +120,25 @@ class _Assembly:
 
     def _take(self, piece: Piece) -> None:
         try:
-            top = self._unpack(piece.path) if piece.kind == "archive" else piece.path
+            top = self._unpack(piece.path, piece.name) if piece.kind == "archive" else piece.path
             self._take_folder(top, piece.name, _DEPTH)
         except _NoLab as refusal:
             self._reasons.append((repr(piece.name), str(refusal)))
+        except Refused as refusal:
+            if isinstance(refusal, _Named) or not self._several:
+                raise
+            raise _Named(sentence(repr(piece.name), str(refusal))) from None
 
-    def _unpack(self, archive: Path) -> Path:
+    def _unpack(self, archive: Path, name: str) -> Path:
         self._unpacked += 1
         if self._unpacked > _ARCHIVES:
             raise Refused(f"holds more than {_ARCHIVES} archives; hand in one with all labs")
         target = self._work / str(self._unpacked)
         target.mkdir(parents=True)
-        unpacking.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+        try:
+            unpacking.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+        except Refused as refusal:
+            raise _Named(sentence(repr(name), str(refusal))) from None
         return target
 
     # --- folders ----------------------------------------------------------------------------------------------------
@@ -137,21 +148,36 @@ class _Assembly:
         place = _place(top, copying.is_lab) or _place(top, lambda one: looks_like_a_lab(one, self._names))
         if place is not None:
             self._take_labs(place, name)
+            self._beside += _outside(top, place)
             return
         inner = [path for folder in (top, *_wrapper(top)) for path in _files(folder) if _is_packed(path)]
+        too_deep: list[tuple[Path, _TooDeep]] = []
         for path in inner if depth else ():
             try:
-                self._take_folder(self._unpack(path), path.name, depth - 1)
+                self._take_folder(self._unpack(path, path.name), path.name, depth - 1)
+            except _TooDeep as refusal:
+                too_deep.append((path, refusal))
             except _NoLab as refusal:
                 self._reasons.append((repr(path.name), str(refusal)))
         if inner and self._entries:
+            self._reasons += [(repr(path.name), str(refusal)) for path, refusal in too_deep]
+            packed = {path.name for path in inner}
+            self._beside += [path for path in _outside(top) if path.rpartition("/")[2] not in packed]
             return
         for folder in (top, *_wrapper(top)):
             if self._names.single and any(path.suffix == ".py" for path in _files(folder)):
                 self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
                 self._add(folder, name, lambda target: f"{self._names.single}/{target}")
+                self._beside += _outside(top, folder)
                 return
-        if inner and depth:
+        if too_deep:
+            raise too_deep[0][1]
+        if inner and not depth:
+            raise _TooDeep(
+                f"holds {inner[0].name!r}, but archives in archives are opened only {_DEPTH} deep: pack the labs' "
+                "folders once, as one .zip"
+            )
+        if inner:
             raise _NoLab("holds no lab")
         raise _NoLab(_no_lab(top, self._names))
 
@@ -168,8 +194,6 @@ class _Assembly:
             return f"{known}{slash}{rest}"
 
         self._add(place, name, target)
-        packed = [path.name for path in _files(place) if _is_packed(path) or path.suffix.lower() in OTHER_ARCHIVES]
-        self._remarks += [f"{one!r} lies beside the labs, stays packed and does not count" for one in packed]
 
     def _add(self, folder: Path, name: str, target: Callable[[str], str]) -> None:
         """Take everything in `folder`, each file as `target` says."""
@@ -178,7 +202,7 @@ class _Assembly:
             named = replace(entry, target=target(entry.target))
             known = self._entries.setdefault(named.target, (named, name))
             if known[0] is not named and not _same(known[0], named):
-                raise Refused(f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them")
+                raise _Named(f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them")
 
     # --- files alone ------------------------------------------------------------------------------------------------
 
@@ -201,7 +225,8 @@ class _Assembly:
                 continue
             known = self._entries.setdefault(entry.target, (entry, piece.name))
             if known[0] is entry or _same(known[0], entry):
-                taken.append(repr(piece.name))
+                if unread.is_read(entry.target, self._names.packages):
+                    taken.append(repr(piece.name))
             else:
                 self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))
         if taken:
@@ -213,6 +238,14 @@ class _Assembly:
 
 class _NoLab(Refused):
     """There is no lab in it; something else that was handed in may have one."""
+
+
+class _Named(Refused):
+    """The reason says which file it is about."""
+
+
+class _TooDeep(_NoLab):
+    """There may be one, in archives that are not opened any more."""
 
 
 def copy_of(folder: Path, work: Path, names: LabNames) -> tuple[Path, tuple[str, ...]]:
@@ -267,6 +300,29 @@ def _folders(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def _outside(top: Path, place: Path | None = None) -> list[str]:
+    """The files below `top` that do not lie in `place`, without what systems hide and what the course itself has."""
+    if place == top:
+        return []
+    found: list[Path] = []
+    for folder, inner, names in os.walk(top):
+        inner[:] = sorted(name for name in inner if Path(folder, name) != place and not _is_hidden(folder, name))
+        paths = [Path(folder, name) for name in sorted(names) if not _is_hidden(folder, name)]
+        found += [path.relative_to(top) for path in paths if not path.is_symlink()]
+    # Who hands in the course's whole tree need not hear of each of its notebooks.
+    tree = place.parent.relative_to(top) if place is not None and place.name == "labs" else None
+    return [
+        path.as_posix()
+        for path in found
+        if tree is None or not path.is_relative_to(tree) or not (ROOT / path.relative_to(tree)).is_file()
+    ]
+
+
+def _is_hidden(folder: str, name: str) -> bool:
+    is_cache = name in copying.LEFT_BEHIND or Path(folder, name, "pyvenv.cfg").exists()
+    return is_cache or name.startswith((".", "__MACOSX"))
 
 
 def _is_packed(path: Path) -> bool:

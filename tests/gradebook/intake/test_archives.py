@@ -239,10 +239,17 @@ def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
         unpack(archive, tmp_path / "out")
 
 
+@pytest.mark.parametrize(("start", "kind"), [(b"Rar!\x1a\x07\x00", "RAR"), (b"7z\xbc\xaf\x27\x1c\x00", "7z")])
+def test_another_archive_under_a_zips_name_is_called_by_its_own(tmp_path: Path, start: bytes, kind: str) -> None:
+    (tmp_path / "labs.zip").write_bytes(start + bytes(1000))
+    with pytest.raises(Refused, match=f"^is a {kind} archive, whatever its name says, and such are not unpacked here"):
+        unpack(tmp_path / "labs.zip", tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"", b"Rar!\x1a\x07\x00", b"PK\x03\x04 and no more", b"\x1f\x8b\x08", b"<html>not found</html>"],
-    ids=["nothing", "another archive", "a broken zip", "a broken tar", "a page"],
+    [b"", b"PK\x03\x04 and no more", b"\x1f\x8b\x08", b"<html>not found</html>"],
+    ids=["nothing", "a broken zip", "a broken tar", "a page"],
 )
 def test_what_is_no_archive_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "labs.zip"

@@ -329,8 +329,135 @@ def test_an_archive_beside_the_labs_is_named(downloads: Downloads) -> None:
     student = downloads.take()["ada"]
     assert (student.status, student.reason) == (
         "taken",
-        "'lab2.zip' lies beside the labs, stays packed and does not count",
+        "nothing reads these files, so that they do not count: 'lab2.zip' (an archive, which stays packed)",
     )
+
+
+UNREAD = "nothing reads these files, so that they do not count: "
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("lab1.ipynb", "a notebook"),
+        (f"{LAB}/lab1.ipynb", "a notebook"),
+        ("notes/lab1.ipynb", "a notebook"),
+        ("REPORT.md", "another report"),
+        ("REPORT_final.md", "another report"),
+        (f"{LAB}/lab1_report.md", "another report"),
+        (f"{LAB}/results/REPORT.md", "another report"),
+        ("report.docx", "a document"),
+        ("report.PDF", "a document"),
+        (f"{LAB}/report.pdf", "a document"),
+        (f"{LAB}/notes.html", "a document"),
+        (f"{LAB}/benchmark (1).py", "a copy"),
+        (f"{LAB}/benchmark - Copy.py", "a copy"),
+        (f"{LAB}/benchmark copy.py", "a copy"),
+        (f"{LAB}/benchmark copy 2.py", "a copy"),
+        (f"{LAB}/old.zip", "an archive, which stays packed"),
+        (f"{LAB}/old.7z", "an archive, which stays packed"),
+        ("lab2.rar", "an archive, which stays packed"),
+    ],
+)
+@pytest.mark.parametrize("top", ["ada", "ada/homework", "ada/labs"])
+def test_what_nothing_reads_is_named(downloads: Downloads, top: str, name: str, kind: str) -> None:
+    for path in (f"{top}/{LAB}/benchmark.py", f"{top}/{LAB}/REPORT.md", f"{top}/{name}"):
+        downloads.put(path)
+    student = downloads.take(1, 2)["ada"]
+    assert (student.status, student.reason) == ("taken", f"{UNREAD}{name!r} ({kind})")
+
+
+def test_what_lies_outside_of_the_folder_with_the_labs_is_named_too(downloads: Downloads, tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "lab1.zip", {f"{LAB}/benchmark.py": CODE, f"{LAB}/REPORT.md": b""}).read_bytes()
+    downloads.put(f"ada/homework/{LAB}/benchmark.py")
+    downloads.put(f"ada/homework/{LAB}/REPORT.md")
+    downloads.put("ada/report.pdf")
+    downloads.put("bob/lab1.zip", inner)
+    downloads.put("bob/report.pdf")
+    students = downloads.take(1, 2)
+    assert {one.reason for one in students.values()} == {f"{UNREAD}'report.pdf' (a document)"}
+
+
+def test_many_unread_files_are_counted(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    for number in range(10):
+        downloads.put(f"ada/{LAB}/{number}.ipynb")
+    reason = downloads.take()["ada"].reason
+    assert reason.count("a notebook") == 6
+    assert reason.endswith("(a notebook) and 4 more")
+
+
+def test_a_tidy_submission_hears_nothing(downloads: Downloads) -> None:
+    for name in (
+        *("REPORT.md", "README.md", "benchmark.py", "reporting.py", "copy.py", "my_copy.py", "requirements.txt"),
+        *("results/plot.png", "results/plot (1).png", "results/a.csv", "results/a.json", "results/trace.json.gz"),
+        *("model.pt", ".ipynb_checkpoints/x.ipynb", ".hidden/x.pdf", "__pycache__/x.html", ".x.ipynb", "log.txt"),
+        *("data/MNIST/raw/train-images-idx3-ubyte.gz",),
+    ):
+        downloads.put(f"ada/labs/{LAB}/{name}")
+    for name in ("README.md", "notes.txt", ".hg/x.pdf", "__MACOSX/x.ipynb", ".venv/x.html"):
+        downloads.put(f"ada/{name}")
+    downloads.put("ada/labs/kernels_exercise/REPORT.md")
+    downloads.put("ada/notebooks/lab1.ipynb")  # the course's own
+    assert downloads.take()["ada"].reason == ""
+
+
+def test_a_submission_that_is_called_labs_is_ordinary(downloads: Downloads) -> None:
+    downloads.put(f"labs/{LAB}/benchmark.py")
+    assert downloads.take()["labs"].reason == ""
+
+
+@pytest.mark.parametrize("name", [f"{LAB}/report.pdf", "report.pdf", f"{LAB}/REPORT_final.md"])
+def test_a_report_that_is_not_read_as_one_is_said(downloads: Downloads, name: str) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    downloads.put(f"ada/{name}")
+    said = f"; lab1_gpu_basics has no REPORT.md, and reports are read as REPORT.md only: write {name!r} as that"
+    assert downloads.take()["ada"].reason.endswith(said)
+
+
+def test_a_document_among_files_alone_does_not_count_as_part_of_the_lab(downloads: Downloads) -> None:
+    downloads.put(f"{CANVAS}benchmark.py")
+    downloads.put(f"{CANVAS[:-2]}2_report.pdf")
+    student = downloads.take()["lovelaceada_17"]
+    assert student.reason.split("; ")[:2] == [
+        "'benchmark.py' counted as part of lab1_gpu_basics, the lab of this class",
+        f"{UNREAD}'lab1_gpu_basics/report.pdf' (a document)",
+    ]
+
+
+def test_of_several_attachments_the_damaged_one_is_named(downloads: Downloads) -> None:
+    downloads.pack(f"{CANVAS}lab1.zip", {f"{LAB}/benchmark.py": CODE})
+    downloads.put("lovelaceada_17_4712_lab2.zip", b"PK\x03\x04 and no more")
+    downloads.pack("lovelaceada_17_4713_lab3.zip", {"lab3_distributed/a.py": CODE})
+    student = downloads.take(1, 2, 3)["lovelaceada_17"]
+    assert student.status == "refused"
+    assert student.reason.startswith("'lab2.zip' is damaged, or no archive at all")
+
+
+def test_a_damaged_archive_is_named_where_it_lies_in_another(downloads: Downloads) -> None:
+    downloads.pack("ada.zip", {"lab1.zip": b"PK\x03\x04 and no more"})
+    assert downloads.take()["ada"].reason.startswith("'lab1.zip' is damaged, or no archive at all")
+
+
+def test_of_several_attachments_the_one_with_labs_in_two_places_is_named(downloads: Downloads) -> None:
+    downloads.pack(f"{CANVAS}lab1.zip", {f"{LAB}/benchmark.py": CODE})
+    downloads.pack("lovelaceada_17_4712_all.zip", {f"old/{LAB}/a.py": CODE, f"new/{LAB}/a.py": CODE})
+    assert downloads.take()["lovelaceada_17"].reason.startswith("'all.zip' holds labs in several folders, 'new', 'old'")
+
+
+@pytest.mark.parametrize("place", ["ada/{}.zip", "{}.zip"])
+def test_archives_that_are_not_opened_are_not_said_to_hold_no_lab(
+    downloads: Downloads, tmp_path: Path, place: str
+) -> None:
+    content = zipped(tmp_path / "0.zip", {f"{LAB}/benchmark.py": CODE}).read_bytes()
+    for number in range(1, 4 if "/" in place else 5):
+        content = zipped(tmp_path / f"{number}.zip", {f"{number - 1}.zip": content}).read_bytes()
+    downloads.put(place.format("ada"), content)
+    reason = downloads.take()["ada"].reason
+    assert reason.endswith(
+        "holds '0.zip', but archives in archives are opened only 3 deep: pack the labs' folders once, as one .zip"
+    )
+    assert "no lab" not in reason
 
 
 @pytest.mark.parametrize("place", ["{}", f"{CANVAS}{{}}", f"{MOODLE}file/{{}}", "ada/{}"], ids=lambda place: place[:6])

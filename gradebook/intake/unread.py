@@ -1,0 +1,91 @@
+"""Which files of a submission nobody reads: notebooks, documents, archives, second reports, and copies by browsers.
+
+Goes by names only. Plots, data that labs write, texts, caches and code are ordinary and not named. Not for what is
+graded (`pieces.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import PurePosixPath
+
+from gradebook.intake import archives
+from gradebox.configuration import ROOT
+
+OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
+"""What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
+NOTEBOOK = ".ipynb"
+REPORT = "REPORT.md"
+_ONE_FILE = (".gz", ".bz2", ".xz", ".zst", ".lz")
+"""Labs write traces so, and data sets come so; beside the labs somebody may have packed a lab."""
+_DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm")
+_TEXTS = (".md", ".markdown", ".rst", ".tex")
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".toml", ".yaml", ".yml", ".sh", *_TEXTS)
+_COPY = re.compile(r"copy of .+|.+(?: ?\([0-9]+\)| - copy(?: \([0-9]+\))?| copy(?: [0-9]+)?)", re.IGNORECASE)
+"""How browsers, Windows, macOS and Google Drive call a second file of one name."""
+_REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
+_ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
+    *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
+)
+_TEMPLATE = ".template"
+"""The course's own: what a report is before somebody writes it."""
+_SHOWN = 6
+
+
+def remarks(targets: Collection[str], beside: Sequence[str], packages: Collection[str]) -> list[str]:
+    """What to tell of the files that nothing reads; nothing where there are none.
+
+    Args:
+        targets: what is graded, by path below `labs`.
+        beside: what else was handed in, by the path that people know.
+        packages: the course's labs.
+    """
+    found = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path, packages)))}
+    found |= {path: what for path in dict.fromkeys(beside) if path not in found and (what := _kind(path, False))}
+    if not found:
+        return []
+    shown = [f"{path!r} ({what})" for path, what in list(found.items())[:_SHOWN]]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    said = [f"nothing reads these files, so that they do not count: {', '.join(shown)}{more}"]
+    for lab in sorted({path.partition("/")[0] for path in targets} & set(packages)):
+        reports = [path for path, what in found.items() if _may_report(path, what, lab, packages)]
+        if f"{lab}/{REPORT}" not in targets and reports:
+            said.append(f"{lab} has no {REPORT}, and reports are read as {REPORT} only: write {reports[0]!r} as that")
+    return said
+
+
+def is_read(path: str, packages: Collection[str]) -> bool:
+    """Whether this file of a lab, by its path below `labs`, is one that something may read."""
+    return not _kind(path, _has_report(path, packages))
+
+
+def _kind(path: str, has_report: bool) -> str:
+    """What this file is that nothing reads; empty where it is ordinary. `has_report`: its folder's report is read."""
+    file = PurePosixPath(path)
+    suffix = file.suffix.lower()
+    if any(part.startswith((".", "__MACOSX")) for part in file.parts):
+        return ""
+    if suffix in _ONE_FILE and not archives.has_suffix(file.name):
+        return _ARCHIVE if len(file.parts) == 1 else ""
+    if suffix in OTHER_ARCHIVES or archives.has_suffix(file.name):
+        return _ARCHIVE
+    if suffix == NOTEBOOK:
+        return _NOTEBOOK
+    if suffix in _DOCUMENTS:
+        return _DOCUMENT
+    if suffix in _TEXTS and _REPORT_WORD.search(file.stem) and not file.stem.endswith(_TEMPLATE):
+        return "" if file.name == REPORT and has_report else _SECOND
+    return _COPIED if suffix in _SOURCES and _COPY.fullmatch(file.stem) else ""
+
+
+def _has_report(path: str, packages: Collection[str]) -> bool:
+    """Whether the folder of this file, by its path below `labs`, is a lab or an exercise of the course."""
+    first, _, name = path.partition("/")
+    return "/" not in name and (first in packages or (ROOT / "labs" / first.replace("-", "_") / REPORT).is_file())
+
+
+def _may_report(path: str, what: str, lab: str, packages: Iterable[str]) -> bool:
+    """Whether this may have been meant as the lab's report: it lies in the lab, or in none."""
+    first = path.partition("/")[0]
+    return what in (_DOCUMENT, _SECOND) and (first == lab or first not in packages)
