@@ -19,7 +19,7 @@ from typing import Literal
 from gradebook.intake import archives, handed_in, pieces, unpacking
 from gradebook.intake.handed_in import HandedIn, IntakeError, Person
 from gradebook.intake.lab_names import LabNames
-from gradebook.intake.names import Names, Refused
+from gradebook.intake.names import Names, Refused, clause, sentence
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
 from gradebook.intake.roster import Outsider, Roster
@@ -236,12 +236,10 @@ class Intake:
         try:
             if len(several) > 1 and not student.team:
                 raise Refused(f"handed in more than once: {names}; keep one of them")
-            taken = [self._taken(student, ones) for ones in several.values()]
-            if len({one.content for one in taken}) > 1:
-                raise Refused(
-                    f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
-                )
-            return taken[0]
+            if not student.team:
+                (ones,) = several.values()
+                return self._taken(student, ones)
+            return self._taken_of_team(student, list(several.values()), names)
         except Refused as refusal:
             return replace(student, reason=printable(str(refusal), lines=False))
         except CouldNotFetch as failure:
@@ -252,6 +250,36 @@ class Intake:
             raise IntakeError(str(error)) from None
         except OSError as error:
             raise IntakeError(f"{key} cannot be taken in: {error.filename or ''} {error.strerror}") from None
+
+    def _taken_of_team(self, student: Student, several: list[list[HandedIn]], names: str) -> Student:
+        """What the members handed in, where those of them that can be graded are the same."""
+        taken: list[Student] = []
+        remarks: list[str] = []
+        refused: list[tuple[str, str]] = []
+        for ones in several:
+            try:
+                one = self._taken(student, ones)
+                if taken and one.reason and one.reason != taken[0].reason:
+                    remarks.append(f"of {self._whose(ones)}: {one.reason}")
+                taken.append(one)
+            except Refused as refusal:
+                refused.append((self._whose(ones), str(refusal).removeprefix(f"{ones[0].label!r} ")))
+        if not taken:
+            raise Refused("; ".join(sentence(whose, reason) for whose, reason in refused))
+        if len({one.content for one in taken}) > 1:
+            raise Refused(
+                f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
+            )
+        remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in refused]
+        told = filter(None, (taken[0].reason, printable("; ".join(remarks), lines=False)))
+        return replace(taken[0], reason="; ".join(told))
+
+    def _whose(self, ones: Sequence[HandedIn]) -> str:
+        """How to call what was handed in, and whose it is by the roster's key."""
+        labels = ", ".join(one.label for one in ones)
+        people = [person for one in ones for person in one.people]
+        keys = [self._roster.called(one.handles) or one.key if self._roster else one.key for one in people]
+        return f"{labels!r} of {', '.join(dict.fromkeys(keys))}"
 
     def _taken(self, student: Student, ones: list[HandedIn]) -> Student:
         limits = self._settings.limits

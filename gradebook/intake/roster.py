@@ -127,6 +127,13 @@ class Roster:
         logins = [self._login(one) for one in handles]
         return known or next((self._outside_logins[one] for one in logins if one in self._outside_logins), None)
 
+    def called(self, handles: Iterable[str]) -> str | None:
+        """What to call whoever has one of these identifiers: the team by its name, or the student's key."""
+        handles = list(handles)
+        team = next((self._teams[name] for one in handles if (name := _folded_team(one)) in self._teams), None)
+        entry = self.find(handles)
+        return team[0].team if team else entry.student if entry else None
+
     def _owner(self, repository: str) -> Entry | None:
         """Whose repository this is by the end of its name."""
         return self._by_login.get(self._login(repository))

@@ -129,6 +129,53 @@ def test_a_team_that_hands_in_twice_is_refused_unless_it_is_the_same(course: Cou
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("bob/readme.txt", b"see Ada", "'bob' of bob does not count: it holds no lab, only 'readme.txt': hand in"),
+        ("bob.zip", b"PK\x03\x04 and no more", "'bob.zip' of bob does not count: it is damaged, or no archive"),
+        (
+            "bbob_18_4712_lab1.zip",
+            b"Rar!",
+            "'bbob_18_4712_lab1.zip' of bob does not count: 'lab1.zip' is a RAR archive",
+        ),
+        ("bbob_18_text.html", b"see Ada", "'bbob_18_text.html' of bob does not count: a text was handed in"),
+    ],
+    ids=["no lab", "damaged", "Canvas's", "a text"],
+)
+@pytest.mark.parametrize("good", ["ada.zip", "lovelaceada_17_4711_lab1.zip", "Team 1.zip"])
+def test_what_a_member_hands_in_that_cannot_be_graded_is_named_and_costs_the_team_nothing(
+    course: Course, good: str, name: str, content: bytes, problem: str
+) -> None:
+    zipped(course.small.submissions / good, LAB)
+    (course.small.submissions / name).parent.mkdir(exist_ok=True)
+    (course.small.submissions / name).write_bytes(content)
+    ada, bob, *_ = course.grade().students
+    assert (ada.status, bob.status, len(course.small.graded)) == ("graded", "graded", 1)
+    assert ada.reason == bob.reason
+    assert ada.reason.startswith(problem)
+    assert "of bob does not count" in course.text("feedback/ada.md").replace("\\", "")
+
+
+def test_where_no_member_hands_in_a_lab_each_thing_is_named_with_whose_it_is(course: Course) -> None:
+    (course.small.submissions / "ada.zip").write_bytes(b"PK\x03\x04 and no more")
+    (course.small.submissions / "bob").mkdir()
+    ada, bob, *_ = course.grade().students
+    assert (ada.status, bob.status, ada.reason) == ("refused", "refused", bob.reason)
+    assert ada.reason.startswith("'ada.zip' of ada is damaged, or no archive at all")
+    assert "; 'bob' of bob holds no lab, nothing at all: hand in the lab's folder" in ada.reason
+
+
+def test_what_a_member_hands_in_beside_the_same_lab_is_named_too(course: Course) -> None:
+    zipped(course.small.submissions / "ada.zip", LAB)
+    zipped(
+        course.small.submissions / "bob.zip", {f"homework/{name}": text for name, text in LAB.items()} | {"a.pdf": b""}
+    )
+    ada, bob, *_ = course.grade().students
+    assert (ada.status, ada.reason) == ("graded", bob.reason)
+    assert ada.reason.startswith("of 'bob.zip' of bob: nothing reads these files, so that they do not count: 'a.pdf'")
+
+
+@pytest.mark.parametrize(
     "groups",
     [
         "name,canvas_user_id,user_id,login_id,sections,group_name,canvas_group_id,group_id\n"
