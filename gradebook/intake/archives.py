@@ -49,6 +49,8 @@ _UNFIT_NAMES = frozenset((errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.
 """How a file system says that it cannot have a file of this name, or has another one by it."""
 _OUR_FAULTS = frozenset((errno.EIO, errno.ESTALE, errno.ENOMEM))
 """How our own disk says that the archive cannot be read; readers of damaged archives raise OSError, too."""
+_IS_UTF_8 = 0x800
+"""Of a zip file's flags: the name is UTF-8. Without it Python reads code page 437."""
 _STREAM_RATIO = 4
 """A tar file's stream may be this much longer than what it may hold, for what is left behind (a `.git`, caches)."""
 _CONTENTS_BYTES_PER_FILE = 1200
@@ -183,7 +185,7 @@ def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, fil
         raise Refused(f"holds far more than {files} files; hand in the labs only")
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
-            name = info.orig_filename  # `filename` ends at a NUL
+            name = _name(info)
             if name.endswith(("/", "\\")):
                 names.folder(name)
                 continue
@@ -199,6 +201,17 @@ def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, fil
                 raise Refused("uses a compression other than that of ordinary zip files; pack it as .zip or .tar.gz")
             with archive.open(info) as source:
                 write(target, parts, source, budget, _changed(info))
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """A member's name: UTF-8 also where nothing says so, as Info-ZIP and scripts write it on Linux."""
+    name = info.orig_filename  # `filename` ends at a NUL
+    if info.flag_bits & _IS_UTF_8:
+        return name
+    try:
+        return name.encode("cp437").decode("utf-8")
+    except UnicodeError:
+        return name
 
 
 def _changed(info: zipfile.ZipInfo) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -260,4 +261,4 @@ def _folded_team(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return text.strip().casefold()
+    return unicodedata.normalize("NFC", text.strip()).casefold()  # macOS takes accents apart in names of files

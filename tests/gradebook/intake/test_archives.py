@@ -129,6 +129,22 @@ def test_names_of_all_scripts_are_welcome(tmp_path: Path, pack: Callable[..., Pa
     assert unpack(pack(tmp_path / "a.archive", {name: b"x"}), tmp_path / "out") == {name: b"x"}
 
 
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("Müller/ß.py".encode(), "Müller/ß.py"),
+        ("Müller.py".encode("cp437"), "Müller.py"),
+        ("日本.py".encode(), "日本.py"),
+    ],
+    ids=["UTF-8", "code page 437", "Japanese"],
+)
+def test_names_in_zip_files_that_do_not_say_how_they_are_coded(tmp_path: Path, raw: bytes, name: str) -> None:
+    stands_in = "x" * len(raw)
+    content = zipped(tmp_path / "ascii.zip", {stands_in: b"1"}).read_bytes()
+    (tmp_path / "labs.zip").write_bytes(content.replace(stands_in.encode(), raw))
+    assert unpack(tmp_path / "labs.zip", tmp_path / "out") == {name: b"1"}
+
+
 def test_a_name_that_ends_at_a_nul_for_some_programs_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", {"labs/a.py?.txt": b"x"})
     archive.write_bytes(archive.read_bytes().replace(b"a.py?.txt", b"a.py\0.txt"))

@@ -184,6 +184,33 @@ def test_online_text_alone_is_refused_and_not_overlooked(downloads: Downloads) -
     assert (student.status, "a person has to read it" in student.reason) == ("refused", True)
 
 
+@pytest.mark.parametrize(
+    "name", ["Zoe Mueller", "Zoë Müller", "Zoe\u0308 Mu\u0308ller", "Mueller", "Luedenscheidt", "Muller"]
+)
+def test_a_name_of_moodle_may_be_written_without_its_accents(downloads: Downloads, name: str) -> None:
+    downloads.put(f"{name}_12346_assignsubmission_file_/{LAB}/benchmark.py")
+    roster = "Identifier,Full name,student\nParticipant 12346,Zoë Müller-Lüdenscheidt,zoe\n"
+    assert [(one.student, one.status) for one in downloads.take(roster=roster).values()] == [("zoe", "taken")]
+    assert downloads.intake.notices == []
+
+
+def test_a_number_of_moodle_with_another_name_is_said(downloads: Downloads) -> None:
+    downloads.put(f"Team 9_12346_assignsubmission_file_/{LAB}/benchmark.py")
+    students = downloads.take(roster="Identifier,Full name,student\nParticipant 12346,Zoë Müller,zoe\n")
+    assert {one.student: one.status for one in students.values()} == {"Team 9_12346": "taken", "zoe": "missing"}
+    assert downloads.intake.notices == [
+        "Team 9_12346: its number is zoe's in the roster, who has another name there (Zoë Müller); it is taken for a "
+        "group's, and is nobody's: rename it to 'zoe' if it is theirs, or say who is in the group with teams in "
+        "class.toml"
+    ]
+
+
+@pytest.mark.parametrize("name", ["Zoë Müller", "Zoe\u0308 Mu\u0308ller"])
+def test_a_name_is_found_however_its_accents_are_coded(downloads: Downloads, name: str) -> None:
+    downloads.put(f"{name}/{LAB}/benchmark.py")
+    assert list(downloads.take(roster="student,name\nzoe,Zoë Müller\n")) == ["zoe"]
+
+
 # --- Gradescope -----------------------------------------------------------------------------------------------------
 
 METADATA = """submission_409194023:
