@@ -19,7 +19,6 @@ from gradebook.intake.lab_names import LabNames, looks_like_a_lab
 from gradebook.intake.names import Refused, clause, sentence
 from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
 from gradebook.settings import IntakeLimits
-from gradebox.configuration import ROOT
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.sandbox.copying import Entry
 
@@ -34,6 +33,8 @@ _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 _LINK = re.compile(r"""https?://[^\s"'<>]+""")
 _LINK_BYTES = 2**16
 _SHOWN = 3
+_COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions", "tests", "benchmarks")
+"""Folders beside `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
 _IsLab = Callable[[str], bool]
 
 
@@ -312,12 +313,14 @@ def _outside(top: Path, place: Path | None = None) -> list[str]:
         paths = [Path(folder, name) for name in sorted(names) if not _is_hidden(folder, name)]
         found += [path.relative_to(top) for path in paths if not path.is_symlink()]
     # Who hands in the course's whole tree need not hear of each of its notebooks.
-    tree = place.parent.relative_to(top) if place is not None and place.name == "labs" else None
-    return [
-        path.as_posix()
-        for path in found
-        if tree is None or not path.is_relative_to(tree) or not (ROOT / path.relative_to(tree)).is_file()
-    ]
+    tree = place.parent if place is not None and place.name == "labs" else top
+    is_course = (tree / _COURSES[0]).is_dir()
+    courses = [one.relative_to(top) for one in _folders(tree) if is_course and _is_the_courses(one)]
+    return [path.as_posix() for path in found if not any(path.is_relative_to(folder) for folder in courses)]
+
+
+def _is_the_courses(folder: Path) -> bool:
+    return folder.name in _COURSES or (folder / "__init__.py").is_file()
 
 
 def _is_hidden(folder: str, name: str) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from gradebook.intake import archives
-from gradebox.configuration import ROOT
 
 OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
 """What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
@@ -28,6 +27,8 @@ _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
 _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
     *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
 )
+_EXERCISE = "_exercise"
+"""How the course calls folders that are no labs and have a report."""
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
 _SHOWN = 6
@@ -82,7 +83,7 @@ def _kind(path: str, has_report: bool) -> str:
 def _has_report(path: str, packages: Collection[str]) -> bool:
     """Whether the folder of this file, by its path below `labs`, is a lab or an exercise of the course."""
     first, _, name = path.partition("/")
-    return "/" not in name and (first in packages or (ROOT / "labs" / first.replace("-", "_") / REPORT).is_file())
+    return "/" not in name and (first in packages or first.replace("-", "_").endswith(_EXERCISE))
 
 
 def _may_report(path: str, what: str, lab: str, packages: Iterable[str]) -> bool:

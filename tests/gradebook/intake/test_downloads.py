@@ -425,8 +425,19 @@ def test_a_tidy_submission_hears_nothing(downloads: Downloads) -> None:
     for name in ("README.md", "notes.txt", ".hg/x.pdf", "__MACOSX/x.ipynb", ".venv/x.html"):
         downloads.put(f"ada/{name}")
     downloads.put("ada/labs/kernels_exercise/REPORT.md")
-    downloads.put("ada/notebooks/lab1.ipynb")  # the course's own
     assert downloads.take()["ada"].reason == ""
+
+
+def test_the_courses_own_notebooks_are_not_named_in_its_whole_tree(downloads: Downloads) -> None:
+    downloads.put(f"ada/labs/{LAB}/benchmark.py")
+    downloads.put(f"ada/labs/{LAB}/REPORT.md")
+    downloads.put("ada/notebooks/lab1.ipynb")
+    assert downloads.take()["ada"].reason == f"{UNREAD}'notebooks/lab1.ipynb' (a notebook)"
+    for name in ("gradebox/__init__.py", "labkit/__init__.py", "labkit/monitoring/page.html"):
+        downloads.put(f"ada/{name}")
+    assert downloads.take()["ada"].reason == ""
+    downloads.put("ada/report/report.pdf")
+    assert downloads.take()["ada"].reason == f"{UNREAD}'report/report.pdf' (a document)"
 
 
 def test_a_submission_that_is_called_labs_is_ordinary(downloads: Downloads) -> None:
