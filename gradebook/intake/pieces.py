@@ -226,7 +226,7 @@ class _Assembly:
                 continue
             known = self._entries.setdefault(entry.target, (entry, piece.name))
             if known[0] is entry or _same(known[0], entry):
-                if unread.is_read(entry.target, self._names.packages):
+                if unread.is_read(entry.target):
                     taken.append(repr(piece.name))
             else:
                 self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))

@@ -27,8 +27,6 @@ _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
 _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
     *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
 )
-_EXERCISE = "_exercise"
-"""How the course calls folders that are no labs and have a report."""
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
 _SHOWN = 6
@@ -42,7 +40,7 @@ def remarks(targets: Collection[str], beside: Sequence[str], packages: Collectio
         beside: what else was handed in, by the path that people know.
         packages: the course's labs.
     """
-    found = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path, packages)))}
+    found = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path)))}
     found |= {path: what for path in dict.fromkeys(beside) if path not in found and (what := _kind(path, False))}
     if not found:
         return []
@@ -56,9 +54,9 @@ def remarks(targets: Collection[str], beside: Sequence[str], packages: Collectio
     return said
 
 
-def is_read(path: str, packages: Collection[str]) -> bool:
+def is_read(path: str) -> bool:
     """Whether this file of a lab, by its path below `labs`, is one that something may read."""
-    return not _kind(path, _has_report(path, packages))
+    return not _kind(path, _has_report(path))
 
 
 def _kind(path: str, has_report: bool) -> str:
@@ -80,10 +78,9 @@ def _kind(path: str, has_report: bool) -> str:
     return _COPIED if suffix in _SOURCES and _COPY.fullmatch(file.stem) else ""
 
 
-def _has_report(path: str, packages: Collection[str]) -> bool:
-    """Whether the folder of this file, by its path below `labs`, is a lab or an exercise of the course."""
-    first, _, name = path.partition("/")
-    return "/" not in name and (first in packages or first.replace("-", "_").endswith(_EXERCISE))
+def _has_report(path: str) -> bool:
+    """Whether this file of a lab or an exercise, by its path below `labs`, lies where its report does."""
+    return path.count("/") == 1
 
 
 def _may_report(path: str, what: str, lab: str, packages: Iterable[str]) -> bool:
