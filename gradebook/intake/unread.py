@@ -29,6 +29,8 @@ _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
 )
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
+_GRADES = ("grade.html",)
+"""What a grading of one's own writes."""
 _SHOWN = 6
 
 
@@ -63,7 +65,7 @@ def _kind(path: str, has_report: bool) -> str:
     """What this file is that nothing reads; empty where it is ordinary. `has_report`: its folder's report is read."""
     file = PurePosixPath(path)
     suffix = file.suffix.lower()
-    if any(part.startswith((".", "__MACOSX")) for part in file.parts):
+    if file.name in _GRADES or any(part.startswith((".", "__MACOSX")) for part in file.parts):
         return ""
     if suffix in _ONE_FILE and not archives.has_suffix(file.name):
         return _ARCHIVE if len(file.parts) == 1 else ""

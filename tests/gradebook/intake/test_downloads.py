@@ -424,7 +424,8 @@ def test_a_tidy_submission_hears_nothing(downloads: Downloads) -> None:
         downloads.put(f"ada/labs/{LAB}/{name}")
     for name in ("README.md", "notes.txt", ".hg/x.pdf", "__MACOSX/x.ipynb", ".venv/x.html"):
         downloads.put(f"ada/{name}")
-    downloads.put("ada/labs/kernels_exercise/REPORT.md")
+    for name in ("labs/kernels_exercise/REPORT.md", "labs/lab5_production/REPORT.md", "grade-report/grade.html"):
+        downloads.put(f"ada/{name}")
     assert downloads.take()["ada"].reason == ""
 
 
