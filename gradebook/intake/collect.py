@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, pieces, unpacking
+from gradebook.intake import archives, handed_in, pieces, spelling, unpacking
 from gradebook.intake.handed_in import HandedIn, IntakeError, Person
 from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused, clause, sentence
@@ -55,9 +53,6 @@ class Student:
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
 _CHECKOUT = "repository"
-_WORD = re.compile(r"\w+")
-_ACCENT = re.compile("[\u0300-\u036f]")
-_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
 
 
 @dataclass(frozen=True)
@@ -209,7 +204,7 @@ class Intake:
     def _keys(self, person: Person, platform: str) -> list[str]:
         owners = self._roster.owners(person.handles) if self._roster else []
         if len(owners) == 1 and person.name and owners[0].name:
-            is_group = not _has_a_word_of(person.name, owners[0].name)
+            is_group = not spelling.have_a_word_in_common(person.name, owners[0].name)
             if platform == "Moodle" and is_group:
                 # Moodle numbers groups as it numbers students, and this is a group's number.
                 owner, called = (printable(one, lines=False) for one in (owners[0].student, owners[0].name))
@@ -361,20 +356,6 @@ class Intake:
                 and not pieces.holds_labs(items[0])
             )
             yield items[0] if is_wrapped else Path(temporary)
-
-
-def _has_a_word_of(name: str, other: str) -> bool:
-    """Whether a word of the name `other` stands in `name`, however its accents and umlauts are written."""
-    words = {word for form in _plain(other) for word in _WORD.findall(form)}
-    return any(word in form for form in _plain(name) for word in words)
-
-
-def _plain(name: str) -> tuple[str, str]:
-    """The name without accents, and with ä, ö, ü, å and ø as Germans and Danes write them where these lack."""
-    composed = unicodedata.normalize("NFC", name).casefold()
-    forms = (composed, composed.translate(_SPELT_OUT))
-    first, second = (unicodedata.normalize("NFKD", form) for form in forms)
-    return _ACCENT.sub("", first), _ACCENT.sub("", second)
 
 
 def _share(ones: Sequence[_Theirs], others: Sequence[_Theirs]) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, unpacking, unread
+from gradebook.intake import archives, outside, unpacking, unread
 from gradebook.intake.lab_names import LabNames, looks_like_a_lab
 from gradebook.intake.names import Refused, clause, sentence
 from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
@@ -33,8 +33,6 @@ _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 _LINK = re.compile(r"""https?://[^\s"'<>]+""")
 _LINK_BYTES = 2**16
 _SHOWN = 3
-_COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions", "tests", "benchmarks")
-"""Folders beside `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
 _IsLab = Callable[[str], bool]
 
 
@@ -149,7 +147,7 @@ class _Assembly:
         place = _place(top, copying.is_lab) or _place(top, lambda one: looks_like_a_lab(one, self._names))
         if place is not None:
             self._take_labs(place, name)
-            self._beside += _outside(top, place)
+            self._beside += outside.of(top, place)
             return
         inner = [path for folder in (top, *_wrapper(top)) for path in _files(folder) if _is_packed(path)]
         too_deep: list[tuple[Path, _TooDeep]] = []
@@ -163,13 +161,13 @@ class _Assembly:
         if inner and self._entries:
             self._reasons += [(repr(path.name), str(refusal)) for path, refusal in too_deep]
             packed = {path.name for path in inner}
-            self._beside += [path for path in _outside(top) if path.rpartition("/")[2] not in packed]
+            self._beside += [path for path in outside.of(top) if path.rpartition("/")[2] not in packed]
             return
         for folder in (top, *_wrapper(top)):
             if self._names.single and any(path.suffix == ".py" for path in _files(folder)):
                 self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
                 self._add(folder, name, lambda target: f"{self._names.single}/{target}")
-                self._beside += _outside(top, folder)
+                self._beside += outside.of(top, folder)
                 return
         if too_deep:
             raise too_deep[0][1]
@@ -301,31 +299,6 @@ def _folders(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
-
-
-def _outside(top: Path, place: Path | None = None) -> list[str]:
-    """The files below `top` that do not lie in `place`, without what systems hide and what the course itself has."""
-    if place == top:
-        return []
-    found: list[Path] = []
-    for folder, inner, names in os.walk(top):
-        inner[:] = sorted(name for name in inner if Path(folder, name) != place and not _is_hidden(folder, name))
-        paths = [Path(folder, name) for name in sorted(names) if not _is_hidden(folder, name)]
-        found += [path.relative_to(top) for path in paths if not path.is_symlink()]
-    # Who hands in the course's whole tree need not hear of each of its notebooks.
-    tree = place.parent if place is not None and place.name == "labs" else top
-    is_course = (tree / _COURSES[0]).is_dir()
-    courses = [one.relative_to(top) for one in _folders(tree) if is_course and _is_the_courses(one)]
-    return [path.as_posix() for path in found if not any(path.is_relative_to(folder) for folder in courses)]
-
-
-def _is_the_courses(folder: Path) -> bool:
-    return folder.name in _COURSES or (folder / "__init__.py").is_file()
-
-
-def _is_hidden(folder: str, name: str) -> bool:
-    is_cache = name in copying.LEFT_BEHIND or Path(folder, name, "pyvenv.cfg").exists()
-    return is_cache or name.startswith((".", "__MACOSX"))
 
 
 def _is_packed(path: Path) -> bool:
