@@ -121,7 +121,7 @@ class _Run:
         """Decide what is asked, take the submissions in, and write both down."""
         shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
         plan = self._plan()
-        students = self._gradebook.students() if self._order.submissions is None else self._take_in(plan)
+        students = self._taken_before() if self._order.submissions is None else self._take_in(plan)
         given = self._overrides()
         mentioned.check(self.settings, given, students)
         for text in mentioned.notices(self.settings, given, students, self._criteria(plan)):
@@ -283,6 +283,24 @@ class _Run:
 
     def _overrides(self) -> tuple[Override, ...]:
         return standing.given_overrides(self.settings, self._order.out, self._rubric)
+
+    def _taken_before(self) -> list[Student]:
+        """The students as they were taken in; a note where the roster says something else by now."""
+        students, file = self._gradebook.students(), self.settings.roster
+        try:
+            entries = roster.load(file, self.settings.teams).entries if file else ()
+        except roster.RosterError:
+            return students  # it is not needed here
+        then = {one.student: (dict(one.columns), one.team) for one in students if one.columns}
+        now = {one.student: (dict(one.columns), one.team) for one in entries}
+        changed = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+        if entries and changed:
+            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            self._progress.say(
+                f"note: {file} has changed for {', '.join(changed[:5])}{more}: give the submissions again, so that it "
+                "counts"
+            )
+        return students
 
     def _take_in(self, plan: Plan) -> list[Student]:
         assert self._order.submissions is not None

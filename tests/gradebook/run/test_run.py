@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from dataclasses import replace
@@ -9,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import grader
 from gradebook import results, standing, versions
@@ -188,6 +190,24 @@ def test_a_mistake_in_the_overrides_is_told_before_anything_is_graded(small_clas
     with pytest.raises(ValueError, match="lacks the key 'criterion'"):
         small_class.grade(overrides=tmp_path / "overrides.toml")
     assert small_class.graded == []
+
+
+def test_a_roster_that_has_changed_meanwhile_is_named(small_class: SmallClass, tmp_path: Path) -> None:
+    for name in ("ada", "bob"):
+        small_class.hands_in(name)
+    roster, said = tmp_path / "roster.csv", io.StringIO()
+    config = tmp_path / "class.toml"
+    config.write_text('roster = "roster.csv"\n')
+    roster.write_text("student,team\nada,blue\nbob,red\n")
+    again = {"configuration": config, "submissions": None, "labs": None, "device": None, "seed": None}
+    small_class.grade(configuration=config)
+    small_class.grade(**again, console=Console(file=said, width=400))
+    assert "has changed" not in said.getvalue()
+    roster.write_text("student,team\nada,blue\nbob,\n")
+    small_class.grade(**again, console=Console(file=said, width=400))
+    assert "roster.csv has changed for bob: give the submissions again, so that it counts" in said.getvalue()
+    roster.write_bytes(b"\xff\xfe")
+    small_class.grade(**again)  # nothing of it is needed
 
 
 def test_students_of_the_roster_without_a_submission_are_missing(small_class: SmallClass, tmp_path: Path) -> None:
