@@ -33,8 +33,8 @@ _NOTES = {
 }
 _HOST = {
     "start": "start-up", "launch": "launching", "operation": "CPU operations", "metadata": "views and allocations",
-    "module": "Python of modules",
-    "wait": "waiting for the GPU", "load": "waiting for data", "communication": "waiting for ranks", "sleep": "asleep",
+    "module": "Python of modules", "wait": "waiting for the GPU", "load": "waiting for data",
+    "communication": "waiting for ranks", "sleep": "asleep",
 }  # fmt: skip
 
 

@@ -66,12 +66,8 @@ _row("_cudnn_rnn_backward", product=products.recurrent_backward, library="cudnn"
 # The second number is the place of `is_causal` among the arguments; the CPU's kernel is charged without.
 
 for _kernel, _causal, _causal_backward in (("flash", 4, 11), ("efficient", 6, 11), ("cudnn", 6, 14)):
-    _row(
-        f"_scaled_dot_product_{_kernel}_attention",
-        product=products.attention(_kernel, _causal),
-        is_cuda_kernel=True,
-        call="product",
-    )
+    _row(f"_scaled_dot_product_{_kernel}_attention", product=products.attention(_kernel, _causal), is_cuda_kernel=True,
+         call="product")  # fmt: skip
     _row(f"_scaled_dot_product_{_kernel}_attention_backward", is_cuda_kernel=True, takes_scratch=True,
          product=products.attention_backward(_kernel, _causal_backward))  # fmt: skip
 _row("_scaled_dot_product_flash_attention_for_cpu", product=products.attention("", None), in_float32=True)

@@ -31,8 +31,7 @@ _MOST_KNOWN = 20_000
 # Kinds of calls beside those of `vgpu.operations.table`'s rows: what autograd's engine calls, by the row's kind.
 _FOREACH, _BACKWARD = "foreach", "backward"
 _IN_BACKWARD = {
-    "product": "product_backward", "convolution_backward": "convolution_backward",
-    "norm_backward": "norm_backward",
+    "product": "product_backward", "convolution_backward": "convolution_backward", "norm_backward": "norm_backward",
 }  # fmt: skip
 CALLS_OF_NO_ROW = {_FOREACH, _BACKWARD, *_IN_BACKWARD.values()}
 # A convolution with the algorithm that `cudnn.benchmark` found, against the one of cuDNN's heuristic: modelled.
