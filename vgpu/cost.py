@@ -43,6 +43,14 @@ _HOPPER = 9
 _ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
+# Share of the rate at which the L2 cache is read that elementwise kernels reach there, who write as well: `x + 1`, copies
+# and others of 8 to 34 MB on an H100 (benchmarks/results/h100.json) beside what the same chip reads (gpus.toml).
+_L2_ELEMENTWISE_SHARE = 0.55
+# What such a kernel moves, as a multiple of the cache, up to which all of it stays there, and from which on nothing does:
+# on an H100 34 MB are at 0.64, and fast; on an A100 as much is at 0.8, and hardly faster than memory (benchmarks/published,
+# bw-a100-mul). What is only read falls out from 0.7 to 1.25 on an A100 (te42kyfo/gpu-benches, gpu-l2-cache).
+_L2_HOLDS_ALL, _L2_HOLDS_NONE = 0.65, 0.85
+
 
 def launch_seconds(spec: Spec, call: str = "") -> float:
     """Host time to launch one kernel, its Python call included.
@@ -115,12 +123,21 @@ def kernel_seconds(
     return max(arithmetic, _moving_seconds(spec, bytes, traffic_share), spec.minimum_kernel_seconds)
 
 
-def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0) -> float:
+def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0, *, elementwise: bool = False) -> float:
     """Device time of a kernel that only moves `bytes`, at a `share` of the rate that a plain copy reaches.
 
     To start and to end takes as long as the shortest kernel (`x + 1` of 1 to 256 Mi elements on an H100).
+
+    What an `elementwise` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
+    it: so it is on repeating, and mostly from one layer to the next. Kernels that reduce wait for each other's sums
+    instead, and gain nothing there (an H100's `sum`, norms and softmax).
     """
-    return spec.minimum_kernel_seconds + _moving_seconds(spec, bytes, share)
+    seconds = _moving_seconds(spec, bytes, share)
+    if elementwise and spec.l2_bytes_per_second and bytes < _L2_HOLDS_NONE * spec.l2_bytes:
+        cached = (_L2_HOLDS_NONE - bytes / spec.l2_bytes) / (_L2_HOLDS_NONE - _L2_HOLDS_ALL)
+        there = bytes / (spec.l2_bytes_per_second * _L2_ELEMENTWISE_SHARE * share)
+        seconds += min(1.0, cached) * min(0.0, there - seconds)
+    return spec.minimum_kernel_seconds + seconds
 
 
 def _moving_seconds(spec: Spec, bytes: float, share: float) -> float:

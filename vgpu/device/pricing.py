@@ -35,7 +35,7 @@ class Pricing:
         """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
         kind = work.kind
         if kind == TRAFFIC:
-            seconds = cost.traffic_seconds(self.spec, work.bytes, work.share)
+            seconds = cost.traffic_seconds(self.spec, work.bytes, work.share, elementwise=work.elementwise)
             if work.launches > 1:
                 seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds
             return seconds * work.ratio

@@ -70,6 +70,8 @@ class Work(NamedTuple):
     ranks: int = 1
     seconds: float = 0.0
     """Of "fixed" work."""
+    elementwise: bool = False
+    """Whether each thread moves its own elements and waits for no other: fast where the L2 cache holds them."""
 
     @property
     def flops(self) -> float:

@@ -76,7 +76,7 @@ def _classify(overload: Any) -> Operation:
         launches=not (is_view or columns["is_metadata"] or known.allocates_only or namespace in _COLLECTIVES),
         is_product=known.product is not None,
         is_sum=overload is torch.ops.aten.add.Tensor,
-        elementwise=pointwise or known.copies,
+        elementwise=pointwise or known.copies or known.share == "dropout",
         own_traffic=known.traffic is not None or bool(known.share),
         written=_written(base, schema),
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.

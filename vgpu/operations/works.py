@@ -65,7 +65,10 @@ def of_operation(
         moved, share = traffic.bytes_of(operation, inputs, outputs), 1.0
     launches = _launches_of(args) if operation.is_foreach else 1
     dtype = dtype_name(inputs or outputs)
-    return Work(operation.name, moved, dtype, shapes, share, launches, _call_of(operation), elements)
+    return Work(
+        operation.name, moved, dtype, shapes, share, launches, _call_of(operation), elements,
+        elementwise=operation.elementwise and (operation.own_traffic or share == 1.0),
+    )  # fmt: skip
 
 
 def _call_of(operation: Operation) -> str:
