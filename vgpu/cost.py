@@ -43,12 +43,13 @@ _HOPPER = 9
 _ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
-# Share of the rate at which the L2 cache is read that elementwise kernels reach there, who write as well: `x + 1`, copies
-# and others of 8 to 34 MB on an H100 (benchmarks/results/h100.json) beside what the same chip reads (gpus.toml).
+# Share of the rate at which the L2 cache is read that elementwise kernels reach there, who write as well: `x + 1`,
+# copies and others of 8 to 34 MB on an H100 (benchmarks/results/h100.json) beside what the same chip reads (gpus.toml).
 _L2_ELEMENTWISE_SHARE = 0.55
-# What such a kernel moves, as a multiple of the cache, of which half is still there, and between which two, around it, it
-# falls from all to nothing: on an H100 34 MB are at 0.64, and fast; on an A100 as much is at 0.8, and hardly faster than
-# memory (benchmarks/published, bw-a100-mul). What is only read falls out later (te42kyfo/gpu-benches, gpu-l2-cache).
+# What such a kernel moves, as a multiple of the cache, of which half is still there, and the width around it in which
+# it falls from all to nothing: on an H100 34 MB are at 0.64, and fast; on an A100 as much is at 0.8, and hardly faster
+# than memory (benchmarks/published, bw-a100-mul). What is only read falls out later (te42kyfo/gpu-benches,
+# gpu-l2-cache).
 _L2_HOLDS_HALF, _L2_FALL = 0.75, 0.2
 
 

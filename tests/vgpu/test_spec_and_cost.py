@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,68 @@ def test_a_product_with_a_vector_takes_as_long_as_reading_its_operands(m: int, n
 
 def _attention(name: str, kernel: str = "flash", *, width: int = 128, backward: bool = False) -> float:
     return cost.attention_efficiency(vgpu.get_spec(name), kernel, 16384, width, backward=backward)
+
+
+def _rate(spec: vgpu.Spec, megabytes: float, share: float = 1.0, *, elementwise: bool = True) -> float:
+    """Bytes per second once a kernel has begun."""
+    seconds = cost.traffic_seconds(spec, megabytes * 1e6, share, elementwise=elementwise)
+    return megabytes * 1e6 / (seconds - spec.minimum_kernel_seconds)
+
+
+def test_what_fits_the_l2_cache_is_moved_as_fast_as_an_h100_moved_it() -> None:  # benchmarks/results/h100.json
+    spec = vgpu.get_spec("H100")
+    assert _rate(spec, 8.4) == pytest.approx(5.7e12, rel=0.15)  # x + 1 of 2^20 numbers: 3.47 us
+    assert _rate(spec, 33.6) == pytest.approx(4.8e12, rel=0.15)  # of 2^22: 8.93 us
+    assert _rate(spec, 134.2) == pytest.approx(2.9e12, rel=0.05)  # of 2^24: 47.9 us
+
+
+@pytest.mark.parametrize("name", vgpu.list_specs())
+def test_a_kernel_that_moves_more_takes_longer_across_the_edge_of_the_cache(name: str) -> None:
+    spec = vgpu.get_spec(name)
+    memory = spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio
+    taken = [cost.traffic_seconds(spec, spec.l2_bytes * part / 50, elementwise=True) for part in range(1, 100)]
+    assert taken == sorted(taken)
+    assert (_rate(spec, spec.l2_bytes * 0.5e-6) > 1.3 * memory) is bool(spec.l2_bytes_per_second)
+    assert _rate(spec, spec.l2_bytes * 0.9e-6) == pytest.approx(memory)
+
+
+def test_the_cache_helps_nobody_who_waits_for_sums_or_whose_card_names_no_rate() -> None:
+    spec = vgpu.get_spec("H100")
+    memory = spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio
+    assert _rate(spec, 8, elementwise=False) == pytest.approx(memory)
+    assert _rate(replace(spec, l2_bytes_per_second=0.0), 8) == pytest.approx(memory)
+
+
+@pytest.mark.parametrize(
+    ("work", "cached"),
+    [
+        (lambda x: x + 1, True),
+        (lambda x: x.clone(), True),
+        (lambda x: torch.nn.functional.dropout(x), True),
+        (lambda x: x.sum(), False),
+        (lambda x: x.softmax(-1), False),
+        (lambda x: x.t().contiguous(), False),
+        (lambda x: x + x[:, :1], False),
+    ],
+)
+def test_which_kernels_find_their_operands_in_the_cache(work: Callable[[torch.Tensor], object], cached: bool) -> None:
+    with vgpu.attach("H100") as gpu:
+        x = torch.ones(1024, 1024, device="cuda")
+        work(x)
+        torch.cuda.synchronize()
+        kernel = gpu.timeline[-1]
+        memory = gpu.spec.bandwidth_bytes_per_second * gpu.spec.bandwidth_efficiency_ratio
+        assert (kernel.bytes / (kernel.seconds - gpu.spec.minimum_kernel_seconds) > memory * 1.01) is cached
+
+
+def test_the_summary_says_who_is_faster_than_memory() -> None:
+    with vgpu.attach("H100") as gpu:
+        x = torch.ones(2048, 2048, device="cuda")
+        y = x + 1
+        y.mul_(2)
+        torch.cuda.synchronize()
+        text = gpu.summary()
+    assert "L2 cache: faster than memory" in text
 
 
 def test_flash_attention_by_hand_on_an_a100() -> None:

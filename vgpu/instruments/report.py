@@ -30,6 +30,7 @@ _FILLED_RATIO = 0.2
 _NOTES = {
     "launch": "shorter than the {} that launching it takes the host",
     "occupancy": "far from both peaks: too little work, or a shape that leaves multiprocessors idle",
+    "L2 cache": "faster than memory: taken to find its operands in the cache, where they fit",
 }
 _HOST = {
     "start": "start-up", "launch": "launching", "operation": "CPU operations", "metadata": "views and allocations",
@@ -60,7 +61,8 @@ def bound_by(spec: Spec, kernel: Kernel) -> str:
     """What decided how long a kernel took.
 
     "compute", "bandwidth", "launch" (shorter than its own launch), "occupancy" (far from both peaks: too little work,
-    or of a shape that leaves multiprocessors idle), "transfer" (over PCIe) or "link" (between GPUs).
+    or of a shape that leaves multiprocessors idle), "L2 cache" (faster than memory would be), "transfer" (over PCIe) or
+    "link" (between GPUs).
     """
     kind = history.kernel_kind(kernel)
     if kind in ("copy", "communication"):
@@ -70,6 +72,8 @@ def bound_by(spec: Spec, kernel: Kernel) -> str:
         return "launch"
     traffic = kernel.bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio)
     arithmetic = kernel.flops / _peak(spec, kernel.dtype)
+    if traffic > kernel.seconds and not kernel.flops:
+        return "L2 cache"
     if max(traffic, arithmetic) < _FILLED_RATIO * kernel.seconds:
         return "occupancy"
     return "compute" if kernel.flops and traffic < 0.99 * kernel.seconds else "bandwidth"
