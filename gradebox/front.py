@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from gradebox.grade import CheckReport, Grade
 from gradebox.options import Options
 from gradebox.order import GradingError
 from gradebox.ordering import order_of
-from gradebox.report import progress
+from gradebox.report import html, progress
 from gradebox.report.terminal import Progress
 from gradebox.run import Grading, Watcher
 
@@ -55,6 +56,7 @@ class Front(Watcher):
 
     def begins(self, total: int) -> None:
         self._bar.open(total)
+        threading.Thread(target=html.prepare, daemon=True).start()  # the first sandbox takes a while to start
 
     def starting(self, check: str) -> None:
         self._bar.starting(self._titles[check])

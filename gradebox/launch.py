@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradebox import files, judges_room
+from gradebox import files, headstart, judges_room
 from gradebox.configuration import ROOT
 from gradebox.exits import ExitCode, refuse
 from gradebox.options import Options
@@ -117,6 +117,7 @@ def from_pytest(config: Any) -> int:
 
 def judge(arguments: list[str]) -> int:
     """Be the judge: what runs in the process that `run` starts."""
+    headstart.begin()
     if sys.platform == "linux":
         from gradebox.sandbox import linux
 

@@ -14,6 +14,7 @@ import pkgutil
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import Any, NoReturn
 
@@ -30,17 +31,19 @@ def main(control: int) -> NoReturn:
     """Import, then fork a server whenever the judge sends what it needs, until the judge closes its end.
 
     Args:
-        control: a stream socket to the judge: what to import comes first, then for each server a byte with the
-            descriptors of its channel, its lifeline, its life and its log (see `server.main`).
+        control: a stream socket to the judge: first a byte with the descriptor of a log, then what to import, then for
+            each server a byte with the descriptors of its channel, its lifeline, its life and its log (see
+            `server.main`).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave nothing to be waited for
-    order = codec.load_json(wire.receive(control, max_bytes=_MAX_BYTES))
-    try:
-        failure = _prepare(order, control)
-    except wire.Closed:
-        os._exit(0)
     way = socket.socket(fileno=control)
+    try:
+        _, descriptors, _, _ = socket.recv_fds(way, 1, 1)
+        _log_to(*descriptors)
+        failure = _prepare(codec.load_json(wire.receive(control, max_bytes=_MAX_BYTES)), control)
+    except (wire.Closed, ConnectionError):  # the judge is gone, or has never wanted a server
+        os._exit(0)
     while True:
         word, descriptors, _, _ = socket.recv_fds(way, 1, _DESCRIPTORS)
         if not word:
@@ -51,14 +54,19 @@ def main(control: int) -> NoReturn:
             os.close(descriptor)
 
 
+def _log_to(*log: int) -> None:
+    for descriptor in log:
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        os.close(descriptor)
+
+
 def _become_a_server(way: socket.socket, descriptors: list[int], failure: Failure | None) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     way.close()
     channel, lifeline, life, log = descriptors
     os.setsid()  # Ctrl-C is for the judge, which then ends the server in order
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.close(log)
+    _log_to(log)
     server.main(channel, lifeline, life, failure)
 
 
@@ -73,6 +81,9 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
     """
     environment = Environment.from_json(order["environment"])
     name = ""
+    first, last = order["first"], order["last"]
+    sys.path[:] = [*first, *(path for path in sys.path if path not in first)]
+    sys.path += [path for path in last if path not in sys.path]
     gc.disable()  # nearly all that imports make stays: to look through it again and again took a fifth of the time
     try:
         about = devices.load(environment.devices)

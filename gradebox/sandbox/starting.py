@@ -7,13 +7,11 @@ share that process while one of them is open. Not for what a server is asked (`s
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO
 
+from gradebox import headstart
 from gradebox.sandbox import codec, wire
 from gradebox.sandbox.types import Environment
 
@@ -28,11 +27,6 @@ _STOP_SECONDS = 20.0
 _GONE_TRIES, _GONE_SECONDS = 1000, 1e-3
 _FORK_SECONDS = 0.5
 """A server that has not begun to live after this long, when it is to end, is still to be forked."""
-_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME",
-                "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "MPLCONFIGDIR")  # fmt: skip
-"""What the server inherits. Children can read it in `/proc`, so tokens and passwords must not be there."""
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
 _Folders = tuple[list[str], list[str]]
 
 _running: dict[str, _ForkServer] = {}
@@ -152,30 +146,13 @@ def end_unused() -> None:
 class _ForkServer:
     """The process, by what it was told to import."""
 
-    def __init__(
-        self, key: str, order: Mapping[str, object], path: tuple[list[str], list[str]], log: IO[bytes]
-    ) -> None:
+    def __init__(self, key: str, order: Mapping[str, object], log: IO[bytes]) -> None:
         self._key = key
         self.users = 0
-        first, last = path
-        self._control, there = socket.socketpair()
-        program = (
-            f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
-            f"from gradebox.sandbox.forkserver import main; main({there.fileno()})"
-        )
-        # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", program],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=_variables(),
-            pass_fds=(there.fileno(),),
-            start_new_session=True,
-        )
-        there.close()
-        with contextlib.suppress(wire.Closed):  # noticed, with the log, by whoever waits for a server
+        begun = headstart.take()
+        self._control, self._process = begun.control, begun.process
+        with contextlib.suppress(OSError, wire.Closed):  # noticed, with the log, by whoever waits for a server
+            socket.send_fds(self._control, [b"l"], [log.fileno()])
             wire.send(self._control.fileno(), codec.dump_json(order))
 
     def fork(self, descriptors: list[int]) -> None:
@@ -199,11 +176,12 @@ def _fork_server(
     environment: Environment, preload: Sequence[str], optional: Sequence[str], log: IO[bytes], many: bool
 ) -> _ForkServer:
     """The one that runs for these imports, or a new one."""
-    order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional), "many": many}
-    path = _search_path(environment, preload)
-    key = json.dumps([os.getpid(), sys.executable, _variables(), path, order])
+    first, last = _search_path(environment, preload)
+    order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional), "many": many,
+             "first": first, "last": last}  # fmt: skip
+    key = json.dumps([os.getpid(), sys.executable, headstart.variables(), order])
     if key not in _running:
-        _running[key] = _ForkServer(key, order, path, log)
+        _running[key] = _ForkServer(key, order, log)
     return _running[key]
 
 
@@ -214,11 +192,6 @@ def _release(server: _ForkServer) -> None:
             server.end()
 
 
-def _variables() -> dict[str, str]:
-    inherited = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    return inherited | _ONE_THREAD | {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def _readable(descriptor: int, seconds: float) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
@@ -226,19 +199,11 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 
 def _search_path(environment: Environment, preload: Sequence[str]) -> _Folders:
-    """Folders that modules come from, for an interpreter that starts without our `sys.path`.
-
-    Returns:
-        Source trees, to be searched first, so that the server runs the same code as we do although another copy may be
-        installed; and site folders, to be searched last, so that they shadow nothing.
-    """
+    """Folders that modules come from, for an interpreter that starts without our `sys.path` (`headstart.in_order`)."""
     ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
     names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
     folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
     for name in names:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin and os.path.isfile(spec.origin):
-            folder = os.path.dirname(os.path.abspath(spec.origin))
-            folders[os.path.dirname(folder) if spec.submodule_search_locations else folder] = None
-    last = [folder for folder in folders if os.path.basename(folder) in ("site-packages", "dist-packages")]
-    return [folder for folder in folders if folder not in last], last
+        if (folder := headstart.folder_of(name)) is not None:
+            folders[folder] = None
+    return headstart.in_order(list(folders))
