@@ -50,8 +50,22 @@ def install(patches: PatchSet, machine: Machine) -> None:
     patches.set(dist, "_register_builtin_comm_hook", ddp.register_builtin_comm_hook)
     patches.set(dist, "_verify_params_across_processes", ddp.verify_params_across_processes)
     _groups(patches, machine, c10d)
+    _known_backends(c10d)
     if not machine.values:
         _objects(patches, c10d)
+
+
+def _known_backends(c10d: Any) -> None:
+    """Have PyTorch know its own backends without looking for them.
+
+    Since PyTorch 2.12 it asks all installed packages for a backend at its first use, its own as well: 20 ms of real
+    time in each rank. Here they are known before ranks are forked.
+    """
+    known = getattr(c10d.Backend, "_plugins", {})
+    for name in ("gloo", "nccl"):
+        register = getattr(c10d, f"_register_builtin_{name}_backend", None)
+        if register is not None and name.upper() not in known:
+            register()
 
 
 def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:
