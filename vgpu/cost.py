@@ -43,14 +43,10 @@ _HOPPER = 9
 _ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
-# Share of the rate at which the L2 cache is read that elementwise kernels reach there, who write as well: `x + 1`,
-# copies and others of 8 to 34 MB on an H100 (benchmarks/results/h100.json) beside what the same chip reads (gpus.toml).
-_L2_ELEMENTWISE_SHARE = 0.55
-# What such a kernel moves, as a multiple of the cache, of which half is still there, and the width around it in which
-# it falls from all to nothing: on an H100 34 MB are at 0.64, and fast; on an A100 as much is at 0.8, and hardly faster
-# than memory (benchmarks/published, bw-a100-mul). What is only read falls out later (te42kyfo/gpu-benches,
-# gpu-l2-cache).
-_L2_HOLDS_HALF, _L2_FALL = 0.75, 0.2
+# What an elementwise kernel moves, as a multiple of the L2 cache, of which half is still there, and the width around it
+# in which that falls from all to nothing. Half of it is there at 0.85 on an A100, 0.95 on an H200, 1.1 on an L40
+# (te42kyfo/gpu-benches@1c36d50, gpu-small-kernels: one array scaled into another and back, by CUDA graphs).
+_L2_HOLDS_HALF, _L2_FALL = 0.85, 0.4
 
 
 def launch_seconds(spec: Spec, call: str = "") -> float:
@@ -136,7 +132,7 @@ def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0, *, elementwise
     seconds = _moving_seconds(spec, bytes, share)
     if elementwise and spec.l2_bytes_per_second:
         cached = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
-        there = bytes / (spec.l2_bytes_per_second * _L2_ELEMENTWISE_SHARE * share)
+        there = bytes / (spec.l2_bytes_per_second * share)
         seconds += min(1.0, max(0.0, cached)) * min(0.0, there - seconds)
     return spec.minimum_kernel_seconds + seconds
 

@@ -128,8 +128,6 @@ def fitted() -> list[Constant]:
         _constant("share of dropout", 1.0, _entry(traffic.SHARES, "dropout")),
         _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_SCATTERED_BYTES")),
         _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
-        _constant("elementwise kernels in L2", 1.0, _attribute(cost, "_L2_ELEMENTWISE_SHARE")),
-        _constant("half of what L2 holds", 1.0, _attribute(cost, "_L2_HOLDS_HALF")),
         _constant("depth of a product's end", 16.0, _attribute(cost, "_EPILOGUE_DEPTH")),
         _constant("time to fill a tile", 0.5e-6, _attribute(cost, "_TILE_FILL_SECONDS")),
         _constant("gain of Winograd", 2.25, _attribute(cost, "WINOGRAD_GAIN")),

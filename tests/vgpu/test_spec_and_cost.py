@@ -164,11 +164,30 @@ def _rate(spec: vgpu.Spec, megabytes: float, share: float = 1.0, *, elementwise:
     return megabytes * 1e6 / (seconds - spec.minimum_kernel_seconds)
 
 
-def test_what_fits_the_l2_cache_is_moved_as_fast_as_an_h100_moved_it() -> None:  # benchmarks/results/h100.json
-    spec = vgpu.get_spec("H100")
-    assert _rate(spec, 8.4) == pytest.approx(5.7e12, rel=0.15)  # x + 1 of 2^20 numbers: 3.47 us
-    assert _rate(spec, 33.6) == pytest.approx(4.8e12, rel=0.15)  # of 2^22: 8.93 us
-    assert _rate(spec, 134.2) == pytest.approx(2.9e12, rel=0.05)  # of 2^24: 47.9 us
+@pytest.mark.parametrize(
+    ("name", "megabytes", "seconds"),
+    [  # te42kyfo/gpu-benches, gpu-small-kernels: the best size of blocks
+        ("A100-80GB", 9.02, 3.76e-6),
+        ("A100-80GB", 22.70, 7.28e-6),
+        ("A100-80GB", 30.89, 11.52e-6),
+        ("A100-80GB", 57.17, 35.89e-6),
+        ("H200", 9.82, 2.92e-6),
+        ("H200", 28.02, 5.76e-6),
+        ("H200", 39.75, 8.11e-6),
+    ],
+)
+def test_what_fits_the_l2_cache_is_moved_as_fast_as_others_measured(
+    name: str, megabytes: float, seconds: float
+) -> None:
+    assert cost.traffic_seconds(vgpu.get_spec(name), megabytes * 1e6, elementwise=True) == pytest.approx(
+        seconds, rel=0.25
+    )
+
+
+def test_so_it_was_on_an_h100_that_nothing_was_fitted_to() -> None:  # benchmarks/results/h100.json: x + 1
+    for megabytes, seconds in ((8.4, 3.47e-6), (33.6, 8.93e-6), (134.2, 47.9e-6)):
+        found = cost.traffic_seconds(vgpu.get_spec("H100"), megabytes * 1e6, elementwise=True)
+        assert found == pytest.approx(seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("name", vgpu.list_specs())
@@ -178,7 +197,7 @@ def test_a_kernel_that_moves_more_takes_longer_across_the_edge_of_the_cache(name
     taken = [cost.traffic_seconds(spec, spec.l2_bytes * part / 50, elementwise=True) for part in range(1, 100)]
     assert taken == sorted(taken)
     assert (_rate(spec, spec.l2_bytes * 0.5e-6) > 1.3 * memory) is bool(spec.l2_bytes_per_second)
-    assert _rate(spec, spec.l2_bytes * 0.9e-6) == pytest.approx(memory)
+    assert _rate(spec, spec.l2_bytes * 1.1e-6) == pytest.approx(memory)
 
 
 def test_the_cache_helps_nobody_who_waits_for_sums_or_whose_card_names_no_rate() -> None:
@@ -211,10 +230,9 @@ def test_which_kernels_find_their_operands_in_the_cache(work: Callable[[torch.Te
 
 
 def test_the_summary_says_who_is_faster_than_memory() -> None:
-    with vgpu.attach("H100") as gpu:
-        x = torch.ones(2048, 2048, device="cuda")
-        y = x + 1
-        y.mul_(2)
+    with vgpu.attach("RTX4090") as gpu:
+        x = torch.ones(6 * 2**20, device="cuda")
+        x.mul_(2)
         torch.cuda.synchronize()
         text = gpu.summary()
     assert "L2 cache: faster than memory" in text
