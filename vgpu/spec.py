@@ -76,8 +76,8 @@ class Spec:
     taken by the CUDA context. Pairs (`power_watts`, `temperature_celsius`) are idle and fully busy. `interconnect`
     names what joins several of these GPUs; `links` are the interconnects that a file of the user's own describes.
     `sustained_clock_ratio` has, by precision, the share of the boost clock that long products hold within the board's
-    power. `l2_bytes_per_second` is how fast an elementwise kernel reads and writes what is in the L2 cache; 0: no faster
-    than memory. `monitoring` has what only NVML tells of a board (`MONITORING`).
+    power. `l2_bytes_per_second` is how fast an elementwise kernel reads and writes what is in the L2 cache; 0: no
+    faster than memory. `monitoring` has what only NVML tells of a board (`MONITORING`).
     """
 
     name: str

@@ -176,9 +176,7 @@ def _rate(spec: vgpu.Spec, megabytes: float, share: float = 1.0, *, elementwise:
         ("H200", 39.75, 8.11e-6),
     ],
 )
-def test_what_fits_the_l2_cache_is_moved_as_fast_as_others_measured(
-    name: str, megabytes: float, seconds: float
-) -> None:
+def test_what_fits_the_l2_cache_is_as_fast_as_others_measured(name: str, megabytes: float, seconds: float) -> None:
     assert cost.traffic_seconds(vgpu.get_spec(name), megabytes * 1e6, elementwise=True) == pytest.approx(
         seconds, rel=0.25
     )
