@@ -141,6 +141,9 @@ def fitted() -> list[Constant]:
     for gpu in ("T4", "A100-40GB", "H100"):
         found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
         found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))
+        if gpu == "H100":  # what the same chip does in an H200 is published
+            cached = tables["gpu"]["H200"]["l2_bytes_per_second"]
+            found.append(_constant(f"{gpu}: L2 cache", cached, _of_gpu(gpu, "l2_bytes_per_second"), gpu))
         for precision in tables["gpu"][gpu]["sustained_clock_ratio"]:
             entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
             found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
