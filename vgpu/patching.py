@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +61,7 @@ class PatchSet:
                 if id(space.get(name, _MISSING)) in backward:
                     space[name] = old
             program = [m for m in _torch_and_program_modules() if id(m) not in before or not _is_torch(m)]
-            _exchange(program, backward)
+            _exchange_back(program, backward)
 
         self._undo.append(undo)
 
@@ -91,23 +91,35 @@ def _do(actions: list[Callable[[], None]]) -> None:
 
 
 # PyTorch has two thousand modules, which rarely bind anything new once they are imported, so what was found in one is
-# remembered: (ids that were looked for, number of names then) -> names that held one of them.
-_found_in_torch: dict[int, tuple[frozenset[int], int, list[str]]] = {}
-_wanted: dict[frozenset[int], frozenset[int]] = {}
-_KEPT = 8
+# remembered: (how often `_sought` had grown, number of names then) -> names that held something of it. Whoever forks
+# afterwards spares its children the search, and a copy of each page that it touches.
+_found_in_torch: dict[int, tuple[int, int, list[str]]] = {}
+# Identities that were ever looked for. One may be another object's by now: a name that holds it is looked at in vain.
+_sought: set[int] = set()
+_growths = 0
 
 
 def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
     """Put each replacement where its object is bound by name; returns (module's names, name, old object)."""
-    wanted = frozenset(replacements)
-    # Hundreds of ids, the same at each attach: compared once here, and by identity for each module.
-    wanted = _wanted.setdefault(wanted, wanted)
-    if len(_wanted) > _KEPT:
-        _wanted.pop(next(iter(_wanted)))
+    global _growths
+    if not _sought.issuperset(replacements):
+        _sought.update(replacements)
+        _growths += 1
+    return _put(((vars(module), _names_of(module, vars(module))) for module in modules), replacements)
+
+
+def _exchange_back(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
+    """The same for objects that are new at each time, of which nothing is remembered."""
+    spaces = [vars(module) for module in modules]
+    _put(((space, _holding(space, replacements)) for space in spaces), replacements)
+
+
+def _put(
+    found: Iterable[tuple[dict[str, Any], list[str]]], replacements: dict[int, Any]
+) -> list[tuple[dict[str, Any], str, Any]]:
     changed = []
-    for module in modules:
-        space = vars(module)
-        for name in _names_of(module, space, wanted):
+    for space, names in found:
+        for name in names:
             old = space.get(name)
             if id(old) in replacements:
                 changed.append((space, name, old))
@@ -115,14 +127,18 @@ def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[t
     return changed
 
 
-def _names_of(module: ModuleType, space: dict[str, Any], wanted: frozenset[int]) -> list[str]:
+def _names_of(module: ModuleType, space: dict[str, Any]) -> list[str]:
     known = _found_in_torch.get(id(module))
-    if known is not None and known[0] is wanted and known[1] == len(space):
+    if known is not None and known[0] == _growths and known[1] == len(space):
         return known[2]
-    names = [name for name, value in list(space.items()) if id(value) in wanted]
+    names = _holding(space, _sought)
     if _is_torch(module):
-        _found_in_torch[id(module)] = (wanted, len(space), names)
+        _found_in_torch[id(module)] = (_growths, len(space), names)
     return names
+
+
+def _holding(space: dict[str, Any], identities: Container[int]) -> list[str]:
+    return [name for name, value in list(space.items()) if id(value) in identities]
 
 
 _TORCH = "torch"
