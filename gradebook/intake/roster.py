@@ -25,10 +25,11 @@ KEYS = (
 )
 _LOGINS = ("username", "github_username")
 """Names on GitHub: Classroom 50's `roster.csv`, formerly `students.csv`, has username, first_name, last_name, email,
-section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; a student who was invited by
-address has no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and
-name. Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
+section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; who was invited by address has
+no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and name.
+Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
 _ROLE, _STUDENT = "role", "student"
+"""It says who is staff where there is a column of logins, too: in a list of one's own it may mean roles in a team."""
 _TEST_STUDENTS = ("student, test", "test student")
 _TEST_LOGIN = re.compile(r"([0-9a-f]{32,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
@@ -222,8 +223,9 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
     cells = {name: value.strip() for name, value in row.items() if name}
     handles = tuple(cells[name] for name in KEYS if cells.get(name))
     login, role = _cell(cells, _LOGINS[0]), _cell(cells, _ROLE)
-    if login and role not in ("", _STUDENT):
-        return Outsider(handles, f"{login} is staff ({role}) in {path.name}", login)
+    if _LOGINS[0] in cells and role not in ("", _STUDENT):  # who has not accepted an invitation has no login yet
+        who = login or next(iter(handles), "") or _name(cells) or "somebody"
+        return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login)
     is_test = _cell(cells, "Student").casefold() in _TEST_STUDENTS and not _cell(cells, "SIS User ID")
     if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(_cell(cells, "SIS Login ID")):
         return Outsider(handles, f"{cells['Student']} is the Test Student of Canvas in {path.name}", told=True)

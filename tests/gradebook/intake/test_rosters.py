@@ -33,6 +33,20 @@ def test_classroom_50s_roster_has_students_and_no_staff(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_staff_without_a_username_yet_are_no_students_either(tmp_path: Path) -> None:
+    invited = ",Tara,Turing,tara@example.edu,,,ta\n,Tim,,,,,teacher\n"
+    found = roster(tmp_path, f"{CLASSROOM_50}{invited}")
+    assert [one.student for one in found.entries] == ["ada-l", "l", "bob@example.edu"]
+    outsider = found.outsider(["tara@example.edu"])
+    assert outsider is not None
+    assert outsider.why == "tara@example.edu is staff (ta) in roster.csv"
+
+
+def test_roles_in_a_list_of_ones_own_are_not_those_of_staff(tmp_path: Path) -> None:
+    found = roster(tmp_path, "student,email,team,role\nada,ada@example.edu,one,tester\n")
+    assert [one.student for one in found.entries] == ["ada"]
+
+
 def test_its_older_file_without_roles_is_read_as_well(tmp_path: Path) -> None:
     lines = (line.rpartition(",")[0] + "\n" for line in CLASSROOM_50.splitlines())
     assert len(roster(tmp_path, "".join(lines)).entries) == 5
