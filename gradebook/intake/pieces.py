@@ -1,7 +1,8 @@
 """One submission from all that was handed in for it: folders, archives (also in archives), files alone, texts, links.
 
-Finds the labs, however they are packed and spelt, and says of everything else that it does not count. Not for whose
-it is (`platforms.py`), nor for which paths are accepted (`names.py`).
+Finds the labs, however they are packed and spelt, and says of everything else that it does not count; an archive that
+cannot be unpacked does not stand in the way of what can be read. Not for whose it is (`platforms.py`), nor for which
+paths are accepted (`names.py`).
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class _Assembly:
         self._remarks: list[str] = []
         self._reasons: list[tuple[str, str]] = []
         """Why there is no lab in a piece, by its name."""
+        self._unopened: list[tuple[str, str]] = []
+        """Why an archive cannot be unpacked, by its name: nobody knows what is in it."""
         self._beside: list[str] = []
         """Files that lie outside of the folders that are graded."""
 
@@ -106,9 +109,11 @@ class _Assembly:
         self._take_files([piece for piece in pieces if piece.kind == "file"])
         words = [_words(piece) for piece in pieces if piece.kind in ("text", "link")]
         if not self._entries:
-            named = max(len(pieces), len(self._reasons)) > 1 or pieces[0].kind == "file"
-            raise Refused("; ".join([*self._why(named=named), *words]))
-        self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in self._reasons]
+            count = max(len(pieces), len(self._reasons) + len(self._unopened))
+            damaged = [sentence(name, reason) for name, reason in self._unopened]
+            raise Refused("; ".join([*damaged, *self._why(named=count > 1 or pieces[0].kind == "file"), *words]))
+        lost = (*self._unopened, *self._reasons)
+        self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
         self._remarks += unread.remarks(self._entries.keys(), self._beside, self._names.packages)
         self._remarks += words
         entries = (entry for entry, _ in self._entries.values())
@@ -121,6 +126,8 @@ class _Assembly:
         try:
             top = self._unpack(piece.path, piece.name) if piece.kind == "archive" else piece.path
             self._take_folder(top, piece.name, _DEPTH)
+        except _Unopened:
+            pass
         except _NoLab as refusal:
             self._reasons.append((repr(piece.name), str(refusal)))
         except Refused as refusal:
@@ -129,6 +136,7 @@ class _Assembly:
             raise _Named(sentence(repr(piece.name), str(refusal))) from None
 
     def _unpack(self, archive: Path, name: str) -> Path:
+        """The folder with what is in it; raises `_Unopened` where it cannot be unpacked."""
         self._unpacked += 1
         if self._unpacked > _ARCHIVES:
             raise Refused(f"holds more than {_ARCHIVES} archives; hand in one with all labs")
@@ -137,7 +145,8 @@ class _Assembly:
         try:
             unpacking.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
         except Refused as refusal:
-            raise _Named(sentence(repr(name), str(refusal))) from None
+            self._unopened.append((repr(name), str(refusal)))
+            raise _Unopened from None
         return target
 
     # --- folders ----------------------------------------------------------------------------------------------------
@@ -151,11 +160,14 @@ class _Assembly:
             return
         inner = [path for folder in (top, *_wrapper(top)) for path in _files(folder) if _is_packed(path)]
         too_deep: list[tuple[Path, _TooDeep]] = []
+        unopened: list[_Unopened] = []
         for path in inner if depth else ():
             try:
                 self._take_folder(self._unpack(path, path.name), path.name, depth - 1)
             except _TooDeep as refusal:
                 too_deep.append((path, refusal))
+            except _Unopened as refusal:
+                unopened.append(refusal)
             except _NoLab as refusal:
                 self._reasons.append((repr(path.name), str(refusal)))
         if inner and self._entries:
@@ -169,8 +181,8 @@ class _Assembly:
                 self._add(folder, name, lambda target: f"{self._names.single}/{target}")
                 self._beside += outside.of(top, folder)
                 return
-        if too_deep:
-            raise too_deep[0][1]
+        if too_deep or unopened:
+            raise too_deep[0][1] if too_deep else unopened[0]
         if inner and not depth:
             raise _TooDeep(
                 f"holds {inner[0].name!r}, but archives in archives are opened only {_DEPTH} deep: pack the labs' "
@@ -237,6 +249,10 @@ class _Assembly:
 
 class _NoLab(Refused):
     """There is no lab in it; something else that was handed in may have one."""
+
+
+class _Unopened(_NoLab):
+    """There may be one, in an archive that cannot be unpacked; which and why is written down already."""
 
 
 class _Named(Refused):

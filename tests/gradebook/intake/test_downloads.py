@@ -464,18 +464,55 @@ def test_a_document_among_files_alone_does_not_count_as_part_of_the_lab(download
     ]
 
 
-def test_of_several_attachments_the_damaged_one_is_named(downloads: Downloads) -> None:
-    downloads.pack(f"{CANVAS}lab1.zip", {f"{LAB}/benchmark.py": CODE})
-    downloads.put("lovelaceada_17_4712_lab2.zip", b"PK\x03\x04 and no more")
-    downloads.pack("lovelaceada_17_4713_lab3.zip", {"lab3_distributed/a.py": CODE})
-    student = downloads.take(1, 2, 3)["lovelaceada_17"]
+BROKEN = b"PK\x03\x04 and no more"
+
+
+@pytest.mark.parametrize("place", ["lovelaceada_17_{number}_{name}", f"{MOODLE}file/{{name}}", "ada/{name}"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (BROKEN, "'lab2.zip' does not count: it is damaged, or no archive at all"),
+        (b"Rar!\x1a\x07\x00", "'lab2.zip' does not count: it is a RAR archive, whatever its name says"),
+    ],
+    ids=["damaged", "RAR"],
+)
+def test_of_several_attachments_the_damaged_one_is_named_and_the_others_count(
+    downloads: Downloads, place: str, content: bytes, words: str
+) -> None:
+    downloads.pack(place.format(number=4711, name="lab1.zip"), {f"{LAB}/benchmark.py": CODE})
+    downloads.put(place.format(number=4712, name="lab2.zip"), content)
+    downloads.pack(place.format(number=4713, name="lab3.zip"), {"lab3_distributed/a.py": CODE})
+    (student,) = downloads.take(1, 2, 3).values()
+    assert sorted(downloads.files(student)) == [f"{LAB}/benchmark.py", "lab3_distributed/a.py"]
+    assert student.reason.startswith(words)
+
+
+def test_a_file_alone_counts_beside_a_damaged_archive(downloads: Downloads) -> None:
+    downloads.put(f"{CANVAS}benchmark.py")
+    downloads.put("lovelaceada_17_4712_rest.zip", BROKEN)
+    student = downloads.take()["lovelaceada_17"]
+    assert list(downloads.files(student)) == [f"{LAB}/benchmark.py"]
+    assert "'rest.zip' does not count: it is damaged, or no archive at all" in student.reason
+
+
+def test_attachments_of_which_none_can_be_read_are_refused_and_each_is_named(downloads: Downloads) -> None:
+    downloads.put(f"{CANVAS}lab1.zip", BROKEN)
+    downloads.put("lovelaceada_17_4712_lab2.zip", BROKEN)
+    downloads.pack("lovelaceada_17_4713_essay.zip", {"essay.txt": b""})
+    student = downloads.take(1, 2)["lovelaceada_17"]
     assert student.status == "refused"
-    assert student.reason.startswith("'lab2.zip' is damaged, or no archive at all")
+    for words in ("'lab1.zip' is damaged", "'lab2.zip' is damaged", "'essay.zip' holds no lab, only 'essay.txt'"):
+        assert words in student.reason
 
 
-def test_a_damaged_archive_is_named_where_it_lies_in_another(downloads: Downloads) -> None:
-    downloads.pack("ada.zip", {"lab1.zip": b"PK\x03\x04 and no more"})
-    assert downloads.take()["ada"].reason.startswith("'lab1.zip' is damaged, or no archive at all")
+def test_a_damaged_attachment_is_named_to_the_student_and_to_the_instructor(small_class: SmallClass) -> None:
+    zipped(small_class.submissions / f"{CANVAS}lab1.zip", {f"{LAB}/benchmark.py": CODE})
+    (small_class.submissions / "lovelaceada_17_4712_rest.zip").write_bytes(BROKEN)
+    (row,) = small_class.grade().students
+    assert row.status == "graded"
+    for name in ("class.html", "grades.csv", "feedback/lovelaceada_17.html", "feedback/lovelaceada_17.md"):
+        text = html.unescape((small_class.out / "exports" / name).read_text().replace("\\", ""))
+        assert "'rest.zip' does not count: it is damaged, or no archive at all" in text, name
 
 
 def test_of_several_attachments_the_one_with_labs_in_two_places_is_named(downloads: Downloads) -> None:
