@@ -226,8 +226,9 @@ class Intake:
         entry = self._roster.find([key]) if self._roster else None
         several: dict[tuple[str, str], list[HandedIn]] = {}
         for one in theirs:
-            kind = (one.handed_in.platform, one.handed_in.key if one.handed_in.platform else one.handed_in.label)
-            several.setdefault(kind, []).append(one.handed_in)
+            found = one.handed_in
+            kind = (found.platform, found.key if found.platform else found.address or found.label)
+            several.setdefault(kind, []).append(found)
         student = Student(
             student=key,
             name=entry.name if entry else "",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms, unread
-from gradebook.intake.repositories import is_repository
+from gradebook.intake.repositories import is_repository, shown
 from gradebox import reading
 from gradebox.sandbox import copying
 from gradebox.texts import printable
@@ -221,7 +221,7 @@ def _listed(file: Path) -> list[HandedIn]:
         if "://" not in address and (beside := file.parent / address).exists():
             address = str(beside.resolve())
         found[student] = HandedIn(
-            people=(Person(student, (student,)),), label=address, kind="repository", address=address,
+            people=(Person(student, (student,)),), label=shown(address), kind="repository", address=address,
             rev=values["commit"] or None,
         )  # fmt: skip
     if not found:

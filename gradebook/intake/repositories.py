@@ -82,7 +82,7 @@ class GitError(Exception):
 
     def __init__(self, said: str) -> None:
         lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_NO_NEWS)]
-        super().__init__(_shown("; ".join(lines)))
+        super().__init__(shown("; ".join(lines)))
         self.said = said
 
 
@@ -149,10 +149,10 @@ class Repository:
         if (folder := _local(address)) is not None:
             if not (folder.is_absolute() and folder.is_dir()):
                 what = "there is no such folder, and an address elsewhere begins like https:// or git@SERVER:"
-                raise CouldNotFetch(f"no repository at {_shown(address)}: {what}", nowhere=True)
+                raise CouldNotFetch(f"no repository at {shown(address)}: {what}", nowhere=True)
             if "file" not in protocols:
                 what = "it lies on this machine, and [git] protocols in class.toml does not hold 'file'"
-                raise CouldNotFetch(f"no repository at {_shown(address)} that we may read: {what}", nowhere=True)
+                raise CouldNotFetch(f"no repository at {shown(address)} that we may read: {what}", nowhere=True)
             return cls.of_folder(folder, room)
         environment = _environment(None, ":".join(name for name in protocols if name != "file"), _INSTRUCTORS)
         store = _fresh(room, address, environment)
@@ -161,13 +161,13 @@ class Repository:
             listed = _git(["ls-remote", "--symref", "--", address, "HEAD"], environment, _FETCH_SECONDS)
         except GitError as error:
             nowhere = _NOWHERE.search(error.said) is not None
-            told = f"no repository at {_shown(address)} that we may read" if nowhere else "could not be fetched"
+            told = f"no repository at {shown(address)} that we may read" if nowhere else "could not be fetched"
             raise CouldNotFetch(f"{told}: {error}", nowhere=nowhere) from None
         environment = {**environment, "GIT_DIR": str(store)}
         if not _git(["for-each-ref", "--count=1"], environment):
             # Git takes the page of a network that wants a login for a repository without branches.
             what = "nothing was ever pushed there, or something else answered in its place"
-            raise CouldNotFetch(f"no branch at {_shown(address)}: {what}", nowhere=True)
+            raise CouldNotFetch(f"no branch at {shown(address)}: {what}", nowhere=True)
         found = re.match(rb"ref: refs/heads/(\S+)\tHEAD", listed)
         return cls(store, environment, os.fsdecode(found[1]) if found else None)
 
@@ -368,6 +368,6 @@ def _limit() -> None:
             resource.setrlimit(limit, (size, size))
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text of a stranger in one line, without passwords."""
     return _SECRET.sub("://", " ".join(printable(text).split()))[:300]

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from gradebook.exports.book import Book
 from gradebook.exports.reviews import ReviewError
 from gradebook.intake import repositories
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.roster import load
 from gradebook.results import ClassResult, StudentResult
 from gradebook.settings import GitSettings, Settings
 from grader.cli import app
@@ -110,6 +112,16 @@ def test_a_server_that_refuses_the_connection(tmp_path: Path) -> None:
 def test_passwords_in_an_address_are_not_shown(server: str, tmp_path: Path) -> None:
     address = f"{server}/404/ada.git".replace("://", "://me:secret@")
     assert "secret" not in status_of(tmp_path, address, "http")[1]
+
+
+def test_nor_are_they_where_a_list_names_several_repositories_of_one(server: str, tmp_path: Path) -> None:
+    address = f"{server}/404/{{}}.git".replace("://", "://me:secret@")
+    (tmp_path / "roster.csv").write_text("student,ID\nada,17\n")
+    (tmp_path / "list.csv").write_text(f"student,repository\nada,{address.format(1)}\n17,{address.format(2)}\n")
+    intake = Intake(Settings(), load(tmp_path / "roster.csv"), Store(tmp_path / "store"), tmp_path / "room", None)
+    (student,) = intake.take_all(tmp_path / "list.csv", lambda name: None)
+    assert "handed in more than once" in student.reason
+    assert "secret" not in student.reason
 
 
 @pytest.mark.parametrize(
