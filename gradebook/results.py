@@ -129,6 +129,8 @@ class StudentResult:
     """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
     outdated: bool = False
     """Whether older work counts, because nothing could be fetched in the last run."""
+    partly: bool = False
+    """Whether something that the team handed in could not be fetched, so that the rest counts alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

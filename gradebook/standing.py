@@ -220,8 +220,7 @@ def _result(
         return replace(nothing, status="could_not_fetch")
     if student.status == "no_repository":
         return replace(nothing, status="no_repository", withheld=True)
-    if student.status == "kept":
-        nothing = replace(nothing, outdated=True)
+    nothing = replace(nothing, outdated=student.status == "kept", partly=student.status == "partly")
     if student.status == "refused" or student.content is None:
         return replace(nothing, status="refused", score=Decimal(0))
     counting = gradebook.counting(plan, student.content)

@@ -44,7 +44,7 @@ class Item:
     student: str
     submission_sha256: str
     criterion: str
-    kind: Literal["check", "note", "refused", "withheld", "outdated", "unfetched"]
+    kind: Literal["check", "note", "refused", "withheld", "outdated", "partly", "unfetched"]
     key: str
     """The same for the same thing in another grading of the same content."""
     title: str
@@ -62,6 +62,7 @@ class Item:
             "refused": "refused",
             "withheld": "no score yet",
             "outdated": "older work counts",
+            "partly": "a part could not be fetched",
             "unfetched": "could not be fetched",
         }[self.kind]
 
@@ -114,9 +115,11 @@ def items(student: str, grade: Grade) -> Iterator[Item]:
 
 def handing_in(result: StudentResult) -> Item | None:
     """What is to be looked at of how this student's work came, or did not; another reason is another thing."""
-    kind: Literal["refused", "withheld", "outdated", "unfetched"]
+    kind: Literal["refused", "withheld", "outdated", "partly", "unfetched"]
     if result.outdated:
         kind = "outdated"
+    elif result.partly:
+        kind = "partly"
     elif result.withheld:
         kind = "withheld"
     elif result.status == "could_not_fetch":
@@ -131,7 +134,7 @@ def handing_in(result: StudentResult) -> Item | None:
         criterion=HANDING_IN,
         kind=kind,
         # The same content that counts once more is nothing new, in whatever words the network failed.
-        key=kind if kind == "outdated" else result.reason,
+        key=kind if kind in ("outdated", "partly") else result.reason,
         title=kind,
         detail=result.reason,
     )

@@ -6,7 +6,6 @@ Not for grading. What cannot be taken is refused with a reason for the student, 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +33,9 @@ class Student:
     student: str
     name: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
-    status: Literal["taken", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
-    """`kept`: what an earlier run took in, because nothing could be fetched now."""
+    status: Literal["taken", "partly", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
+    """`partly`: of a team, without what could not be fetched; `kept`: what an earlier run took in, because nothing
+    could be fetched now."""
     reason: str = ""
     """Why there is nothing to grade; of what was taken, what the student should know of that."""
     submitted_at: datetime | None = None
@@ -260,7 +260,8 @@ class Intake:
         """What the members handed in, where those of them that can be graded are the same."""
         taken: list[Student] = []
         remarks: list[str] = []
-        refused: list[tuple[str, str]] = []
+        lost: list[tuple[str, str]] = []
+        failures: list[CouldNotFetch] = []
         for ones in several:
             try:
                 one = self._taken(student, ones)
@@ -268,16 +269,22 @@ class Intake:
                     remarks.append(f"of {self._whose(ones)}: {one.reason}")
                 taken.append(one)
             except Refused as refusal:
-                refused.append((self._whose(ones), str(refusal).removeprefix(f"{ones[0].label!r} ")))
+                lost.append((self._whose(ones), str(refusal).removeprefix(f"{ones[0].label!r} ")))
+            except CouldNotFetch as failure:
+                failures.append(failure)
+                lost.append((self._whose(ones), str(failure)))
         if not taken:
-            raise Refused("; ".join(sentence(whose, reason) for whose, reason in refused))
+            reasons = "; ".join(sentence(whose, reason) for whose, reason in lost)
+            if failures:  # what could not be fetched may be what counts, whatever the others handed in
+                raise CouldNotFetch(reasons, nowhere=all(failure.nowhere for failure in failures))
+            raise Refused(reasons)
         if len({one.content for one in taken}) > 1:
             raise Refused(
                 f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
             )
-        remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in refused]
+        remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in lost]
         told = filter(None, (taken[0].reason, printable("; ".join(remarks), lines=False)))
-        return replace(taken[0], reason="; ".join(told))
+        return replace(taken[0], status="partly" if failures else "taken", reason="; ".join(told))
 
     def _whose(self, ones: Sequence[HandedIn]) -> str:
         """How to call what was handed in, and whose it is by the roster's key."""
@@ -331,7 +338,7 @@ class Intake:
         """When it was handed in: the platform's word, else files' times where the settings say that these mean it."""
         times = [one.submitted_at for one in ones]
         if not any(times) and self._settings.times_of_files:
-            times = [_newest(one.path) for one in ones if one.path is not None]
+            times = [handed_in.newest(one.path) for one in ones if one.path is not None]
         return max((time for time in times if time is not None), default=None)
 
     @contextlib.contextmanager
@@ -380,15 +387,3 @@ def _later(commit: Commit | None) -> list[str]:
         f"commit {commit.id[:10]} was the last in time; {commit.later} later {'ones' if several else 'one'} came after "
         f"the deadline and {'were' if several else 'was'} not graded"
     ]
-
-
-def _newest(path: Path) -> datetime | None:
-    """When the newest file at or below `path` was changed; folders that no lab needs do not count."""
-    files = [path]
-    if path.is_dir():
-        files = []
-        for folder, inner, names in os.walk(path):
-            inner[:] = [name for name in inner if name not in copying.LEFT_BEHIND]
-            files += [Path(folder, name) for name in names]
-    times = [file.lstat().st_mtime_ns for file in files]
-    return datetime.fromtimestamp(max(times) // 10**9, UTC) if times else None

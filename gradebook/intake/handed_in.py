@@ -16,9 +16,10 @@ file with `[[submission]]` tables of the same keys.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -106,6 +107,18 @@ def passed_over(source: Path) -> list[str]:
             what = printable(one.folder, lines=False)
             words.append(f"{what} of {names} (in {gradescope_export.FILE}, but not there)")
     return words
+
+
+def newest(path: Path) -> datetime | None:
+    """When the newest file at or below `path` was changed; folders that no lab needs do not count."""
+    files = [path]
+    if path.is_dir():
+        files = []
+        for folder, inner, names in os.walk(path):
+            inner[:] = [name for name in inner if name not in copying.LEFT_BEHIND]
+            files += [Path(folder, name) for name in names]
+    times = [file.lstat().st_mtime_ns for file in files]
+    return datetime.fromtimestamp(max(times) // 10**9, UTC) if times else None
 
 
 def is_named_by_a_platform(folder: Path) -> bool:

@@ -157,7 +157,7 @@ def _show(result: ClassResult, out: Path) -> int:
     seen = view.of(result, reviews.load(out))
     review, refused, not_theirs = (
         {item.student for item in seen.open if item.kind in kinds}
-        for kinds in (("check",), ("refused",), ("withheld", "outdated", "unfetched"))
+        for kinds in (("check",), ("refused",), ("withheld", "outdated", "partly", "unfetched"))
     )
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{by_status['graded']} of {len(result.students)} students graded, with seed {result.seed}")
@@ -179,7 +179,7 @@ def _show(result: ClassResult, out: Path) -> int:
     if refused:
         console.print(f"{len(refused)} refused, who have 0 and should hear of it: gpulabs review {out}", markup=False)
     if not_theirs:
-        text = "with older work or no score, perhaps through no fault of theirs, and in no export as 0"
+        text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
     for text in everything.of_hands(seen, result, out):
         console.print(text, markup=False)

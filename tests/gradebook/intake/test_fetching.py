@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -258,6 +259,72 @@ def test_a_failed_fetch_cannot_be_accepted_as_a_zero(listed: Listed) -> None:
             Book.open(listed.small.out).accept(student, "handing-in")
     Book.open(listed.small.out).export()
     assert listed.exported("ada") == {}
+
+
+# --- in a team ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def team(listed: Listed) -> Callable[..., ClassResult]:
+    """Grades a class in which ada and bob work together, each with a repository of their own."""
+    (listed.folder / "roster.csv").write_text("student,team\nada,blue\nbob,blue\n")
+
+    def grade(**addresses: object) -> ClassResult:
+        listed.has(**addresses)
+        return listed.grade(roster=listed.folder / "roster.csv")
+
+    return grade
+
+
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [(NOBODY, "it could not be fetched: fatal"), ("nothing", "no repository at nothing: there is no such folder")],
+    ids=["out of reach", "not there"],
+)
+def test_a_repository_that_cannot_be_fetched_is_named_and_costs_the_team_nothing(
+    listed: Listed, ada: Repository, team: Callable[..., ClassResult], missing: str, problem: str
+) -> None:
+    for addresses in ({"ada": ada.folder, "bob": missing}, {"bob": missing, "ada": ada.folder}):
+        result = team(**addresses)
+        assert [(one.status, one.score is None, one.partly) for one in result.students] == [("graded", False, True)] * 2
+        for one in result.students:
+            assert one.reason.startswith(f"{missing!r} of bob does not count: {problem}")
+            assert len(listed.exported(one.student)) == 4
+    for name in ("class.html", "grades.csv", "feedback/ada.md", "feedback/bob.html"):
+        text = html.unescape((listed.small.out / "exports" / name).read_text().replace("\\", ""))
+        assert f"{missing!r} of bob does not count" in text, name
+
+
+def test_a_person_may_say_that_the_others_work_is_the_teams(
+    listed: Listed, ada: Repository, team: Callable[..., ClassResult]
+) -> None:
+    team(ada=ada.folder, bob=NOBODY)
+    book = Book.open(listed.small.out)
+    assert [(item.student, item.kind) for item in book.view.open if item.criterion == "handing-in"] == [
+        ("ada", "partly"), ("bob", "partly"),
+    ]  # fmt: skip
+    book.accept("all", "handing-in")
+    team(ada=ada.folder, bob=f"{NOBODY}/elsewhere")
+    assert "handing-in" not in [item.criterion for item in Book.open(listed.small.out).view.open]
+
+
+def test_nothing_is_open_once_the_repository_can_be_fetched(ada: Repository, team: Callable[..., ClassResult]) -> None:
+    team(ada=ada.folder, bob=NOBODY)
+    result = team(ada=ada.folder, bob=ada.folder)
+    assert [(one.reason, one.partly) for one in result.students] == [("", False)] * 2
+
+
+def test_a_team_of_which_nothing_can_be_graded_has_no_zero_for_what_could_not_be_fetched(
+    tmp_path: Path, team: Callable[..., ClassResult]
+) -> None:
+    Repository(tmp_path / "empty")
+    for other, status in (
+        (NOBODY, "could_not_fetch"), (tmp_path / "nothing", "no_repository"), (tmp_path / "empty", "refused")
+    ):  # fmt: skip
+        for one in team(ada=tmp_path / "empty", bob=other).students:
+            assert (one.status, one.score is None) == (status, status != "refused")
+            assert "has no commits" in one.reason
+    assert team(ada=NOBODY, bob=tmp_path / "nothing").students[0].status == "could_not_fetch"
 
 
 # --- submissions that match nobody ----------------------------------------------------------------------------------
