@@ -22,11 +22,10 @@ from gradebook.results import ClassResult, Excused, GradebookError, StudentResul
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebox import overrides, reading, rubric
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
 from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox import DESCENDANTS
 
-_NOTHING = {"missing": "no submission was found", "refused": "the submission was refused"}
 _NAMED = 5
 """So many strangers are named where all of them would be too many."""
 
@@ -168,14 +167,18 @@ def _given_instead(
     theirs = tuple(one for one in given if one.student in mine and one.criterion in wanted)
     if not theirs:
         return line
-    nothing = CheckReport(Outcome.BLOCKED, "nothing was graded: " + _NOTHING[line.status])
-    reports = {check.id: nothing for lab in labs for one in lab.criteria for check in one.checks}
     circumstances = Circumstances(
         submission=line.student, submission_sha256="0" * 64, device=plan.device, simulated=False,
         isolation="namespaces", seed=plan.seed, seconds=0.0, overrides=theirs,
     )  # fmt: skip
-    made = grade(points, labs, reports, circumstances)
+    made = grade(points, labs, {}, circumstances)
+    made = replace(made, labs=tuple(_without_checks(lab) for lab in made.labs))
     return replace(line, grade=made, score=made.score, withheld=False)
+
+
+def _without_checks(lab: LabResult) -> LabResult:
+    """What was given for a lab of which nothing ran: there is no outcome to show."""
+    return replace(lab, criteria=tuple(replace(one, checks=()) for one in lab.criteria))
 
 
 def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:

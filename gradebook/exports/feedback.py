@@ -29,12 +29,13 @@ _STATUS = {
     "is.",
     "excused": "You are excused: nothing of this counts, neither for you nor against you.",
 }
+_INSTEAD = "An instructor gave points in its place."
 
 
 def page(line: Line, title: str, *, notes: bool = False) -> str:
     """One student's page as self-contained HTML."""
-    if line.grade is None:
-        return _page_without_grade(line, title)
+    if line.grade is None or line.given_instead:
+        return _short_page(line, title)
     return html.render(
         line.grade,
         title=title,
@@ -49,8 +50,9 @@ def page(line: Line, title: str, *, notes: bool = False) -> str:
 
 def markdown(line: Line, title: str) -> str:
     """One student's feedback as Markdown."""
-    if line.grade is None:
-        blocks = [f"# {escaped(title)}", *map(escaped, _without_grade(line)), *by_hand.markdown(line)]
+    if line.grade is None or line.given_instead:
+        total = f": {_given_in_all(line, line.grade)}" if line.grade else ""
+        blocks = [f"# {escaped(title)}{total}", *map(escaped, _short_texts(line)), *by_hand.markdown(line)]
         return printable("\n\n".join(blocks) + "\n")
     late = line.result.late
     score = line.grade.score if line.checks_score is None else line.checks_score
@@ -69,13 +71,13 @@ def markdown(line: Line, title: str) -> str:
 
 def remarks(line: Line) -> tuple[str, ...]:
     """What a student should know of what was graded: which commit, what came too late to count, what people gave."""
+    if line.given_instead:
+        return (*_why_not_graded(line), _INSTEAD, *_together(line), *by_hand.remarks(line))
     commit, time = line.result.commit, line.result.submitted_at
     at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
     graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
-    instead = "An instructor gave points in its place."
-    without = () if line.result.status == "graded" else (f"{_STATUS[line.result.status]} {instead}",)
     noted = (f"Note: {line.result.reason}.",) if line.result.reason else ()
-    return graded + without + _together(line) + noted + by_hand.remarks(line)
+    return graded + _together(line) + noted + by_hand.remarks(line)
 
 
 def _together(line: Line) -> tuple[str, ...]:
@@ -131,6 +133,8 @@ def summary(line: Line) -> tuple[str, ...]:
     """A grade in a few lines of plain text, for the comment column of a gradebook."""
     if line.grade is None:
         return _without_grade(line)
+    if line.given_instead:
+        return (*_why_not_graded(line), _INSTEAD, *_given(line.grade), *by_hand.summary(line))
     texts = []
     if line.result.late is not None:
         late = line.result.late
@@ -156,14 +160,44 @@ def _reviewed(line: Line, grade: Grade) -> frozenset[str]:
 
 
 def _without_grade(line: Line) -> tuple[str, ...]:
+    what, *reason = _why_not_graded(line)
+    return (f"{line.label}: {what}", *reason)
+
+
+def _why_not_graded(line: Line) -> tuple[str, ...]:
+    """What became of what was handed in, and why where that is the student's to know."""
     told = line.result.status in ("refused", "excused") and line.result.reason
-    reason = f"Reason: {line.result.reason}." if told else ""
-    return tuple(text for text in (f"{line.label}: {_STATUS[line.result.status]}", reason) if text)
+    return (_STATUS[line.result.status], *((f"Reason: {line.result.reason}.",) if told else ()))
 
 
-def _page_without_grade(line: Line, title: str) -> str:
+def _given(grade: Grade) -> tuple[str, ...]:
+    """What an instructor gave where nothing could be graded, a line for each criterion."""
+    return tuple(
+        f"Lab {lab.id.removeprefix('lab')}: {_one_line(criterion)}"
+        for lab in grade.labs
+        for criterion in lab.criteria
+        if criterion.override is not None
+    )
+
+
+def _given_in_all(line: Line, grade: Grade) -> str:
+    verdict = "passed" if line.passed else "not passed"
+    return f"{points(grade.score)} of {points(grade.max_score)} points, {verdict}"
+
+
+def _short_texts(line: Line) -> tuple[str, ...]:
+    """All that there is to say where nothing ran, a paragraph each."""
+    if line.grade is None:
+        return _without_grade(line)
+    what, *more = remarks(line)
+    rest = f"Everything else has 0 points. Pass at {points(line.grade.pass_score)} points."
+    return (f"{line.label}: {what}", *more, *_given(line.grade), rest)
+
+
+def _short_page(line: Line, title: str) -> str:
     template = html.environment(Path(__file__).parent).get_template("feedback.html.jinja")
-    return template.render(title=title, texts=_without_grade(line), more=by_hand.section(line))
+    head = _given_in_all(line, line.grade) if line.grade else "no grade"
+    return template.render(title=title, head=head, texts=_short_texts(line), more=by_hand.section(line))
 
 
 def _table(grade: Grade) -> Iterator[str]:

@@ -22,7 +22,12 @@ SCHEMA_FILE = Path(__file__).with_name("gradescope.schema.json")
 
 
 def results(
-    grade: Grade, *, score: Decimal | None = None, remarks: tuple[str, ...] = (), leaderboard: bool = False
+    grade: Grade,
+    *,
+    score: Decimal | None = None,
+    remarks: tuple[str, ...] = (),
+    leaderboard: bool = False,
+    ran: bool = True,
 ) -> dict[str, Any]:
     """One grade as Gradescope's results.
 
@@ -34,13 +39,14 @@ def results(
         score: in place of the grade's own, where something was deducted.
         remarks: sentences above the tests.
         leaderboard: offer the score for Gradescope's leaderboard.
+        ran: whether anything ran; if not, an instructor gave points in the place of a submission.
     """
     score = grade.score if score is None else score
     verdict = "passed" if score >= grade.pass_score and grade.max_score > 0 else "not passed"
     output = [
         f"{points(score)} of {points(grade.max_score)} points, {verdict} (pass at {points(grade.pass_score)}).",
         *remarks,
-        f"Graded on {grade.device}; repeat with seed {grade.seed}.",
+        *([f"Graded on {grade.device}; repeat with seed {grade.seed}."] if ran else []),
     ]
     if grade.needs_review:
         output.insert(1, "Provisional: some checks could not be decided and score 0 until an instructor has looked.")
@@ -87,7 +93,7 @@ def student_results(line: Line) -> dict[str, Any]:
     told = feedback.remarks(line)
     if late is not None:
         told += (f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.",)
-    made = results(line.grade, score=line.checks_score, remarks=told)
+    made = results(line.grade, score=line.checks_score, remarks=told, ran=not line.given_instead)
     made["tests"] += by_hand.tests(line)
     made["score"] = float(line.result.score if line.result.score is not None else line.grade.score)
     return made
@@ -146,7 +152,7 @@ def _overridden(lab: LabResult, number: int, criterion: CriterionResult) -> dict
         "status": "passed" if criterion.points == criterion.max_points else "failed",
         "output": "\n".join(
             [f"Given by the instructor instead of {automatic}: {criterion.override.reason}", "", *checks]
-        ),
+        ).rstrip("\n"),
         "tags": [lab.id, criterion.id],
         "visibility": "visible",
         "extra_data": {"criterion": criterion.id, "automatic_points": float(criterion.override.automatic_points)},

@@ -204,11 +204,13 @@ def cells(line: Line) -> dict[str, Cell]:
             if criterion.available:
                 marks = "✎" * (criterion.override is not None) + "?" * (criterion.id in still_open)
                 passed = sum(check.outcome is Outcome.PASSED for check in criterion.checks)
+                count = len(criterion.checks)
+                told = f"{passed} of {count} checks passed" if count else "nothing was graded"
                 row[criterion.id] = Cell(
                     points=criterion.points,
                     level=level(share(criterion.points, criterion.max_points)),
                     marks=marks,
-                    title=f"{line.label}, {criterion.title}: {passed} of {len(criterion.checks)} checks passed",
+                    title=f"{line.label}, {criterion.title}: {told}",
                 )
     return row
 

@@ -46,6 +46,11 @@ class Line:
         return self.result.score is not None
 
     @property
+    def given_instead(self) -> bool:
+        """Whether people gave points in the place of a submission, so that nothing ran."""
+        return self.grade is not None and self.result.status != "graded"
+
+    @property
     def passed(self) -> bool:
         """By the points of checks, with the penalty for handing in late: those of people stand beside them."""
         if self.grade is None:

@@ -128,6 +128,13 @@ def feedback_page(*, graded: bool) -> str:
     return feedback.page(line, "GPU labs")
 
 
+def given_page() -> str:
+    """Points in the place of a submission."""
+    made = StudentResult(student="ada", status="missing", score=Decimal("4.5"), grade=a_grade(), name="Ada Lovelace")
+    (line,) = view.of(classes.a_class([made], labs=(1, 2, 3, 4, 5))).lines
+    return feedback.page(line, "GPU labs")
+
+
 def class_page(result: ClassResult) -> str:
     seen = view.of(result)
     return page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback="feedback")
@@ -166,6 +173,7 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
     "grade-incomplete": lambda _: html.render(replace(a_grade(labs="1"), incomplete="it was interrupted")),
     "feedback": lambda _: feedback_page(graded=True),
     "feedback-without-a-grade": lambda _: feedback_page(graded=False),
+    "feedback-of-points-given": lambda _: given_page(),
     "class": lambda _: class_page(classes.large_class(60, labs=(1, 2))),
     "class-empty": lambda _: class_page(classes.a_class([])),
     "similarity": lambda folder: similarity_page(folder, pairs=True),

@@ -255,7 +255,8 @@ def comment(line: Line, title: str, max_score: Decimal) -> str:
         if line.result.score is not None
         else title
     )
-    text = printable("\n".join((head, *feedback.remarks(line), *feedback.summary(line))))
+    told = dict.fromkeys((head, *feedback.remarks(line), *feedback.summary(line)))  # which both say why nothing ran
+    text = printable("\n".join(told))
     return text if len(text) <= _LONGEST_COMMENT else f"{text[:_LONGEST_COMMENT]} ..."
 
 

@@ -5,12 +5,15 @@ from decimal import Decimal
 import pytest
 
 from gradebook.exports import feedback, view
+from gradebook.exports.book import Book
+from gradebook.exports.push import push
 from gradebook.exports.reviews import Accepted
 from gradebook.exports.view import Line
 from gradebook.results import LatePenalty, StudentResult
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.document import duration
+from tests.gradebook.conftest import SmallClass
 from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, graded, student
 
 REPORTS = {
@@ -104,6 +107,54 @@ def test_a_student_without_a_grade_is_told_what_happened(status: str, reason: st
     assert words in feedback.page(line, "GPU labs")
     assert words in feedback.markdown(line, "GPU labs")
     assert "worker 3" not in feedback.page(line, "GPU labs")
+
+
+@pytest.fixture
+def given_points(small_class: SmallClass) -> Book:
+    """`gone` handed in nothing, as far as anybody knows, and `eve` a file that nothing unpacks; both have points."""
+    small_class.hands_in("adda")  # who matches nobody, and may be `gone`
+    (small_class.submissions / "eve.7z").touch()
+    entry = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 4.5\nreason = "shown in class"\n'
+    small_class.out.mkdir()
+    (small_class.out / "overrides.toml").write_text(entry.format("gone") + entry.format("eve"))
+    roster = small_class.submissions.parent / "roster.csv"
+    roster.write_text("student,name\ngone,Grace Gone\neve,Eve\n")
+    small_class.grade(roster=roster, device="vgpu:T4")
+    return Book.open(small_class.out)
+
+
+@pytest.mark.parametrize(
+    ("student", "why"),
+    [("gone", "Grace Gone: No submission of yours was found."), ("eve", "Eve: Your submission could not be accepted.")],
+)
+def test_points_in_the_place_of_a_submission_are_told_in_words(given_points: Book, student: str, why: str) -> None:
+    exports = given_points.folder / "exports"
+    told = [(exports / "feedback" / f"{student}.{kind}").read_text() for kind in ("html", "md")]
+    line = given_points.view.line(student)
+    assert line is not None
+    assert "4.5 of 20 points, not passed" in told[0]
+    assert told[1].startswith("# ")
+    for text in told:
+        assert why in text
+        assert "An instructor gave points in its place." in text
+        assert "Lab 1: Analysis and report: 4.5 / 5. By the instructor: shown in class" in text
+    told += ["\n".join(feedback.summary(line)), (exports / "gradescope" / f"{student}.json").read_text()]
+    for text in told:
+        assert "shown in class" in text
+        assert why.partition(": ")[2] in text
+        for technical in ("vgpu", "T4", "seed 7", "lab1.benchmark", "blocked", "adda"):
+            assert technical not in text
+
+
+def test_a_comment_says_once_why_there_are_points_without_a_submission(given_points: Book) -> None:
+    line = given_points.view.line("gone")
+    assert line is not None
+    assert push.comment(line, "GPU labs", line.most).splitlines() == [
+        "GPU labs: 4.5 of 20 points",
+        "No submission of yours was found.",
+        "An instructor gave points in its place.",
+        "Lab 1: Analysis and report: 4.5 / 5. By the instructor: shown in class",
+    ]
 
 
 @pytest.mark.parametrize(
