@@ -10,7 +10,7 @@ import itertools
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -41,18 +41,29 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """The scores of the class by checks, with penalties."""
+class Spread:
+    """Points of several submissions."""
 
-    bars: tuple[Bar, ...]
     mean: float
     median: float
     lowest: float
     highest: float
-    pass_score: float
     max_score: float
-    passed: int
     count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution(Spread):
+    """The scores of the class, with penalties and with what people gave where that counts."""
+
+    bars: tuple[Bar, ...]
+    checks: Spread | None
+    """The points of checks of the same submissions, where people gave some as well."""
+    pass_score: float | None
+    """None where the scores hold points of people: passing is decided by those of checks."""
+    passed: int
+    graded: int
+    """Submissions of which passing is known; people may not have graded all of them to the end."""
 
     def place(self, score: float) -> float:
         """Where a score lies on the axis, 0 to 1."""
@@ -133,15 +144,49 @@ def _lab(criterion: object) -> str:
 
 
 def distribution(view: View) -> Distribution | None:
-    """The histogram of all graded submissions; None where there is none."""
-    most = float(view.result.checks_max)
-    scores = [
-        float(line.checks_score) * (most / float(line.grade.max_score) if line.result.excused else 1.0)
-        for line in view.graded
-        if line.grade is not None and line.checks_score is not None
-    ]
-    if not scores or not most:
+    """The histogram of the graded submissions that have a score; None where nothing is graded.
+
+    As long as nobody has a score, because people have graded none to the end, it is that of the points of checks.
+    """
+    most, graded = float(view.result.checks_max), [line for line in view.graded if line.checks_score is not None]
+    if not graded or not most:
         return None
+    by_checks = {line.student: _of_checks(line, most) for line in graded}
+    final = {line.student: float(line.result.score) for line in graded if line.result.score is not None}
+    with_hands = view.result.hands_released and bool(final)
+    shown = _spread(final, float(view.result.max_score)) if with_hands else _spread(by_checks, most)
+    first = graded[0].grade
+    assert first is not None
+    return Distribution(
+        **vars(shown),
+        bars=_bars(list((final if with_hands else by_checks).values()), shown.max_score),
+        checks=_spread({name: by_checks[name] for name in final}, most) if with_hands else None,
+        pass_score=None if with_hands else float(first.pass_score / first.max_score) * most if first.max_score else 0.0,
+        passed=sum(line.passed for line in graded),
+        graded=len(graded),
+    )
+
+
+def _of_checks(line: Line, most: float) -> float:
+    """What checks gave; of who is excused from a lab, as a part of what the others can have."""
+    assert line.grade is not None
+    assert line.checks_score is not None
+    return float(line.checks_score) * (most / float(line.grade.max_score) if line.result.excused else 1.0)
+
+
+def _spread(scores: Mapping[str, float], most: float) -> Spread:
+    values = list(scores.values())
+    return Spread(
+        mean=statistics.fmean(values),
+        median=statistics.median(values),
+        lowest=min(values),
+        highest=max(values),
+        max_score=most,
+        count=len(values),
+    )
+
+
+def _bars(scores: Sequence[float], most: float) -> tuple[Bar, ...]:
     count = _MANY_BINS if len(scores) >= _BINS_FROM else _FEW_BINS
     width = most / count
     # The last bar holds full marks too.
@@ -149,7 +194,7 @@ def distribution(view: View) -> Distribution | None:
     for score in scores:
         counts[min(count - 1, max(0, math.floor(score / width + 1e-9)))] += 1
     tallest = max(counts)
-    bars = tuple(
+    return tuple(
         Bar(
             left=index / count,
             width=1 / count,
@@ -158,19 +203,6 @@ def distribution(view: View) -> Distribution | None:
             label=f"{index * width:g} to {(index + 1) * width:g} points: {value}",
         )
         for index, value in enumerate(counts)
-    )
-    first = view.graded[0].grade
-    assert first is not None
-    return Distribution(
-        bars=bars,
-        mean=statistics.fmean(scores),
-        median=statistics.median(scores),
-        lowest=min(scores),
-        highest=max(scores),
-        pass_score=float(first.pass_score / first.max_score) * most if first.max_score else 0.0,
-        max_score=most,
-        passed=sum(line.passed for line in view.graded),
-        count=len(scores),
     )
 
 

@@ -213,3 +213,74 @@ def test_the_work_of_people_is_shown_and_a_team_counts_once() -> None:
     text = rendered(made)
     assert "1 of 2 submissions are graded to the end" in text
     assert "1 handed in anew" in text
+
+
+def with_hands(*given: int | None, released: bool) -> ClassResult:
+    """A student for each, with all points of checks less their number, and what people gave of 6; None: not yet."""
+    rows = []
+    for number, points in enumerate(given):
+        checks = Decimal(20 - number)
+        one = HandCriterion(
+            id="d", title="Discussion", max_points=Decimal(6), points=None if points is None else Decimal(points)
+        )
+        total = checks + (points or 0) if released else checks
+        rows.append(
+            student(
+                f"s{number}",
+                graded({}),
+                hands=HandResult(title="Report", criteria=(one,), released=released),
+                score=None if released and points is None else total,
+                checks_score=checks,
+            )
+        )
+    most = Decimal(26 if released else 20)
+    return replace(a_class(rows), max_score=most, hands_title="Report", hands_max=Decimal(6), hands_released=released)
+
+
+def tiles(text: str) -> list[str]:
+    """What stands in the boxes at the top, as text."""
+    found = re.findall(
+        r"<div[^>]*>(<b>.*?</span>)</div>", text[text.index('<div class="key">') : text.index("<section")]
+    )
+    return [" ".join(re.sub(r"<[^>]+>", " ", one).replace("\u2013", "-").split()) for one in found]
+
+
+def test_tiles_show_what_counts_and_beside_it_what_checks_gave() -> None:
+    result = with_hands(6, 4, None, released=True)
+    text = rendered(result)
+    assert tiles(text)[:4] == [
+        "24.5 mean of 26; checks gave 19.5 of 20",
+        "24.5 median; checks gave 19.5",
+        "100 % passed (3 of 3), by checks alone",
+        "23-26 lowest and highest; checks gave 19-20",
+    ]
+    found = page.distribution(view.of(result))
+    assert found is not None
+    assert (found.count, found.graded, found.pass_score) == (2, 3, None)
+    assert "The 2 graded submissions that people have graded to the end, with what they gave and with penalties" in text
+    assert ">pass " not in text
+    assert f"{100 * 24.5 / 26:.0f}\N{NO-BREAK SPACE}%" in text[text.index('id="students"') :]
+
+
+@pytest.mark.parametrize(
+    ("given", "released", "words"),
+    [
+        ((6, 4), False, "19.5 mean of 20, without points by hand: they are not released"),
+        ((None, None), True, "19.5 mean of 20, without points by hand: nobody is graded to the end"),
+    ],
+)
+def test_tiles_say_why_points_by_hand_are_not_in_them(
+    given: tuple[int | None, ...], released: bool, words: str
+) -> None:
+    text = rendered(with_hands(*given, released=released))
+    assert tiles(text)[0] == words
+    assert ">pass 14<" in text
+
+
+def test_tiles_of_a_class_that_nobody_grades_by_hand_speak_of_no_hands() -> None:
+    text = rendered(a_class([student("ada", graded({}))]))
+    assert tiles(text)[:3] == [
+        "20 mean of 20",
+        "20 median",
+        "100 % passed (1 of 1)",
+    ]
