@@ -22,6 +22,23 @@ _NEEDED = ("gradebox", "numpy")
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
+_PROGRAM = """
+import sys
+sys.path[:0] = {first!r}
+sys.path += [path for path in {last!r} if path not in sys.path]
+try:
+    from gradebox.sandbox.forkserver import main
+except BaseException:
+    import os, socket, traceback
+    for log in socket.recv_fds(socket.socket(fileno={control}), 1, 1)[1]:
+        os.dup2(log, 2)
+    traceback.print_exc()
+    os._exit(1)
+main({control})
+"""
+"""Where an import fails, that is said in the log, which comes later; without it, nobody wants to know."""
+
+
 class Begun(NamedTuple):
     """The process, and a stream socket to `gradebox.sandbox.forkserver.main` in it."""
 
@@ -83,10 +100,7 @@ def _start() -> Begun:
     folders = dict.fromkeys(folder for name in _NEEDED if (folder := folder_of(name)) is not None)
     first, last = in_order(list(folders))
     control, there = socket.socketpair()
-    program = (
-        f"import sys; sys.path[:0] = {first!r}; sys.path += [path for path in {last!r} if path not in sys.path]; "
-        f"from gradebox.sandbox.forkserver import main; main({there.fileno()})"
-    )
+    program = _PROGRAM.format(first=first, last=last, control=there.fileno())
     environment = variables()
     try:
         # Isolated (-I): neither PYTHONPATH nor the working directory adds modules.

@@ -177,10 +177,14 @@ def require_forkable() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
+    _look_ahead()
+
+
+def _look_ahead() -> None:
+    """What attaching finds in PyTorch's modules is remembered: found here, it need not be found in each child."""
     if "vgpu" in sys.modules and not os.path.exists("/dev/nvidiactl"):
         import vgpu
 
-        # What attaching finds in PyTorch's modules is remembered, and need not be found in each child.
         with vgpu.attach("T4", values=False):
             pass
 

@@ -108,3 +108,19 @@ def test_what_it_says_before_it_serves_is_in_the_log(tmp_path: Path) -> None:
     assert begun.process.wait(20) != 0
     assert "TooLarge" in log.read_text()
     begun.control.close()
+
+
+def test_an_import_that_fails_before_there_is_a_log_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('this NumPy is broken')\n")
+    find = headstart.folder_of
+    monkeypatch.setattr(headstart, "folder_of", lambda name: str(tmp_path) if name == "numpy" else find(name))
+    begun = headstart.take()
+    time.sleep(0.5)  # it has met the error, and waits to say it
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        socket.send_fds(begun.control, [b"l"], [file.fileno()])
+    assert begun.process.wait(20) == 1
+    assert "this NumPy is broken" in log.read_text()
+    begun.control.close()

@@ -58,8 +58,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
 def _known_backends(c10d: Any) -> None:
     """Have PyTorch know its own backends without looking for them.
 
-    Since PyTorch 2.12 it asks all installed packages for a backend at its first use, its own as well: 20 ms of real
-    time in each rank. Here they are known before ranks are forked.
+    PyTorch 2.15 asks all installed packages for a backend at its first use, its own as well (2.11 does not): 20 ms of
+    real time in each rank. Here they are known before ranks are forked.
     """
     known = getattr(c10d.Backend, "_plugins", {})
     for name in ("gloo", "nccl"):
