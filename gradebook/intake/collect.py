@@ -224,10 +224,10 @@ class Intake:
 
     def _take(self, key: str, theirs: list[_Theirs]) -> Student:
         entry = self._roster.find([key]) if self._roster else None
-        several: dict[tuple[str, str], list[HandedIn]] = {}
+        several: dict[tuple[str, str, str | None], list[HandedIn]] = {}
         for one in theirs:
             found = one.handed_in
-            kind = (found.platform, found.key if found.platform else found.address or found.label)
+            kind = (found.platform, found.key if found.platform else found.address or found.label, found.rev)
             several.setdefault(kind, []).append(found)
         student = Student(
             student=key,

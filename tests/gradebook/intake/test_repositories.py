@@ -11,6 +11,7 @@ import pytest
 
 from gradebook.intake.collect import Intake, Store, Student
 from gradebook.intake.handed_in import find
+from gradebook.intake.roster import load
 from gradebook.settings import GitSettings, Settings
 
 DEADLINE = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -269,3 +270,13 @@ def test_few_objects_that_make_a_huge_tree_are_refused(repository: Repository, t
     commit = repository.git("commit-tree", "-m", "bomb", below)
     repository.git("update-ref", "refs/heads/main", commit)
     assert "far too many files" in take(tmp_path).reason
+
+
+def test_two_commits_of_one_repository_are_two_submissions(repository: Repository, tmp_path: Path) -> None:
+    first, second = repository.commit("first", 1), repository.commit("second", 2)
+    (tmp_path / "roster.csv").write_text("student,ID\nada,17\n")
+    rows = f"ada,{repository.folder},{first}\n17,{repository.folder},{second}\n"
+    (tmp_path / "list.csv").write_text(f"student,repository,commit\n{rows}")
+    intake = Intake(Settings(), load(tmp_path / "roster.csv"), Store(tmp_path / "store"), tmp_path / "room", None)
+    (student,) = intake.take_all(tmp_path / "list.csv", lambda name: None)
+    assert (student.status, student.reason.partition(":")[0]) == ("refused", "handed in more than once")
