@@ -112,11 +112,12 @@ class DeviceModule(Protocol):
     def require_forkable(self) -> None:
         """In the server, when all is imported. Raises RuntimeError where a library would not survive a fork."""
 
-    def prepares(self, device: str) -> bool:
-        """Whether requests on `device` gain by `prepare`."""
+    def prepares(self, device: str) -> str:
+        """What `prepare` does for requests on `device`, by a name of the course's; empty where they gain nothing."""
 
-    def prepare(self, device: str, *, values: bool, ranks: int) -> Any:
-        """Before a fork: do what each of many children would do to attach `device`; handed to them as `prepared`."""
+    def prepare(self, what: str) -> Any:
+        """Before a fork: do what each of many children would do to attach a device of those; handed to them as
+        `prepared`. A process is forked for each name, and lives, so the fewer the better."""
 
     def seed(self, device: str, number: int, *, threads: int) -> None:
         """In a child: the same random numbers in every run, and so many threads for computing."""
@@ -206,9 +207,9 @@ def require_forkable() -> None:
     """NumPy is."""
 
 
-def prepares(device: str) -> bool:
+def prepares(device: str) -> str:
     """There is nothing to prepare."""
-    return False
+    return ""
 
 
 def serves(device: str) -> bool:
@@ -229,7 +230,7 @@ def serve(
     raise DeviceError(f"{device} is not simulated")
 
 
-def prepare(device: str, *, values: bool, ranks: int) -> None:
+def prepare(what: str) -> None:
     """Never called, as `prepares` says."""
 
 

@@ -51,14 +51,14 @@ def parse(option: str) -> Device:
     return real.parse(option)
 
 
-def prepares(device: str) -> bool:
+def prepares(device: str) -> str:
     """Always: the virtual GPU is there before anything else."""
-    return device != CPU
+    return real.prepares(f"vgpu:{MODEL}" if device == "cuda" else device)
 
 
-def prepare(device: str, *, values: bool, ranks: int) -> Any:
+def prepare(what: str) -> Any:
     """As for a virtual GPU."""
-    return real.prepare(f"vgpu:{MODEL}" if device == "cuda" else device, values=values, ranks=ranks)
+    return real.prepare(what)
 
 
 def serves(device: str) -> bool:

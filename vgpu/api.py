@@ -89,22 +89,16 @@ def attach(
         yield machine.gpus[0]
 
 
-def prepare(
-    spec: str | os.PathLike[str] | Spec = "T4",
-    *,
-    gpus: int = 1,
-    interconnect: str | os.PathLike[str] | Interconnect | None = None,
-    values: bool = True,
-) -> Prepared:
+def prepare() -> Prepared:
     """Do now what children that this process forks would do each: `begin` what this returns, in place of `attach`.
 
-    To attach is to look at thousands of modules, and a forked child that does so copies most of its memory. This
-    process goes on in real time, without a GPU, and should do nothing but fork. Raises SpecError for a bad spec, and
-    AttachError where a GPU is attached or prepared already.
+    To attach is to look at thousands of modules, and a forked child that does so copies most of its memory. Which
+    machine it is each child says by itself. This process goes on in real time, without a GPU, and should do nothing but
+    fork. Raises AttachError where a GPU is attached or prepared already.
     """
     if _attachments or _prepared:
         raise AttachError("a process prepares one machine, before it attaches any")
-    attachment = Attachment(_machine(spec, gpus, interconnect, values, None), None)
+    attachment = Attachment(_machine(_ANY, 1, None, True, None), None)
     attachment.install()
     _prepared.append(attachment)
     return Prepared(attachment)
@@ -117,11 +111,18 @@ def _machine(
     values: bool,
     outer: Attachment | None,
 ) -> Machine:
-    chosen = get_spec(spec)
-    link = get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
+    chosen, link = _cards(spec, interconnect)
     machine = Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
     machine.views = Views()
     return machine
+
+
+def _cards(
+    spec: str | os.PathLike[str] | Spec, interconnect: str | os.PathLike[str] | Interconnect | None
+) -> tuple[Spec, Interconnect]:
+    """Raises SpecError."""
+    chosen = get_spec(spec)
+    return chosen, get_interconnect(interconnect if interconnect is not None else chosen.interconnect, chosen)
 
 
 class Prepared:
@@ -132,14 +133,23 @@ class Prepared:
         self._owner = os.getpid()
 
     @contextlib.contextmanager
-    def begin(self) -> Iterator[VirtualGPU]:
+    def begin(
+        self,
+        spec: str | os.PathLike[str] | Spec = "T4",
+        *,
+        gpus: int = 1,
+        interconnect: str | os.PathLike[str] | Interconnect | None = None,
+        values: bool = True,
+    ) -> Iterator[VirtualGPU]:
         """`with attach(...)`, in a child that was forked since and that ends soon after the block.
 
         On exit GPU tensors are ordinary ones, and the patches stay: nobody needs what they replaced any more. Raises
-        AttachError in the process that prepared the machine.
+        SpecError for a bad spec, and AttachError in the process that prepared.
         """
         if os.getpid() == self._owner:
             raise AttachError("a prepared machine begins in a child that was forked since")
+        chosen, link = _cards(spec, interconnect)
+        self._attachment.machine.become(chosen, gpus=gpus, interconnect=link, values=values)
         with self._attachment.begun():
             yield self._attachment.machine.gpus[0]
 
@@ -162,6 +172,7 @@ class Attachment:
             state.push(self.machine)
             self._patches.on_undo(lambda: state.pop(self.machine))
             _install(self._patches, self.machine, self._modes)
+            self._patches.begin()
             self._start()
             yield
         finally:
@@ -171,7 +182,7 @@ class Attachment:
             self.machine.registry.clear()
 
     def install(self) -> None:
-        """The patches in place, and nothing begun: clocks are real and operations are PyTorch's own."""
+        """The patches in place, and nothing begun: clocks are real, operations PyTorch's own, the machine not known."""
         try:
             state.push(self.machine)
             _install(self._patches, self.machine, self._modes)
@@ -192,6 +203,8 @@ class Attachment:
         threads.forked()
         clocks.begin()
         try:
+            self._modes.begin()
+            self._patches.begin()
             self._start()
             yield
         finally:
@@ -224,6 +237,8 @@ class Attachment:
             )
 
 
+_ANY = "T4"
+"""What a machine is prepared as: any card, until it begins as what it is to be."""
 _attachments: list[Attachment] = []
 _prepared: list[Attachment] = []
 """At most one: what this process, or one above it, prepared and none has begun."""

@@ -36,15 +36,10 @@ class Machine:
         outer: Machine | None = None,
     ) -> None:
         """`outer` is the machine that is attached already, if there is one."""
-        if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
-            raise ValueError(f"gpus = {gpus!r}: a machine has at least one GPU")
-        self.spec = spec
-        self.values = values
         self.clock = HostClock()
         self.registry: Registry[VirtualGPU] = Registry() if outer is None else InnerRegistry(outer.registry)
         self.gpus: tuple[VirtualGPU, ...] = ()
         self.ledger = Ledger(self.registry.block_of, lambda: [gpu.memory for gpu in self.gpus])
-        self.interconnect = interconnect
         self.tape: Tape | None = None
         self.views: Views | None = None
         self.host_slowdowns: list[tuple[int, float]] = []
@@ -59,6 +54,18 @@ class Machine:
         self.sync_debug_mode = 0
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
         self.keeps_host_values = False
+        self.become(spec, gpus=gpus, interconnect=interconnect, values=values)
+
+    def become(self, spec: Spec, *, gpus: int, interconnect: Interconnect, values: bool) -> None:
+        """Be a machine of these GPUs. Again only before anybody has used it: the GPUs are new, clock and registry stay.
+
+        Raises ValueError for no GPU.
+        """
+        if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+            raise ValueError(f"gpus = {gpus!r}: a machine has at least one GPU")
+        self.spec = spec
+        self.values = values
+        self.interconnect = interconnect
         self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))
 
     def record(self) -> Tape:

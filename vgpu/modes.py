@@ -47,6 +47,11 @@ class Modes:
         self.function_mode = FunctionMode(machine)
         self.dispatch_mode = DispatchMode(machine, self.function_mode)
 
+    def begin(self) -> None:
+        """It is known which machine it is."""
+        self.function_mode.begin()
+        self.dispatch_mode.begin()
+
     def enter(self) -> Callable[[], None]:
         """Put them on the calling thread; what this returns takes them off, whatever else was put on since."""
         self.function_mode.__enter__()

@@ -20,6 +20,7 @@ class PatchSet:
         # Those that do more than to put back what was bound before.
         self._actions: list[Callable[[], None]] = []
         self._rebound: list[tuple[Any, Any]] = []
+        self._late: list[Callable[[], None]] = []
         self._below = below
 
     def set(self, owner: Any, name: str, value: Any) -> None:
@@ -42,6 +43,15 @@ class PatchSet:
         if hasattr(owner, name):
             self.set(owner, name, value)
 
+    def at_begin(self, action: Callable[[], None]) -> None:
+        """Have `begin` run `action`, which sets what depends on the kind of machine: cards, their number, values."""
+        self._late.append(action)
+
+    def begin(self) -> None:
+        """It is known which machine it is."""
+        for action in self._late:
+            action()
+
     def rebind(self, old: Any, new: Any) -> None:
         """Where a module bound `old` by name (`from x import y`), `rebind_everywhere` will put `new`."""
         self._rebound.append((old, new))
@@ -51,7 +61,8 @@ class PatchSet:
         forward = {id(old): new for old, new in self._rebound}
         staying = {id(new) for _, new in self._below._rebound} if self._below is not None else set()
         known = _torch_and_program_modules()
-        changed = _exchange(known, forward)
+        # Inside another attach names hold what that one put there: not what to remember them by.
+        changed = _exchange(known, forward) if self._below is None else _exchange_new(known, forward)
         before = {id(module) for module in known}
 
         def undo() -> None:
@@ -61,7 +72,7 @@ class PatchSet:
                 if id(space.get(name, _MISSING)) in backward:
                     space[name] = old
             program = [m for m in _torch_and_program_modules() if id(m) not in before or not _is_torch(m)]
-            _exchange_back(program, backward)
+            _exchange_new(program, backward)
 
         self._undo.append(undo)
 
@@ -108,10 +119,10 @@ def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[t
     return _put(((vars(module), _names_of(module, vars(module))) for module in modules), replacements)
 
 
-def _exchange_back(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
+def _exchange_new(modules: list[ModuleType], replacements: dict[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
     """The same for objects that are new at each time, of which nothing is remembered."""
     spaces = [vars(module) for module in modules]
-    _put(((space, _holding(space, replacements)) for space in spaces), replacements)
+    return _put(((space, _holding(space, replacements)) for space in spaces), replacements)
 
 
 def _put(

@@ -20,21 +20,6 @@ from gradebox.sandbox.types import Environment
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Which device requests ask for."""
-
-    device: str = ""
-    """One that can be prepared; empty: any other."""
-    values: bool = True
-    ranks: int = 0
-
-
-def kind_of(module: DeviceModule, device: str, *, values: bool, ranks: int) -> Kind:
-    """Requests on devices that need no preparing are of one kind."""
-    return Kind(device, values, ranks) if module.prepares(device) else Kind()
-
-
-@dataclass(frozen=True)
 class Ready:
     """What a worker finds done."""
 
@@ -56,14 +41,18 @@ class Ready:
         return not others and (probe in self.modules or probe.partition(".")[0] not in self.packages)
 
 
-def make(kind: Kind, course: Environment) -> Ready:
+def make(kind: str, course: Environment) -> Ready:
     """Get ready, and see that this process can go on forking.
+
+    Args:
+        kind: what `DeviceModule.prepares` said of the requests' device; empty where there is nothing to prepare.
+        course: whose devices they are.
 
     Raises:
         RuntimeError: it has several threads.
     """
     module = devices.load(course.devices)
-    prepared = _prepare(kind, module) if kind.device else None
+    prepared = _prepare(kind, module) if kind else None
     ours.remember(course.course, module.SIMULATOR)
     packages = instruments.own_packages(course.course, module.SIMULATOR)
     roots = frozenset(package.__name__ for package in packages)
@@ -76,9 +65,9 @@ def make(kind: Kind, course: Environment) -> Ready:
     return ready
 
 
-def _prepare(kind: Kind, module: DeviceModule) -> Any:
+def _prepare(kind: str, module: DeviceModule) -> Any:
     with contextlib.suppress(Exception):
-        return module.prepare(kind.device, values=kind.values, ranks=kind.ranks)
+        return module.prepare(kind)
     return None
 
 

@@ -21,7 +21,7 @@ import signal
 from typing import Any, NoReturn
 
 from gradebox import devices
-from gradebox.sandbox import codec, linux, machine, processes, ready, templates, wire
+from gradebox.sandbox import codec, linux, machine, processes, templates, wire
 from gradebox.sandbox.types import Failure
 
 MAX_REQUEST_BYTES = 2**30
@@ -159,8 +159,7 @@ class _Server:
     def _run(self, request: dict[str, Any], frame: bytes) -> bytes:
         """Have a request carried out, and return its supervisor's frame only when every process of it has ended."""
         self._count += 1
-        values, ranks = request.get("values", True), request.get("ranks", 1)
-        kind = ready.kind_of(self._devices, request["device"], values=values, ranks=ranks)
+        kind = self._devices.prepares(request["device"])
         limits = request["limits"]
         seconds = limits["wall_seconds"] + limits["rank_grace_seconds"] + _BACKSTOP_SECONDS
         reader, writer = os.pipe()

@@ -73,7 +73,7 @@ class Template:
 class Born(BaseException):
     """Raised in a new template: it leaves the server's frames, which hold a request, before it begins."""
 
-    def __init__(self, kind: ready.Kind, channel: socket.socket) -> None:
+    def __init__(self, kind: str, channel: socket.socket) -> None:
         super().__init__()
         self.kind = kind
         self.channel = channel
@@ -84,9 +84,9 @@ class Templates:
 
     def __init__(self, *, namespaces: bool) -> None:
         self._namespaces = namespaces
-        self._living: dict[ready.Kind, Template] = {}
+        self._living: dict[str, Template] = {}
 
-    def start(self, kind: ready.Kind, number: int, frame: bytes, out: int) -> Template:
+    def start(self, kind: str, number: int, frame: bytes, out: int) -> Template:
         """Have a request carried out by the template of its kind, which is made anew where there is none.
 
         Raises:
@@ -104,7 +104,7 @@ class Templates:
         made.start(number, frame, out)
         return made
 
-    def _make(self, kind: ready.Kind) -> Template:
+    def _make(self, kind: str) -> Template:
         if len(self._living) >= KEPT:
             least = min(self._living, key=lambda one: self._living[one].uses)
             self._living.pop(least).kill()
@@ -131,7 +131,7 @@ class Templates:
 
 
 def live(
-    kind: ready.Kind, channel: socket.socket, config: machine.Config, site: machine.Machine, *, skip_pids: int
+    kind: str, channel: socket.socket, config: machine.Config, site: machine.Machine, *, skip_pids: int
 ) -> NoReturn:
     """Be a template, until the server ends."""
     try:

@@ -189,17 +189,17 @@ def _look_ahead() -> None:
             pass
 
 
-def prepares(device: str) -> bool:
-    """To attach a virtual GPU is to look at thousands of modules."""
-    return device.partition(":")[0] == _VIRTUAL
+def prepares(device: str) -> str:
+    """To attach a virtual GPU is to look at thousands of modules; which one it is makes no difference."""
+    return _VIRTUAL if device.partition(":")[0] == _VIRTUAL else ""
 
 
-def prepare(device: str, *, values: bool, ranks: int) -> Any:
-    """A `vgpu.Prepared`: one virtual GPU for each rank."""
+def prepare(what: str) -> Any:
+    """A `vgpu.Prepared`, for all virtual GPUs."""
     import vgpu
 
     # On a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
-    return vgpu.prepare(device.partition(":")[2], gpus=ranks, values=values)
+    return vgpu.prepare()
 
 
 def seed(device: str, number: int, *, threads: int) -> None:
@@ -264,7 +264,7 @@ def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connec
         _keep_process_groups()
         yield None
     elif prepared is not None:
-        with prepared.begin() as gpu:
+        with prepared.begin(model, gpus=ranks, values=values) as gpu:
             if line is not None:
                 gpu.machine.move_to(line)
             _initialise()

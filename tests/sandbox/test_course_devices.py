@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.sandbox import Reply, Request, Sandbox
+from gradebox.sandbox import Reply, Request, Sandbox, templates
 from gradebox.sandbox.types import Environment
+from tests.sandbox.sandbox_runs import templates_of
 
 FILES = {
     "abacus/__init__.py": '''"""A simulated abacus."""
@@ -61,14 +62,14 @@ def parse(option):
 
 
 def prepares(device):
-    return device == "abacus"
+    return device if device.startswith("abacus") else ""
 
 
 def serves(device):
     return False
 
 
-def prepare(device, *, values, ranks):
+def prepare(what):
     import abacus
 
     return abacus.Abacus()
@@ -152,9 +153,9 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sys.path.remove(str(folder))
 
 
-def _asked(sandbox: Sandbox, function: str, left: int = 3, right: int = 4) -> Reply:
+def _asked(sandbox: Sandbox, function: str, left: int = 3, right: int = 4, device: str = "abacus") -> Reply:
     params = {"function": function, "left": left, "right": right}
-    return sandbox.run(Request("lab1.sums.total", params=params, device="abacus"))
+    return sandbox.run(Request("lab1.sums.total", params=params, device=device))
 
 
 def test_a_probe_may_read_the_record_and_every_request_has_a_fresh_device(sandbox: Sandbox) -> None:
@@ -162,6 +163,18 @@ def test_a_probe_may_read_the_record_and_every_request_has_a_fresh_device(sandbo
         reply = _asked(sandbox, "honest")
         assert reply.value == {"sum": 7, "moves": 1, "device": "cpu"}, reply.first.traceback
         assert reply.notes == ()
+
+
+def test_of_many_that_are_prepared_a_few_are_kept_and_the_least_used_ends(sandbox: Sandbox) -> None:
+    _asked(sandbox, "honest")
+    _asked(sandbox, "honest")
+    for number in range(templates.KEPT + 2):
+        assert _asked(sandbox, "honest", device=f"abacus-{number}").value["moves"] == 1
+        assert len(templates_of(sandbox)) <= templates.KEPT
+    kept = templates_of(sandbox)
+    assert len(kept) == templates.KEPT
+    assert _asked(sandbox, "honest").value["moves"] == 1
+    assert templates_of(sandbox) == kept, "the one that was used twice is among them"
 
 
 def test_a_submission_may_not(sandbox: Sandbox) -> None:

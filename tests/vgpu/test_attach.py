@@ -68,6 +68,18 @@ def test_attaching_again_starts_afresh() -> None:
             _x = torch.ones(10, device="cuda")
 
 
+def test_after_one_inside_another_everything_is_replaced_again() -> None:
+    def bound_by_name() -> tuple[object, ...]:
+        with vgpu.attach("T4"):
+            elsewhere = vars(torch.random)["Generator"]
+            return torch.Generator(device="cuda").device, elsewhere, torch.cuda.is_available()
+
+    before = bound_by_name()
+    with vgpu.attach("T4"), vgpu.attach("H100"):
+        pass
+    assert bound_by_name() == before
+
+
 def test_a_default_device_of_cuda_does_not_outlive_the_gpu() -> None:
     with vgpu.attach("T4"):
         torch.set_default_device("cuda")

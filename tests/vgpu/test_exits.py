@@ -440,10 +440,10 @@ if sys.argv[1] == "attach":
     print(json.dumps(found), tensor.device)
     sys.exit()
 
-prepared = vgpu.prepare(**arguments)
+prepared = vgpu.prepare()
 clocks._wall_start[0] -= 1000.0  # as if that had been long ago
 assert time.time() - real_time() < 1 and vgpu.current() is None and torch.ones(2).device.type == "cpu"
-for wrong in (vgpu.prepare, vgpu.attach("T4", force=True).__enter__, prepared.begin().__enter__):
+for wrong in (vgpu.prepare, vgpu.attach("T4", force=True).__enter__, prepared.begin(**arguments).__enter__):
     try:
         wrong()
     except vgpu.AttachError:
@@ -452,7 +452,7 @@ for wrong in (vgpu.prepare, vgpu.attach("T4", force=True).__enter__, prepared.be
 for _ in range(2):
     if os.fork() == 0:
         if os.fork() == 0:  # as a worker is forked from a supervisor
-            with prepared.begin() as gpu:
+            with prepared.begin(**arguments) as gpu:
                 found, tensor = look(gpu)
             print(json.dumps(found), tensor.device, flush=True)
             os._exit(0)

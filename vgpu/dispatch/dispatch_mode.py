@@ -50,8 +50,12 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self._machine = machine
         self._function_mode = function_mode
+        self.begin()
+
+    def begin(self) -> None:
+        """Know which machine it is."""
         # Operations of the host are charged through any of its GPUs.
-        self._host = machine.gpus[0]
+        self._host = self._machine.gpus[0]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -100,13 +100,13 @@ def run_python_kernel(operation: Operation, args: Sequence[Any], kwargs: Mapping
 def install(patches: PatchSet, machine: Machine) -> None:
     """A wrapper without memory of its own, made for the GPU, is on the GPU as its parts are."""
     make = torch.Tensor._make_wrapper_subclass
-    real = torch.device("cpu" if machine.values else "meta")
 
     def make_wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
         given = [value for value in (*args, kwargs.get("device")) if isinstance(value, (str, torch.device))]
         gpu = place(machine, given[0] if given else None)
         if gpu is None:
             return make(cls, *args, **kwargs)
+        real = torch.device("cpu" if machine.values else "meta")
         args = tuple(real if value is given[0] else value for value in args)
         if "device" in kwargs:
             kwargs["device"] = real

@@ -27,10 +27,14 @@ class HandlingMode(TorchFunctionMode):
         self.machine = machine
         self.registry = machine.registry
         self.has = machine.registry.has
-        # Any of the GPUs, for what they share.
-        self.gpu = machine.gpus[0]
         self.weights = autocast.WeightCache()
-        self.real_device = CPU_DEVICE if machine.values else torch.device("meta")
+        self.begin()
+
+    def begin(self) -> None:
+        """Know which machine it is."""
+        # Any of the GPUs, for what they share.
+        self.gpu = self.machine.gpus[0]
+        self.real_device = CPU_DEVICE if self.machine.values else torch.device("meta")
 
 
 def seen_by(mode: TorchFunctionMode) -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ functions that have no meaning for these boards or that nobody needs: those rais
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -41,7 +42,11 @@ class Nvml:
         self.machine = machine
         self.module = module
         self.users = 0
-        self.handles = [Handle(gpu) for gpu in machine.gpus]
+
+    @functools.cached_property
+    def handles(self) -> list[Handle]:
+        """One for each GPU, always the same."""
+        return [Handle(gpu) for gpu in self.machine.gpus]
 
     # ---- errors --------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         else:
             patches.set(torch._C, name, function)
     patches.set(torch.cuda, "_initialized", True)
-    patches.set(torch.cuda, "_cached_device_count", len(machine.gpus))
+    patches.at_begin(lambda: patches.set(torch.cuda, "_cached_device_count", len(machine.gpus)))
     # PyTorch sets it when it initialises CUDA.
     patches.set(torch.cuda, "_get_device_properties", lambda index: properties(gpu_at(machine, index)))
     _accelerator(patches, machine)
@@ -117,15 +117,13 @@ def _exchange_device(machine: Machine) -> Callable[[int], int]:
 
 
 def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
-    spec = machine.spec
-
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         gpu = gpu_at(machine, _get_device_index(device, optional=True))
         gpu.start()
-        return gpu.memory.free_bytes(), spec.memory_bytes
+        return gpu.memory.free_bytes(), machine.spec.memory_bytes
 
     def is_bf16_supported(including_emulation: bool = True) -> bool:
-        return including_emulation or spec.compute_capability >= (8, 0)
+        return including_emulation or machine.spec.compute_capability >= (8, 0)
 
     def lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:
         callable()
@@ -137,7 +135,10 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         machine.initialise()
         return THREAD.device
 
-    major, minor = spec.compute_capability
+    def get_arch_list() -> list[str]:
+        major, minor = machine.spec.compute_capability
+        return [f"sm_{major}{minor}"]
+
     return {
         "is_available": lambda: True,
         "device_count": lambda: len(machine.gpus),
@@ -149,7 +150,7 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_lazy_init": machine.initialise,
         "_lazy_call": lazy_call,
         "_is_compiled": lambda: True,
-        "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "get_arch_list": get_arch_list,
         "is_current_stream_capturing": lambda: False,
         "_exchange_device": _exchange_device(machine),
         "_maybe_exchange_device": _exchange_device(machine),

@@ -8,6 +8,7 @@ Not here: what the replacements do (`vgpu.distributed`).
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
@@ -51,8 +52,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     patches.set(dist, "_verify_params_across_processes", ddp.verify_params_across_processes)
     _groups(patches, machine, c10d)
     _known_backends(c10d)
-    if not machine.values:
-        _objects(patches, c10d)
+    _objects(patches, machine, c10d)
 
 
 def _known_backends(c10d: Any) -> None:
@@ -127,14 +127,17 @@ def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:
     patches.on_undo(flush)
 
 
-def _objects(patches: PatchSet, c10d: Any) -> None:
+def _objects(patches: PatchSet, machine: Machine, c10d: Any) -> None:
     """With shapes only a GPU tensor cannot carry a pickled object: these go through host memory."""
     from vgpu.distributed.runner import Flags
 
     device_for = c10d._get_object_coll_device
 
     def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if machine.values:
+                return function(*args, **kwargs)
             kwargs.pop("device", None)
             Flags.internal += 1
             try:
@@ -142,7 +145,6 @@ def _objects(patches: PatchSet, c10d: Any) -> None:
             finally:
                 Flags.internal -= 1
 
-        call.__name__ = function.__name__
         return call
 
     for name in _OBJECTS:

@@ -35,6 +35,8 @@ class Generator(metaclass=_Kind):
 
 def install(patches: PatchSet, machine: Machine) -> None:
     """Show each GPU's generator, and make new ones for a GPU."""
-    patches.set(torch.cuda, "default_generators", tuple(gpu.generator for gpu in machine.gpus))
+    patches.at_begin(
+        lambda: patches.set(torch.cuda, "default_generators", tuple(gpu.generator for gpu in machine.gpus))
+    )
     patches.set_existing(torch._C, "_accelerator_getDefaultGenerator", lambda index: machine.gpus[index].generator)
     patches.rebind(_plain, Generator)

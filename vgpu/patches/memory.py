@@ -68,6 +68,10 @@ def install(patches: PatchSet, machine: Machine) -> None:
 
     patches.set(torch.nn.RNNBase, "flatten_parameters", flatten_parameters)
     patches.set(torch.Tensor, "record_stream", _record_stream(machine))
+    patches.at_begin(lambda: _order_attention(patches, machine))
+
+
+def _order_attention(patches: PatchSet, machine: Machine) -> None:
     order = sdp_backends.preferred_order(machine.gpus[0])
     if order is not None:
         before = torch._C._get_sdp_priority_order()

@@ -22,7 +22,13 @@ _is_compiling = torch.compiler.is_compiling
 def install(patches: PatchSet, machine: Machine) -> None:
     """Let every call of a module spend that time on the clock of the thread that calls."""
     call_module = torch.nn.Module.__call__
-    spend, seconds = machine.clock.spend, cost.module_seconds(machine.spec)
+    spend, seconds = machine.clock.spend, 0.0
+
+    def begin() -> None:
+        nonlocal seconds
+        seconds = cost.module_seconds(machine.spec)
+
+    patches.at_begin(begin)
 
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what tracebacks name
         if attached_machine() is machine and not _is_compiling():

@@ -41,8 +41,12 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _settle_gradients(patches, machine)
     _print_without_values(patches, machine)
     when_imported(patches, {"torch._subclasses.fake_tensor": lambda module: _never_start_cuda(patches, module)})
+    patches.at_begin(lambda: _swap_parameters(patches, machine))
+
+
+def _swap_parameters(patches: PatchSet, machine: Machine) -> None:
+    """A CPU parameter cannot become a meta one in place; swapping keeps its identity, as `.cuda()` does on CUDA."""
     if not machine.values:
-        # A CPU parameter cannot become a meta one in place; swapping keeps its identity, as `.cuda()` does on CUDA.
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         patches.on_undo(lambda: torch.__future__.set_swap_module_params_on_conversion(before))
