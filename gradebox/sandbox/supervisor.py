@@ -290,6 +290,7 @@ def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
     deadline = started + limits.wall_seconds
     next_look = started + tick
     grace_ends: float | None = None
+    held = processes.inherited()
     while any(rank.running for rank in ranks):
         _poll(ranks, max(0.0, min(next_look, deadline) - time.monotonic()))
         now = time.monotonic()
@@ -313,7 +314,7 @@ def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
             _condemn_all(ranks, "timeout", because, ask_first=True)
             grace_ends = now + 3600.0
         if now >= next_look:
-            _look(run, ranks)
+            _look(run, ranks, held)
             next_look = now + min(max(tick, _TICK_GROWTH * (now - started)), _TICK_SECONDS)
 
 
@@ -341,12 +342,12 @@ def _poll(ranks: list[_Rank], seconds: float) -> None:
             refusals[descriptor].answer(events)
 
 
-def _look(run: Run, ranks: list[_Rank]) -> None:
+def _look(run: Run, ranks: list[_Rank], held: processes.Inherited) -> None:
     """Compare what all processes use with the limits."""
     limits = run.task.limits
     pids = processes.others() if run.namespaces else processes.descendants(os.getpid())
     processes.reap_orphans(pids, keep=[rank.pid for rank in ranks])
-    used = processes.usage(pids[: limits.processes + 1])  # reading a whole flood would take longer than it has
+    used = processes.usage(pids[: limits.processes + 1], held)  # reading a whole flood would take longer than it has
     if used.tasks > limits.processes:
         _condemn_all(ranks, "crashed", f"more than {limits.processes} processes and threads", ask_first=False)
         _kill_all(run.namespaces)
