@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -53,6 +54,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "interpreter": "the system's" if sys.base_prefix == "/usr" else "not the system's",
         "torch": version("torch"),
         "date": datetime.now(UTC).date().isoformat(),
         "yardstick_seconds": yardstick(),
