@@ -105,8 +105,8 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
             raise
         gc.enable()
         return failed(error, name, environment)
-    # Objects that live as long as this process need not be visited, and so copied, by any child's collector.
-    gc.collect()
+    # Objects that live as long as this process need not be visited, and so copied, by any child's collector. What
+    # imports leave behind is a fiftieth of them, and to find it takes a third of a second.
     gc.freeze()
     gc.enable()
     if linux.AVAILABLE and order["many"]:
