@@ -1,7 +1,8 @@
 """What got slower since the results that are committed. A hint to look, with the reasons for which it may be nothing.
 
-Ratios, counts and processor time stand for themselves. Seconds depend on the machine and its neighbours: they are
-compared after dividing by those of a yardstick (`measure.machine`), and not at all where one side has none.
+Ratios and counts stand for themselves. Seconds depend on the machine and its neighbours: they are compared after
+dividing by those of a yardstick (`measure.machine`), and not at all where one side has none, nor between two kinds of
+processors or interpreters: of those the loop that the yardstick is says little about a grade.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from benchmarks.measure import RESULTS
 
 LIMIT = 0.10
 _YARDSTICK = "yardstick_seconds"
+_KIND = ("cpu", "cores", "python", "interpreter")
+"""What makes two machines of one kind."""
 _LEFT_OUT = {
     "machine",
     "load_average",
@@ -55,7 +58,7 @@ def committed(name: str) -> dict[str, Any] | None:
 def slower(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Slower]:
     """The figures that got worse, the worst first."""
     old, new = (one.get("machine", {}).get(_YARDSTICK) for one in (before, now))
-    speed = new / old if old and new else None
+    speed = new / old if old and new and not _differ(before, now) else None
     known = dict(_figures(before))
     found = []
     for place, value in _figures(now):
@@ -74,6 +77,8 @@ def report(path: Path) -> Iterator[str]:
     old, new = before["machine"], now["machine"]
     if _YARDSTICK not in old:
         yield f"  the committed results ({old['date']}) have no yardstick: only ratios and counts are compared"
+    elif kinds := _differ(before, now):
+        yield f"  measured on another machine than on {old['date']} ({kinds}): only ratios and counts are compared"
     elif abs(new[_YARDSTICK] / old[_YARDSTICK] - 1) > LIMIT:
         yield (
             f"  this machine is {new[_YARDSTICK] / old[_YARDSTICK]:.2f} times as slow as the one of {old['date']}; "
@@ -81,6 +86,16 @@ def report(path: Path) -> Iterator[str]:
         )
     for one in slower(before, now):
         yield f"  slower than on {old['date']}: {one}"
+
+
+def _differ(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """In what two machines are not of one kind; empty where they are. What was not noted then may be the same."""
+    old, new = (one.get("machine", {}) for one in (before, now))
+    return ", ".join(
+        f"{name} {old[name]}, now {new[name]}"
+        for name in _KIND
+        if name in old and name in new and old[name] != new[name]
+    )
 
 
 def _figures(results: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, float]]:

@@ -32,8 +32,8 @@ from gradebox.sandbox import Sandbox
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / "build" / "other-graders"
 REQUIREMENTS = {"otter": ["otter-grader>=6,<8", "ipykernel"], "nbgrader": ["nbgrader>=0.9.5,<1", "ipykernel"]}
-SUBMISSIONS = 6
-ROUNDS = 3
+SUBMISSIONS = 20
+ROUNDS = 2
 
 
 def main(rounds: int = ROUNDS, submissions: int = SUBMISSIONS) -> Path:

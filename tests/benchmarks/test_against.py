@@ -34,6 +34,19 @@ def test_without_a_yardstick_ratios_and_counts_are_compared_alone() -> None:
     assert places(before, now) == ["results.a.page_faults", "results.a.ratio_to_bare"]
 
 
+def test_between_two_kinds_of_machines_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = results(1.0, a={"median_seconds": 1.0, "ratio_to_bare": 1.0})
+    now = results(0.4, a={"median_seconds": 0.8, "ratio_to_bare": 1.2})
+    assert places(before, now) == ["results.a.median_seconds", "results.a.ratio_to_bare"]
+    before["machine"]["cpu"], now["machine"]["cpu"] = "Intel", "AMD"
+    assert places(before, now) == ["results.a.ratio_to_bare"]
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps(now))
+    monkeypatch.setattr(against, "committed", lambda name: before)
+    told = "  measured on another machine than on 2026-01-01 (cpu Intel, now AMD): only ratios and counts are compared"
+    assert next(against.report(path)) == told
+
+
 def test_the_worst_comes_first_and_what_is_no_measure_of_speed_is_left_out() -> None:
     before = results(1.0, a={"ratio_to_b": 1.0, "score": 10, "max_seconds": 1.0}, c={"cpu_seconds": 1.0})
     now = results(1.0, a={"ratio_to_b": 1.5, "score": 100, "max_seconds": 9.0}, c={"cpu_seconds": 3.0})
