@@ -417,7 +417,7 @@ def test_threads_that_were_there_before_stay_in_real_time() -> None:
 
 BEGINNING = """
 import json, os, sys, threading, time
-import torch, vgpu
+import pynvml, torch, vgpu
 
 def look(gpu):
     found = [gpu.now(), time.perf_counter(), torch.cuda.device_count(), torch.cuda.initial_seed(), gpu.values]
@@ -425,12 +425,17 @@ def look(gpu):
     thread = threading.Thread(target=time.sleep, args=(3.0,))
     thread.start()
     thread.join()
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+    found += [pynvml.nvmlDeviceGetCudaComputeCapability(handle), pynvml.nvmlDeviceGetMigMode(handle)]
+    found += [pynvml.nvmlDeviceGetName(handle), torch.cuda.get_arch_list(), torch.cuda.is_bf16_supported(False)]
+    found += [torch._C._get_sdp_priority_order(), len(torch.cuda.default_generators)]
     wall = time.time() - float(int(real_time()))
     found += [torch.cuda.memory_stats()["allocated_bytes.all.peak"], gpu.now(), len(gpu.timeline), -2.0 < wall < 5.0]
     tensor = torch.ones(2, device="cuda")
     return found, tensor
 
-arguments = dict(spec="A100-80GB", gpus=2, values=sys.argv[2] == "values")
+arguments = dict(spec="H100", gpus=2, values=sys.argv[2] == "values")
 from vgpu.patches import clocks
 real_time = clocks._real.time
 

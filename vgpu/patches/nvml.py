@@ -101,11 +101,21 @@ def _once_initialised(library: Nvml, function: Callable[..., Any]) -> Callable[.
 
 
 def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
-    spec, gpu, figure = nvml.machine.spec, nvml.gpu, nvml.figure
+    machine, gpu, figure = nvml.machine, nvml.gpu, nvml.figure  # which cards it has may not be known yet
 
     def fixed(value: Any) -> Callable[..., Any]:
         """The same for every GPU of the machine; still wants a handle of one of them."""
         return lambda handle, *_: (gpu(handle), value)[1]
+
+    def by_capability(value: Any, *, ampere: bool) -> Callable[..., Any]:
+        """What cards have from Ampere on, or had before."""
+
+        def call(handle: Any, *_: Any) -> Any:
+            if (gpu(handle).spec.compute_capability >= (8, 0)) is not ampere:
+                raise nvml.error("NOT_SUPPORTED")
+            return value
+
+        return call
 
     def watts(handle: Any) -> int:
         return round(1000 * gpu(handle).spec.power_watts[1])
@@ -125,7 +135,7 @@ def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
         "nvmlDeviceGetSerial": lambda handle: f"simulated-{gpu(handle).index}",
         "nvmlDeviceGetBrand": fixed(nvml.module.NVML_BRAND_NVIDIA),
         "nvmlDeviceGetArchitecture": nvml.architecture,
-        "nvmlDeviceGetCudaComputeCapability": fixed(spec.compute_capability),
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: gpu(handle).spec.compute_capability,
         "nvmlDeviceGetNumGpuCores": board("cores"),
         "nvmlDeviceGetMemoryBusWidth": board("memory_bus_bits"),
         "nvmlDeviceGetPciInfo": nvml.pci,
@@ -161,8 +171,8 @@ def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
         "nvmlDeviceGetProcessUtilization": nvml.process_utilization,
         "nvmlDeviceGetNvLinkState": nvml.nvlink,
         "nvmlDeviceGetFieldValues": nvml.field_values,
-        "nvmlSystemGetDriverVersion": lambda: f"{spec.driver_version} (simulated)",
-        "nvmlSystemGetNVMLVersion": lambda: f"13.{spec.driver_version} (simulated)",
+        "nvmlSystemGetDriverVersion": lambda: f"{machine.spec.driver_version} (simulated)",
+        "nvmlSystemGetNVMLVersion": lambda: f"13.{machine.spec.driver_version} (simulated)",
         "nvmlSystemGetCudaDriverVersion": lambda: 13000,
         "nvmlSystemGetCudaDriverVersion_v2": lambda: 13000,
         "nvmlSystemGetProcessName": lambda pid: sys.executable,
@@ -182,9 +192,7 @@ def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
         functions |= {f"nvmlDeviceGet{name}": function for name in names}
     for kind, listed in (("Compute", nvml.processes), ("Graphics", fixed([])), ("MPSCompute", fixed([]))):
         functions |= {f"nvmlDeviceGet{kind}RunningProcesses{version}": listed for version in ("", "_v2", "_v3")}
-    if spec.compute_capability >= (8, 0):
-        functions["nvmlDeviceGetMigMode"] = fixed([0, 0])
-        functions["nvmlDeviceGetRemappedRows"] = fixed((0, 0, 0, 0))
-    else:
-        functions["nvmlDeviceGetRetiredPages"] = fixed([])
+    functions["nvmlDeviceGetMigMode"] = by_capability([0, 0], ampere=True)
+    functions["nvmlDeviceGetRemappedRows"] = by_capability((0, 0, 0, 0), ampere=True)
+    functions["nvmlDeviceGetRetiredPages"] = by_capability([], ampere=False)
     return functions
