@@ -481,6 +481,33 @@ def test_children_of_a_prepared_process_begin_as_if_they_had_attached(tmp_path: 
     assert lines("prepare") == lines("attach") * 2
 
 
+FORGOTTEN = """
+import dataclasses, gc, os, weakref
+import pynvml, torch, torch.distributed, torch._dynamo, torch.profiler, vgpu
+from vgpu import api
+
+api._ANY = dataclasses.replace(vgpu.get_spec("T4"), title="nobody's")
+prepared = vgpu.prepare()
+placeholders = weakref.ref(api._ANY), weakref.ref(prepared._attachment.machine.gpus[0])
+del api._ANY
+if os.fork() == 0:
+    with prepared.begin("H100", gpus=2, values=False):
+        torch.ones(3, device="cuda").sum().item()
+        gc.collect()
+        print([one() is None for one in placeholders], flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_nothing_knows_what_card_a_machine_was_prepared_as(tmp_path: Path) -> None:
+    program = tmp_path / "forgotten.py"
+    program.write_text(FORGOTTEN)
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.stdout == "[True, True]\n", done.stdout + done.stderr
+
+
 def test_a_data_loader_that_was_left_open_does_not_hang() -> None:
     with vgpu.attach("T4"):
         batches = iter(DataLoader(torch.arange(64.0), batch_size=4, num_workers=1))  # type: ignore[arg-type]
