@@ -30,6 +30,7 @@ from grader.shared.devices import (
     from_probe,
     hidden,
     parts,
+    seed,
     to_probe,
     visible,
 )
@@ -48,11 +49,6 @@ def parse(option: str) -> Device:
     if option in ("auto", "cuda"):
         return Device("cuda", f"{MODEL} (rehearsed)", serial=True)
     return real.parse(option)
-
-
-def seed(device: str, number: int, *, threads: int) -> None:
-    """As for a virtual GPU, which is there when this is called, and not yet known."""
-    real.seed(f"vgpu:{MODEL}" if device == "cuda" else device, number, threads=threads)
 
 
 def prepares(device: str) -> str:

@@ -93,12 +93,14 @@ def prepare() -> Prepared:
     """Do now what children that this process forks would do each: `begin` what this returns, in place of `attach`.
 
     To attach is to look at thousands of modules, and a forked child that does so copies most of its memory. Which
-    machine it is each child says by itself. This process goes on in real time, without a GPU, and should do nothing but
-    fork. Raises AttachError where a GPU is attached or prepared already.
+    machine it is each child says by itself. Until then there is none: this process goes on in real time, without a GPU,
+    and should do nothing but fork. Raises AttachError where a GPU is attached or prepared already.
     """
     if _attachments or _prepared:
         raise AttachError("a process prepares one machine, before it attaches any")
-    attachment = Attachment(_machine(_ANY, 1, None, True, None), None)
+    machine = Machine()
+    machine.views = Views()
+    attachment = Attachment(machine, None)
     attachment.install()
     _prepared.append(attachment)
     return Prepared(attachment)
@@ -112,7 +114,8 @@ def _machine(
     outer: Attachment | None,
 ) -> Machine:
     chosen, link = _cards(spec, interconnect)
-    machine = Machine(chosen, gpus=gpus, interconnect=link, values=values, outer=outer.machine if outer else None)
+    machine = Machine(outer=outer.machine if outer else None)
+    machine.become(chosen, gpus=gpus, interconnect=link, values=values)
     machine.views = Views()
     return machine
 
@@ -148,6 +151,8 @@ class Prepared:
         """
         if os.getpid() == self._owner:
             raise AttachError("a prepared machine begins in a child that was forked since")
+        if self._attachment not in _prepared:
+            raise AttachError("this machine has begun already, in this process or one above it")
         chosen, link = _cards(spec, interconnect)
         self._attachment.machine.become(chosen, gpus=gpus, interconnect=link, values=values)
         with self._attachment.begun():
@@ -237,8 +242,6 @@ class Attachment:
             )
 
 
-_ANY = "T4"
-"""What a machine is prepared as: any card, until it begins as what it is to be."""
 _attachments: list[Attachment] = []
 _prepared: list[Attachment] = []
 """At most one: what this process, or one above it, prepared and none has begun."""

@@ -24,18 +24,14 @@ _PEER_COPY = "Memcpy PtoP (Device -> Device)"
 
 
 class Machine:
-    """`gpus` equal virtual GPUs in one process. Times are virtual seconds since attach."""
+    """Equal virtual GPUs in one process. Times are virtual seconds since attach."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        *,
-        gpus: int = 1,
-        interconnect: Interconnect,
-        values: bool = True,
-        outer: Machine | None = None,
-    ) -> None:
-        """`outer` is the machine that is attached already, if there is one."""
+    spec: Spec
+    interconnect: Interconnect
+    values: bool
+
+    def __init__(self, *, outer: Machine | None = None) -> None:
+        """A machine without a GPU, until it `become`s another; `outer` is the one that is attached already."""
         self.clock = HostClock()
         self.registry: Registry[VirtualGPU] = Registry() if outer is None else InnerRegistry(outer.registry)
         self.gpus: tuple[VirtualGPU, ...] = ()
@@ -54,13 +50,9 @@ class Machine:
         self.sync_debug_mode = 0
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
         self.keeps_host_values = False
-        self.become(spec, gpus=gpus, interconnect=interconnect, values=values)
 
     def become(self, spec: Spec, *, gpus: int, interconnect: Interconnect, values: bool) -> None:
-        """Be a machine of these GPUs. Again only before anybody has used it: the GPUs are new, clock and registry stay.
-
-        Raises ValueError for no GPU.
-        """
+        """Be a machine of `gpus` of these GPUs, once. Raises ValueError for no GPU."""
         if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
             raise ValueError(f"gpus = {gpus!r}: a machine has at least one GPU")
         self.spec = spec
@@ -119,7 +111,9 @@ class Machine:
         self.is_initialized = True
 
     def require_usable(self) -> None:
-        """Raise as `torch.cuda._lazy_init` does in a forked child of a process that has used CUDA."""
+        """Raise as `torch.cuda._lazy_init` does in a forked child of a process that has used CUDA, or without a GPU."""
+        if not self.gpus:
+            raise RuntimeError("no virtual GPU has begun yet: this process, or one above it, has only prepared one")
         if self.in_bad_fork:
             raise RuntimeError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -481,31 +482,50 @@ def test_children_of_a_prepared_process_begin_as_if_they_had_attached(tmp_path: 
     assert lines("prepare") == lines("attach") * 2
 
 
-FORGOTTEN = """
-import dataclasses, gc, os, weakref
-import pynvml, torch, torch.distributed, torch._dynamo, torch.profiler, vgpu
-from vgpu import api
+BEFORE = """
+import json, os
+import pynvml, torch, vgpu
 
-api._ANY = dataclasses.replace(vgpu.get_spec("T4"), title="nobody's")
+def error(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        return str(error)
+
 prepared = vgpu.prepare()
-placeholders = weakref.ref(api._ANY), weakref.ref(prepared._attachment.machine.gpus[0])
-del api._ANY
 if os.fork() == 0:
-    with prepared.begin("H100", gpus=2, values=False):
-        torch.ones(3, device="cuda").sum().item()
-        gc.collect()
-        print([one() is None for one in placeholders], flush=True)
+    torch.manual_seed(7)
+    torch.cuda.manual_seed_all(8)
+    CPU = torch.rand(2)
+    pynvml.nvmlInit()
+    before = [torch.cuda.is_available(), torch.accelerator.is_available(), torch.cuda.device_count()]
+    before += [torch.cuda.is_initialized(), pynvml.nvmlDeviceGetCount()]
+    refused = [error(torch.cuda.get_device_capability), error(torch.cuda.init), error(torch.cuda.current_device)]
+    with prepared.begin("H100", gpus=2) as gpu:
+        after = [torch.cuda.is_available(), torch.accelerator.is_available(), torch.cuda.device_count()]
+        after += [torch.cuda.is_initialized(), pynvml.nvmlDeviceGetCount(), gpu.now(), torch.cuda.initial_seed()]
+        again = error(prepared.begin("T4").__enter__)
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(1))
+        after += [torch.cuda.get_device_capability(), name]
+    torch.manual_seed(7)
+    print(json.dumps([before, refused, after, again, torch.equal(CPU, torch.rand(2))]), flush=True)
     os._exit(0)
 os.wait()
 """
 
 
-def test_nothing_knows_what_card_a_machine_was_prepared_as(tmp_path: Path) -> None:
-    program = tmp_path / "forgotten.py"
-    program.write_text(FORGOTTEN)
+def test_before_it_begins_a_prepared_machine_has_no_gpu(tmp_path: Path) -> None:
+    program = tmp_path / "before.py"
+    program.write_text(BEFORE)
     command = [sys.executable, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.stdout == "[True, True]\n", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    before, refused, after, again, same_numbers = json.loads(done.stdout)
+    assert before == [False, False, 0, False, 0]
+    assert all("no virtual GPU has begun yet" in one for one in refused), refused
+    assert after == [True, True, 2, False, 2, 0.0, 67280421310721, [9, 0], "NVIDIA H100 80GB HBM3 (simulated)"]
+    assert "begun already" in again
+    assert same_numbers
 
 
 def test_a_data_loader_that_was_left_open_does_not_hang() -> None:

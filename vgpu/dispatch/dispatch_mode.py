@@ -45,12 +45,14 @@ class DispatchMode(TorchDispatchMode):
 
     # `torch.cond`, the random numbers of a DTensor: functions of functions.
     supports_higher_order_operators = True
+    _host: VirtualGPU
 
     def __init__(self, machine: Machine, function_mode: HandlingMode) -> None:
         super().__init__()
         self._machine = machine
         self._function_mode = function_mode
-        self.begin()
+        if machine.gpus:
+            self.begin()
 
     def begin(self) -> None:
         """Know which machine it is."""

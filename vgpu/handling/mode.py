@@ -14,6 +14,7 @@ import torch
 import torch.overrides
 from torch.overrides import TorchFunctionMode
 
+from vgpu.gpu import VirtualGPU
 from vgpu.handling import autocast
 from vgpu.machine import Machine
 from vgpu.memory.residency import CPU_DEVICE
@@ -22,13 +23,17 @@ from vgpu.memory.residency import CPU_DEVICE
 class HandlingMode(TorchFunctionMode):
     """A function mode of one machine; the one that has the handlers is `FunctionMode`."""
 
+    gpu: VirtualGPU
+
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.machine = machine
         self.registry = machine.registry
         self.has = machine.registry.has
         self.weights = autocast.WeightCache()
-        self.begin()
+        self.real_device = CPU_DEVICE
+        if machine.gpus:
+            self.begin()
 
     def begin(self) -> None:
         """Know which machine it is."""

@@ -8,7 +8,6 @@ functions that have no meaning for these boards or that nobody needs: those rais
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -42,11 +41,14 @@ class Nvml:
         self.machine = machine
         self.module = module
         self.users = 0
+        self._handles: list[Handle] = []
 
-    @functools.cached_property
+    @property
     def handles(self) -> list[Handle]:
-        """One for each GPU, always the same."""
-        return [Handle(gpu) for gpu in self.machine.gpus]
+        """One for each GPU, always the same from when there are any."""
+        if len(self._handles) != len(self.machine.gpus):
+            self._handles = [Handle(gpu) for gpu in self.machine.gpus]
+        return self._handles
 
     # ---- errors --------------------------------------------------------------------------------------------------
 

@@ -126,9 +126,11 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         return including_emulation or machine.spec.compute_capability >= (8, 0)
 
     def lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:
-        callable()
+        if machine.gpus:  # else as on a machine without one, where it waits for ever
+            callable()
 
     def start() -> None:
+        machine.require_usable()
         machine.gpus[THREAD.device].start()
 
     def current_device() -> int:
@@ -140,7 +142,7 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         return [f"sm_{major}{minor}"]
 
     return {
-        "is_available": lambda: True,
+        "is_available": lambda: bool(machine.gpus),
         "device_count": lambda: len(machine.gpus),
         "current_device": current_device,
         "mem_get_info": mem_get_info,
@@ -260,5 +262,5 @@ def _accelerator(patches: PatchSet, machine: Machine) -> None:
     }
     for name, function in functions.items():
         patches.set_existing(torch._C, name, function)
-    patches.set(torch.accelerator, "is_available", lambda: True)
+    patches.set(torch.accelerator, "is_available", lambda: bool(machine.gpus))
     patches.set(torch.accelerator, "device_count", lambda: len(machine.gpus))

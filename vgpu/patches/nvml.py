@@ -135,7 +135,7 @@ def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
         "nvmlDeviceGetSerial": lambda handle: f"simulated-{gpu(handle).index}",
         "nvmlDeviceGetBrand": fixed(nvml.module.NVML_BRAND_NVIDIA),
         "nvmlDeviceGetArchitecture": nvml.architecture,
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: gpu(handle).spec.compute_capability,
+        "nvmlDeviceGetCudaComputeCapability": lambda handle, *_: gpu(handle).spec.compute_capability,
         "nvmlDeviceGetNumGpuCores": board("cores"),
         "nvmlDeviceGetMemoryBusWidth": board("memory_bus_bits"),
         "nvmlDeviceGetPciInfo": nvml.pci,
