@@ -417,8 +417,14 @@ def test_threads_that_were_there_before_stay_in_real_time() -> None:
 
 
 BEGINNING = """
-import json, os, sys, threading, time
+import json, os, re, sys, threading, time
 import pynvml, torch, vgpu
+
+def told(function, *arguments):
+    try:
+        return re.sub(" object at 0x[0-9a-f]+", "", str(function(*arguments)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 def look(gpu):
     found = [gpu.now(), time.perf_counter(), torch.cuda.device_count(), torch.cuda.initial_seed(), gpu.values]
@@ -428,9 +434,12 @@ def look(gpu):
     thread.join()
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(1)
-    found += [pynvml.nvmlDeviceGetCudaComputeCapability(handle), pynvml.nvmlDeviceGetMigMode(handle)]
-    found += [pynvml.nvmlDeviceGetName(handle), torch.cuda.get_arch_list(), torch.cuda.is_bf16_supported(False)]
-    found += [torch._C._get_sdp_priority_order(), len(torch.cuda.default_generators)]
+    for name in [one for one in dir(pynvml) if one.startswith(("nvmlDeviceGet", "nvmlSystemGet"))]:
+        found.append(f"{name}: {told(getattr(pynvml, name), *([handle] if 'Device' in name else []))}")
+    for name in ("get_device_properties", "mem_get_info", "memory_stats", "get_rng_state", "memory_fraction"):
+        found.append(f"{name}: {told(getattr(torch.cuda, name, None), 1)} {told(getattr(torch.cuda, name, None), 2)}")
+    found += [torch.cuda.get_arch_list(), torch.cuda.is_bf16_supported(False), torch._C._get_sdp_priority_order()]
+    found += [len(torch.cuda.default_generators), torch.__future__.get_swap_module_params_on_conversion()]
     wall = time.time() - float(int(real_time()))
     found += [torch.cuda.memory_stats()["allocated_bytes.all.peak"], gpu.now(), len(gpu.timeline), -2.0 < wall < 5.0]
     tensor = torch.ones(2, device="cuda")
