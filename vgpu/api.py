@@ -177,7 +177,6 @@ class Attachment:
             state.push(self.machine)
             self._patches.on_undo(lambda: state.pop(self.machine))
             _install(self._patches, self.machine, self._modes)
-            self._patches.begin()
             self._start()
             yield
         finally:
@@ -208,8 +207,6 @@ class Attachment:
         threads.forked()
         clocks.begin()
         try:
-            self._modes.begin()
-            self._patches.begin()
             self._start()
             yield
         finally:
@@ -219,7 +216,9 @@ class Attachment:
             self.machine.registry.clear()
 
     def _start(self) -> None:
-        """The modes on, until the patches are undone."""
+        """It is known which machine it is: what waited for that, and the modes on, until the patches are undone."""
+        self._modes.begin()
+        self._patches.begin()
         device = torch.utils._device.CURRENT_DEVICE
         self._patches.on_undo(lambda: _restore_default_device(device))
         self._patches.on_undo(self._modes.enter())

@@ -28,13 +28,13 @@ class Machine:
 
     spec: Spec
     interconnect: Interconnect
-    values: bool
 
     def __init__(self, *, outer: Machine | None = None) -> None:
         """A machine without a GPU, until it `become`s another; `outer` is the one that is attached already."""
         self.clock = HostClock()
         self.registry: Registry[VirtualGPU] = Registry() if outer is None else InnerRegistry(outer.registry)
         self.gpus: tuple[VirtualGPU, ...] = ()
+        self.values = True
         self.ledger = Ledger(self.registry.block_of, lambda: [gpu.memory for gpu in self.gpus])
         self.tape: Tape | None = None
         self.views: Views | None = None

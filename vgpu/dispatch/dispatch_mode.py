@@ -51,8 +51,6 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self._machine = machine
         self._function_mode = function_mode
-        if machine.gpus:
-            self.begin()
 
     def begin(self) -> None:
         """Know which machine it is."""

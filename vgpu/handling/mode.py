@@ -24,6 +24,8 @@ class HandlingMode(TorchFunctionMode):
     """A function mode of one machine; the one that has the handlers is `FunctionMode`."""
 
     gpu: VirtualGPU
+    """Any of the GPUs, for what they share."""
+    real_device: torch.device
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -31,13 +33,9 @@ class HandlingMode(TorchFunctionMode):
         self.registry = machine.registry
         self.has = machine.registry.has
         self.weights = autocast.WeightCache()
-        self.real_device = CPU_DEVICE
-        if machine.gpus:
-            self.begin()
 
     def begin(self) -> None:
         """Know which machine it is."""
-        # Any of the GPUs, for what they share.
         self.gpu = self.machine.gpus[0]
         self.real_device = CPU_DEVICE if self.machine.values else torch.device("meta")
 
