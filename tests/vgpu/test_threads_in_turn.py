@@ -6,10 +6,13 @@ Expectations: Python's documentation of `threading`, `queue`, `concurrent.future
 from __future__ import annotations
 
 import asyncio
+import itertools
 import queue
 import socket
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -19,6 +22,8 @@ import torch
 
 import vgpu
 from vgpu.patches.clocks import _real
+from vgpu.timing import turns
+from vgpu.timing.turns import ThreadClock
 
 LOCK = threading.Lock()
 
@@ -333,6 +338,68 @@ def test_threads_launch_on_the_gpu_in_the_order_of_their_time() -> None:
     launched = [moment for moment, _ in kernels]
     assert launched == sorted(launched)
     assert run() == kernels
+
+
+def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
+    """A frame that is held when its function returns keeps the variables, among them results for PyTorch."""
+    here = ThreadClock(ident=threading.get_ident())
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            turns._place_of(here)
+
+    def returned() -> weakref.ref[set[int]]:
+        mine = set(range(3))
+        return weakref.ref(mine)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        assert all(returned()() is None for _ in range(20_000))
+    finally:
+        done.set()
+        sys.setswitchinterval(before)
+        for thread in threads:
+            thread.join()
+
+
+def test_a_thread_that_computes_for_long_is_not_taken_for_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ThreadClock(ident=threading.get_ident(), native_id=threading.get_native_id())
+    states: list[turns.State] = []
+    ours, theirs = socket.socketpair()
+
+    def look() -> None:
+        looks = turns._Looks()
+        for _ in range(40):
+            _real.sleep(0.005)
+            states.append(looks.at(here))
+        theirs.send(b"x")
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    while thread.is_alive():
+        sum(range(1000))
+    assert set(states) == {turns.State.RUNNING}
+    ours.recv(1)
+
+    states.clear()
+    threading.Thread(target=look).start()
+    ours.recv(1)
+    assert turns.State.AWAY in states
+
+    # Imports from a slow disk: it sleeps whenever somebody looks, and gets on.
+    places = itertools.count()
+    monkeypatch.setattr(turns, "_place_of", lambda clock: next(places))
+    states.clear()
+    threading.Thread(target=look).start()
+    ours.recv(1)
+    assert set(states) == {turns.State.RUNNING}
+    ours.close()
+    theirs.close()
 
 
 def test_a_thread_that_waits_where_nobody_sees_it_holds_up_nobody_for_long(gpu: vgpu.VirtualGPU) -> None:

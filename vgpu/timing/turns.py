@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import operator
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import process
@@ -28,8 +30,8 @@ sleep_real = time.sleep
 allocate_lock = threading._allocate_lock  # type: ignore[attr-defined]
 
 # How often a waiting thread looks at the one whose turn it is (real seconds), and after how many looks without any
-# progress of it the turn passes on: it is held by something that Python cannot see (a socket, a lock in C code), or
-# computes for very long.
+# progress of it the turn passes on: it is held by something that Python cannot see (a socket, a lock in C code), and
+# sleeps in all of them, or computes for very long.
 _LOOK_REAL_SECONDS = 0.02
 _LOOKS_IF_BLOCKED = 10
 _LOOKS_IF_BUSY = 100
@@ -297,53 +299,84 @@ class Turns:
         if clock.native_id is None or clock.ident is None:
             clock.native_id, clock.ident = threading.get_native_id(), threading.get_ident()
         try:
-            looks, seen = 0, (clock, 0.0)
-            places: set[Any] = set()
+            looks = _Looks()
             while not clock.gate.acquire(timeout=_LOOK_REAL_SECONDS):
                 with self._lock:
                     running = self._running
                     if running is None:
                         self._grant(self._earliest())
                         continue
-                    now = (running, running.now)
-                    looks = looks + 1 if seen == now and not running.holding else 0
-                    if not looks:
-                        places.clear()
-                    places.add(_place_of(running))
-                    seen = now
-                    if looks >= _LOOKS_IF_BLOCKED and self._take_from(running, looks, len(places)):
-                        looks = 0
+                    state = looks.at(running)
+                    if state is not State.RUNNING:
+                        looks = _Looks()
+                        self._take_from(running, state)
         except BaseException:  # KeyboardInterrupt: the thread goes on without its turn
             with self._lock:
                 if self._running is not clock:
                     clock.state, clock.limit = State.AWAY, -1.0
             raise
 
-    def _take_from(self, running: ThreadClock, looks: int, places: int) -> bool:
-        """The turn passes on from a thread that makes no progress; it waits for its next turn when it does.
-
-        One that was seen in many `places` of Python code polls something without a wait, such as the process's memory:
-        it will make no progress, and does not bound the others.
-        """
-        away = is_blocked(running) or (looks >= _LOOKS_IF_BUSY and places >= _PLACES_IF_POLLING)
-        if not away and looks < _LOOKS_IF_BUSY:
-            return False
-        running.state, running.limit = State.AWAY if away else State.BUSY, -1.0
+    def _take_from(self, running: ThreadClock, state: State) -> None:
+        """The turn passes on from a thread that makes no progress; it waits for its next turn when it does."""
+        running.state, running.limit = state, -1.0
         self._running = None
         self._grant(self._first_of([one for one in self._clocks if one is not running and one.due < math.inf]))
-        return True
+
+
+class _Looks:
+    """What a waiting thread has seen of the one whose turn it is."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[ThreadClock, float] | None = None
+        self._count = 0
+        self._places: set[Any] = set()
+        # Where it was when it slept, in the last looks without a break.
+        self._asleep: deque[Any] = deque(maxlen=_LOOKS_IF_BLOCKED)
+
+    def at(self, running: ThreadClock) -> State:
+        """Look once more: the state in which the thread is, as far as can be told from outside."""
+        now = running, running.now
+        if self._seen != now or running.holding:
+            self._seen, self._count = now, 0
+            self._places.clear()
+            self._asleep.clear()
+            return State.RUNNING
+        self._count += 1
+        place = _place_of(running)
+        self._places.add(place)
+        if is_asleep(running):
+            self._asleep.append(place)
+        else:
+            self._asleep.clear()
+        # One that reads modules from a slow disk sleeps as well, but not for long in the same places.
+        if len(self._asleep) == _LOOKS_IF_BLOCKED and len(set(self._asleep)) < _PLACES_IF_POLLING:
+            return State.AWAY
+        if self._count < _LOOKS_IF_BUSY:
+            return State.RUNNING
+        # One that was seen in many places polls something without a wait, such as the process's memory: it will make no
+        # progress, and does not bound the others.
+        return State.AWAY if len(self._places) >= _PLACES_IF_POLLING else State.BUSY
 
 
 def _place_of(clock: ThreadClock) -> Any:
-    """Where a thread is in its Python code."""
-    frame = sys._current_frames().get(clock.ident or 0)
-    return None if frame is None else (id(frame.f_code), frame.f_lasti)
+    """Where a thread is in its Python code.
+
+    In one call of C, so that no other thread runs while this one holds frames: a function that returns while its frame
+    is held keeps its variables, and PyTorch copies the description of a result that somebody else holds
+    (`make_variable` in torch/csrc/autograd/variable.h), which would take the virtual host time.
+    """
+    frames = map(operator.itemgetter(clock.ident), iter(sys._current_frames, None))
+    try:
+        code, instruction = next(map(operator.attrgetter("f_code", "f_lasti"), frames))
+    except KeyError:
+        return None
+    return id(code), instruction
 
 
-def is_blocked(clock: ThreadClock) -> bool:
-    """Whether the operating system says that the thread sleeps; also True where it cannot be asked."""
+def is_asleep(clock: ThreadClock) -> bool:
+    """Whether the operating system says that the thread waits, not for a disk; True where it cannot be asked."""
     try:
         text = Path(f"/proc/self/task/{clock.native_id}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return True
-    return text.rpartition(")")[2].split()[:1] != ["R"]
+    return text.rpartition(")")[2].split()[:1] not in (["R"], ["D"])
