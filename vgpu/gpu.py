@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -133,6 +133,8 @@ class VirtualGPU:
         self.generator = generator.on(self.device)
         self.recorder: Profile | None = None
         self.started = False
+        # When what a thread makes once can be used.
+        self._ready_at: dict[Hashable, float] = {}
         self._handles: set[tuple[str, bool]] = set()
 
     @property
@@ -266,10 +268,28 @@ class VirtualGPU:
         """The CUDA context, created at first use; NCCL's (`by_library`) leaves PyTorch's own start to come."""
         if not by_library:
             self.machine.is_initialized = True
-        if not self.started:
-            self.machine.require_usable()
-            self.started = True
-            self.clock.spend(self.spec.context_seconds, "start", "CUDA context", "context")
+        if self.started:
+            return
+        self.machine.require_usable()
+        self._make_once("context", self.spec.context_seconds, "CUDA context", "context")
+        self.started = True
+
+    def _make_once(self, what: Hashable, seconds: float, name: str, key: str) -> None:
+        """What the first thread that needs it makes, while others wait."""
+        ready_at = self._ready_at.get(what)
+        if ready_at is None:
+            self._ready_at[what] = self.clock.now + seconds
+            self.clock.spend(seconds, "start", name, key)
+        else:
+            self.clock.wait_until(ready_at, name)
+
+    def forked(self) -> bool:
+        """This process is a fork; returns whether its parent has used the GPU, which is out of reach then."""
+        used = "context" in self._ready_at
+        if isinstance(self.queue, RemoteQueue):
+            self.move_to(None)  # what is at the other end of the line is our parent's
+        self.started, self._ready_at = False, {}
+        return used
 
     def move_to(self, line: Line | None) -> None:
         """From now on the device is in another process, at the other end of `line`; None: here again, and idle."""
@@ -318,13 +338,13 @@ class VirtualGPU:
         handle = (library, backward)
         if handle in self._handles:
             return
-        self._handles.add(handle)
         whole = self.spec.blas_handle_seconds if library == "blas" else self.spec.cudnn_handle_seconds
         # Loading the library is the expensive part, and done once per process.
         first = library not in self.machine.loaded_libraries
         self.machine.loaded_libraries.add(library)
         seconds, key = (whole, library) if first else (whole / 10, f"{library} again")
-        self.clock.spend(seconds, "start", f"{_LIBRARIES[library]} handle", key)
+        self._make_once(handle, seconds, f"{_LIBRARIES[library]} handle", key)
+        self._handles.add(handle)
 
     def charge(
         self,

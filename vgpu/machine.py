@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from vgpu.device.moments import start_of
-from vgpu.device.remote import Line, RemoteQueue
+from vgpu.device.remote import Line
 from vgpu.device.work import PEER, Work
 from vgpu.gpu import Views, VirtualGPU
 from vgpu.memory.categories import Ledger
@@ -90,14 +90,10 @@ class Machine:
     def forked(self) -> None:
         """This process is a fork: the GPUs of a parent that has used them are out of its reach."""
         self.clock.forked()
-        for gpu in self.gpus:
-            if isinstance(gpu.queue, RemoteQueue):
-                gpu.move_to(None)  # what is at the other end of the line is our parent's
-        if any(gpu.started for gpu in self.gpus):
+        used = [gpu.forked() for gpu in self.gpus]
+        if any(used):
             self.in_bad_fork = True
             self.is_initialized = False
-            for gpu in self.gpus:
-                gpu.started = False
 
     def move_to(self, connection: Connection) -> None:
         """The devices are in another process from now on (`vgpu.device.service`), at the other end of `connection`."""

@@ -338,6 +338,8 @@ def test_threads_launch_on_the_gpu_in_the_order_of_their_time() -> None:
     launched = [moment for moment, _ in kernels]
     assert launched == sorted(launched)
     assert run() == kernels
+    # Whoever comes while another thread creates the CUDA context waits for it.
+    assert launched[0] >= vgpu.get_spec("T4").context_seconds
 
 
 def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
