@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, pieces, spelling, unpacking
+from gradebook.intake import archives, handed_in, pieces, places, spelling, unpacking
 from gradebook.intake.handed_in import HandedIn, IntakeError, Person
 from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused, clause, sentence
@@ -361,7 +361,7 @@ class Intake:
                 len(items) == 1
                 and items[0].is_dir()
                 and not handed_in.is_named_by_a_platform(items[0])
-                and not pieces.holds_labs(items[0])
+                and not places.holds_labs(items[0])
             )
             yield items[0] if is_wrapped else Path(temporary)
 

@@ -16,7 +16,7 @@ _ENTRIES_PER_FILE = 50
 """So many entries may be left behind (caches, environments) for each file that is accepted."""
 _FOLDERS_PER_FILE = 4
 _DRIVE = re.compile(r"[A-Za-z]:")
-_VERB = re.compile(r"(?:is|holds|has|needs|takes|uses|ends|keeps|names|differs|could)\b")
+_VERB = re.compile(r"(?:is|holds|has|needs|takes|uses|ends|keeps|names|differs|lies|could)\b")
 
 
 class Refused(Exception):

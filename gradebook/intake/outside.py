@@ -1,14 +1,23 @@
-"""What somebody handed in around the labs: which files lie there. Not for what they are (`unread.py`)."""
+"""What somebody handed in around the labs: which files lie there, and which code of it nothing imports.
+
+Not for what they are (`unread.py`).
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from gradebook.intake.lab_names import LabNames
 from gradebox.sandbox import copying
+from gradebox.sandbox.copying import Entry
 
 _COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions", "tests", "benchmarks")
 """Folders beside `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
+
+_WORD = re.compile(rb"\w+")
 
 
 def of(top: Path, place: Path | None = None) -> list[str]:
@@ -26,6 +35,19 @@ def of(top: Path, place: Path | None = None) -> list[str]:
     is_course = (tree / _COURSES[0]).is_dir()
     courses = [one.relative_to(top) for one in folders if is_course and _is_the_courses(one)]
     return [path.as_posix() for path in found if not any(path.is_relative_to(folder) for folder in courses)]
+
+
+def idle(entries: Sequence[Entry], names: LabNames) -> list[str]:
+    """Of files that are graded what nothing imports: modules beside the labs whose names no code has, and second
+    folders of a lab, as they are called, with `/` at the end."""
+    folders = {one.target.partition("/")[0]: one for one in entries if "/" in one.target}
+    others = {name: one for name, one in folders.items() if name not in names.packages and names.meant(name) in folders}
+    second = [f"{one.source.relative_to(one.top).parts[0]}/" for one in others.values()]
+    code = {entry.target: entry.source for entry in entries if entry.target.endswith(".py")}
+    alone = [target for target in code if "/" not in target and not target.startswith("__")]
+    words = {target: set(_WORD.findall(path.read_bytes())) for target, path in code.items()} if alone else {}
+    unused = [one for one in alone if not any(one[:-3].encode() in words[other] for other in code if other != one)]
+    return [*unused, *second]
 
 
 def _is_the_courses(folder: Path) -> bool:

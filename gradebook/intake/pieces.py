@@ -10,12 +10,12 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, outside, unpacking, unread
+from gradebook.intake import archives, outside, places, unpacking, unread
 from gradebook.intake.lab_names import LabNames, looks_like_a_lab
 from gradebook.intake.names import Refused, clause, sentence
 from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
@@ -34,7 +34,6 @@ _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 _LINK = re.compile(r"""https?://[^\s"'<>]+""")
 _LINK_BYTES = 2**16
 _SHOWN = 3
-_IsLab = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -100,33 +99,41 @@ class _Assembly:
         """Why an archive cannot be unpacked, by its name: nobody knows what is in it."""
         self._beside: list[str] = []
         """Files that lie outside of the folders that are graded."""
+        self._loose: list[Piece] = []
+        """Files that lie beside archives with labs in them, in a class of one lab."""
+        self._nowhere: list[str] = []
+        """The same in a class of several labs, and beside archives without any."""
 
     def of(self, pieces: Sequence[Piece]) -> Submission:
         self._several = len(pieces) > 1
         for piece in pieces:
             if piece.kind in ("folder", "archive"):
                 self._take(piece)
-        self._take_files([piece for piece in pieces if piece.kind == "file"])
+        self._take_files([*(piece for piece in pieces if piece.kind == "file"), *self._loose])
         words = [_words(piece) for piece in pieces if piece.kind in ("text", "link")]
         if not self._entries:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
             damaged = [sentence(name, reason) for name, reason in self._unopened]
-            raise Refused("; ".join([*damaged, *self._why(named=count > 1 or pieces[0].kind == "file"), *words]))
+            unnamed = {repr(pieces[0].name)} if count == 1 and pieces[0].kind != "file" else set()
+            raise Refused("; ".join([*damaged, *self._why(unnamed), *words]))
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
-        self._remarks += unread.remarks(self._entries.keys(), self._beside, self._names.packages)
+        idle = outside.idle([entry for entry, _ in self._entries.values()], self._names)
+        self._remarks += unread.remarks(
+            self._entries.keys(), self._beside, self._names.packages, idle=idle, nowhere=self._nowhere
+        )
         self._remarks += words
         entries = (entry for entry, _ in self._entries.values())
         return Submission(tuple(sorted(entries, key=lambda entry: entry.target)), tuple(self._remarks))
 
-    def _why(self, *, named: bool) -> list[str]:
-        return [f"{name} {reason}" if named else reason for name, reason in self._reasons]
+    def _why(self, unnamed: Collection[str]) -> list[str]:
+        return [reason if name in unnamed else f"{name} {reason}" for name, reason in self._reasons]
 
     def _take(self, piece: Piece) -> None:
         try:
             top = self._unpack(piece.path, piece.name) if piece.kind == "archive" else piece.path
             self._take_folder(top, piece.name, _DEPTH)
-        except _Unopened:
+        except _Told:
             pass
         except _NoLab as refusal:
             self._reasons.append((repr(piece.name), str(refusal)))
@@ -153,12 +160,19 @@ class _Assembly:
 
     def _take_folder(self, top: Path, name: str, depth: int) -> None:
         """Take the labs below `top`; raises `_NoLab` where there are none."""
-        place = _place(top, copying.is_lab) or _place(top, lambda one: looks_like_a_lab(one, self._names))
+        place = places.place_of(top, copying.is_lab) or places.place_of(
+            top, lambda one: looks_like_a_lab(one, self._names)
+        )
         if place is not None:
             self._take_labs(place, name)
             self._beside += outside.of(top, place)
             return
-        inner = [path for folder in (top, *_wrapper(top)) for path in _files(folder) if _is_packed(path)]
+        inner = [
+            path
+            for folder in (top, *places.wrappers(top))
+            for path in places.files(folder)
+            if archives.has_suffix(path.name)
+        ]
         too_deep: list[tuple[Path, _TooDeep]] = []
         unopened: list[_Unopened] = []
         for path in inner if depth else ():
@@ -168,19 +182,34 @@ class _Assembly:
                 too_deep.append((path, refusal))
             except _Unopened as refusal:
                 unopened.append(refusal)
+            except _Told:
+                pass
             except _NoLab as refusal:
                 self._reasons.append((repr(path.name), str(refusal)))
         if inner and self._entries:
             self._reasons += [(repr(path.name), str(refusal)) for path, refusal in too_deep]
-            packed = {path.name for path in inner}
-            self._beside += [path for path in outside.of(top) if path.rpartition("/")[2] not in packed]
+            files = [
+                path
+                for folder in (top, *places.wrappers(top))
+                for path in places.files(folder)
+                if not places.is_hidden(path)
+            ]
+            loose = [path for path in files if path not in inner]
+            if self._names.single:
+                self._loose += [Piece("file", path, path.name) for path in loose]
+            else:
+                self._nowhere += [path.relative_to(top).as_posix() for path in loose]
+            named = {path.relative_to(top).as_posix() for path in (*inner, *loose)}
+            self._beside += [path for path in outside.of(top) if path not in named]
             return
-        for folder in (top, *_wrapper(top)):
-            if self._names.single and any(path.suffix == ".py" for path in _files(folder)):
-                self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
-                self._add(folder, name, lambda target: f"{self._names.single}/{target}")
-                self._beside += outside.of(top, folder)
-                return
+        code = places.code_of(top) if self._names.single else None
+        if code is not None:
+            self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
+            self._add(code, name, lambda target: f"{self._names.single}/{target}")
+            self._beside += outside.of(top, code)
+            return
+        packed = {path.relative_to(top).as_posix() for path in inner}
+        self._nowhere += [path for path in outside.of(top) if inner and path not in packed]
         if too_deep or unopened:
             raise too_deep[0][1] if too_deep else unopened[0]
         if inner and not depth:
@@ -189,22 +218,39 @@ class _Assembly:
                 "folders once, as one .zip"
             )
         if inner:
-            raise _NoLab("holds no lab")
+            raise _Told
         raise _NoLab(_no_lab(top, self._names))
 
+    def _looks_like_a_lab(self, name: str) -> bool:
+        return looks_like_a_lab(name, self._names)
+
     def _take_labs(self, place: Path, name: str) -> None:
-        renamed = self._names.renamed(path.name for path in _folders(place))
+        renamed = self._names.renamed(path.name for path in places.folders(place))
         for one, package in renamed.items():
             if one.replace("-", "_") != package:
                 self._remarks.append(f"the folder {one!r} was taken as {package}")
 
+        within = {path.name.replace("-", "_"): inner for path in places.folders(place) if (inner := self._within(path))}
+
         def target(path: str) -> str:
             first, slash, rest = path.partition("/")
+            rest = rest.removeprefix(within.get(first.replace("-", "_"), ""))
             # What `scan` has renamed already is spelt with underscores.
             known = renamed.get(first) or next((p for o, p in renamed.items() if o.replace("-", "_") == first), first)
             return f"{known}{slash}{rest}"
 
         self._add(place, name, target)
+
+    def _within(self, lab: Path) -> str:
+        """Where in a lab's folder its code lies, with `/` at the end, if there is nothing around it but folders."""
+        here = places.innermost(lab)
+        if here == lab or not self._looks_like_a_lab(lab.name):
+            return ""
+        if not places.holds_code(here):
+            return ""
+        where = here.relative_to(lab.parent).as_posix()
+        self._remarks.append(f"the folder {where!r} was taken as {self._names.meant(lab.name) or lab.name}")
+        return f"{here.relative_to(lab).as_posix()}/"
 
     def _add(self, folder: Path, name: str, target: Callable[[str], str]) -> None:
         """Take everything in `folder`, each file as `target` says."""
@@ -244,15 +290,27 @@ class _Assembly:
             self._remarks.append(f"{_some(taken)} counted as part of {lab}, the lab of this class")
         for piece in pieces:
             if piece not in fitting:
-                self._reasons.append((repr(piece.name), _what_of(piece.path, self._names)))
+                self._reasons.append(
+                    (repr(piece.name), _what_of(piece.path, self._names, is_beside=bool(self._entries)))
+                )
+
+
+def _apart(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Those that are archives, and the others."""
+    packed = [path for path in files if archives.has_suffix(path.name)]
+    return packed, [path for path in files if path not in packed]
 
 
 class _NoLab(Refused):
     """There is no lab in it; something else that was handed in may have one."""
 
 
-class _Unopened(_NoLab):
-    """There may be one, in an archive that cannot be unpacked; which and why is written down already."""
+class _Told(_NoLab):
+    """The same of archives in it; which and why is written down already."""
+
+
+class _Unopened(_Told):
+    """There may be one, in an archive that cannot be unpacked."""
 
 
 class _Named(Refused):
@@ -274,56 +332,9 @@ def copy_of(folder: Path, work: Path, names: LabNames) -> tuple[Path, tuple[str,
     return work / "labs", found.remarks
 
 
-def holds_labs(folder: Path) -> bool:
-    """Whether lab folders lie in it, or in its folder `labs`."""
-    return _labs_at(folder, copying.is_lab) is not None
-
-
-def _place(top: Path, is_lab: _IsLab) -> Path | None:
-    if (found := _labs_at(top, is_lab)) is not None:
-        return found
-    places = [(path, labs) for path in _inner(top) if (labs := _labs_at(path, is_lab)) is not None]
-    if len(places) > 1:
-        names = ", ".join(repr(path.name) for path, _ in places)
-        raise Refused(f"holds labs in several folders, {names}; hand in one of them")
-    return places[0][1] if places else None
-
-
-def _labs_at(folder: Path, is_lab: _IsLab) -> Path | None:
-    for place in (folder, folder / "labs"):
-        if not place.is_symlink() and any(is_lab(path.name) for path in _folders(place)):
-            return place
-    return None
-
-
-def _inner(top: Path) -> list[Path]:
-    return [path for path in _folders(top) if path.name not in copying.LEFT_BEHIND and path.name != "__MACOSX"]
-
-
-def _wrapper(top: Path) -> list[Path]:
-    """The one folder in `top`, where it is the only one."""
-    inner = _inner(top)
-    return inner if len(inner) == 1 else []
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        return []
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
-
-
-def _is_packed(path: Path) -> bool:
-    return archives.has_suffix(path.name)
-
-
 def _scanned(folder: Path) -> tuple[Entry, ...]:
     try:
-        return copying.scan(folder)
+        return copying.scan(folder, as_it_is=True)
     except SubmissionError as error:
         raise Refused(str(error).replace(f"{folder} ", "", 1)) from None
 
@@ -338,6 +349,8 @@ def _left_out(top: Path) -> list[str]:
             shown = repr(path.relative_to(top).as_posix())
             if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(top.resolve())):
                 found.append(f"{shown} is a link, and does not count")
+            elif path.is_file() and path.suffix.lower() in copying.NO_SOURCE:
+                found.append(f"{shown} is compiled code, and does not count")
             elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
                 found.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
     return sorted(found)
@@ -353,17 +366,21 @@ def _same(one: Entry, other: Entry) -> bool:
 def _no_lab(top: Path, names: LabNames) -> str:
     """What is there where a lab should be, and what to do."""
     found = [path for path in sorted(top.iterdir()) if path.name != "__MACOSX"]
-    files = [path for folder in (top, *_wrapper(top)) for path in _files(folder)]
+    files = places.around(top)
     if other := [path for path in files if path.suffix.lower() in OTHER_ARCHIVES]:
         return f"holds no lab, but {other[0].name!r}, which {_what_of(other[0], names)}"
-    if files and all(path.suffix.lower() == NOTEBOOK for path in files) and not any(map(_inner, _inner(top))):
+    if (
+        files
+        and all(path.suffix.lower() == NOTEBOOK for path in files)
+        and not any(map(places.inner, places.inner(top)))
+    ):
         return f"holds no lab, but {files[0].name!r}, which {_what_of(files[0], names)}"
     what = f"only {_some([repr(path.name) for path in found])}" if found else "nothing at all"
     return f"holds no lab, {what}: hand in the lab's folder, as {names.example}, with all that is in it"
 
 
-def _what_of(file: Path, names: LabNames) -> str:
-    """What a file is that cannot count, and what to do."""
+def _what_of(file: Path, names: LabNames, *, is_beside: bool = False) -> str:
+    """What a file is that cannot count, and what to do; `is_beside`: there are labs that count."""
     suffix = file.suffix.lower()
     if suffix in OTHER_ARCHIVES:
         return f"is a {suffix} file, and such are not unpacked here: pack the labs as .zip or .tar.gz"
@@ -371,6 +388,8 @@ def _what_of(file: Path, names: LabNames) -> str:
         return f"is a notebook, and notebooks are not graded: hand in the lab's folder, as {names.example}"
     if suffix == ".py":
         return f"is a file alone: put it into its lab's folder, as {names.example}, and pack that"
+    if is_beside:
+        return "lies in no lab's folder: put it into one, if it belongs there, and pack that"
     return "is neither a zip nor a tar file; pack the labs as one of them"
 
 

@@ -1,7 +1,8 @@
-"""Which files of a submission nobody reads: notebooks, documents, archives, second reports, and copies by browsers.
+"""Which files of a submission nobody reads: notebooks, documents, archives, second reports, copies by browsers, code
+that Python does not find, and code that lies in no lab and that none imports.
 
-Goes by names only. Plots, data that labs write, texts, caches and code are ordinary and not named. Not for what is
-graded (`pieces.py`).
+Goes by names only. Plots, data that labs write, texts, caches and other code are ordinary and not named. Not for what
+is graded (`pieces.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from gradebook.intake import archives
+from gradebox.sandbox import copying
 
 OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
 """What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
@@ -18,15 +20,21 @@ NOTEBOOK = ".ipynb"
 REPORT = "REPORT.md"
 _ONE_FILE = (".gz", ".bz2", ".xz", ".zst", ".lz")
 """Labs write traces so, and data sets come so; beside the labs somebody may have packed a lab."""
-_DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm")
+_DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm", ".ppt", ".pptx", ".odp", ".key",
+              ".xls", ".xlsx", ".ods", ".numbers")  # fmt: skip
 _TEXTS = (".md", ".markdown", ".rst", ".tex")
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".toml", ".yaml", ".yml", ".sh", *_TEXTS)
 _COPY = re.compile(r"copy of .+|.+(?: ?\([0-9]+\)| - copy(?: \([0-9]+\))?| copy(?: [0-9]+)?)", re.IGNORECASE)
 """How browsers, Windows, macOS and Google Drive call a second file of one name."""
+_MISNAMED = re.compile(r".+\.(?!py$)[pP][yY]|.+\.py\.\w+")
+"""Code that no import finds: Windows hides endings, and some editors and mail programs add one."""
 _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
 _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
     *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
 )
+_COMPILED = "compiled code"
+_NOT_PY, _IDLE, _NOWHERE = "code whose name does not end in .py", "code in no lab's folder", "in no lab's folder"
+_COURSES_OWN = ("__init__.py", "conftest.py", "setup.py")
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
 _GRADES = ("grade.html",)
@@ -34,16 +42,27 @@ _GRADES = ("grade.html",)
 _SHOWN = 6
 
 
-def remarks(targets: Collection[str], beside: Sequence[str], packages: Collection[str]) -> list[str]:
+def remarks(
+    targets: Collection[str],
+    beside: Sequence[str],
+    packages: Collection[str],
+    *,
+    idle: Collection[str] = (),
+    nowhere: Collection[str] = (),
+) -> list[str]:
     """What to tell of the files that nothing reads; nothing where there are none.
 
     Args:
         targets: what is graded, by path below `labs`.
         beside: what else was handed in, by the path that people know.
         packages: the course's labs.
+        idle: those of `targets` that are code beside the labs, and that nothing imports; folders end in `/`.
+        nowhere: what lay beside packed labs.
     """
     found = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path)))}
-    found |= {path: what for path in dict.fromkeys(beside) if path not in found and (what := _kind(path, False))}
+    found |= {path: _IDLE for path in idle if path not in found and path not in _COURSES_OWN}
+    found |= {path: what for path in dict.fromkeys(beside) if path not in found and (what := _kind_beside(path))}
+    found |= {path: _kind_beside(path) or _NOWHERE for path in nowhere if path not in found}
     if not found:
         return []
     shown = [f"{path!r} ({what})" for path, what in list(found.items())[:_SHOWN]]
@@ -75,9 +94,20 @@ def _kind(path: str, has_report: bool) -> str:
         return _NOTEBOOK
     if suffix in _DOCUMENTS:
         return _DOCUMENT
-    if suffix in _TEXTS and _REPORT_WORD.search(file.stem) and not file.stem.endswith(_TEMPLATE):
+    if _MISNAMED.fullmatch(file.name):
+        return _NOT_PY
+    if suffix in (*_TEXTS, ".txt", "") and _REPORT_WORD.search(file.stem) and not file.stem.endswith(_TEMPLATE):
         return "" if file.name == REPORT and has_report else _SECOND
     return _COPIED if suffix in _SOURCES and _COPY.fullmatch(file.stem) else ""
+
+
+def _kind_beside(path: str) -> str:
+    """The same of a file that is not among those that are graded."""
+    file = PurePosixPath(path)
+    is_code = file.suffix.lower() == ".py" and file.name not in _COURSES_OWN
+    if file.suffix.lower() in copying.NO_SOURCE:
+        return _COMPILED
+    return _kind(path, False) or (_IDLE if is_code and not any(part.startswith(".") for part in file.parts) else "")
 
 
 def _has_report(path: str) -> bool:

@@ -22,9 +22,9 @@ MAX_FILE_BYTES = 16 * 2**20
 _MAX_DEPTH = 24
 LEFT_BEHIND = {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
                ".ipynb_checkpoints", ".idea", ".vscode", "node_modules", "site-packages", ".tox",
-               ".DS_Store"}  # fmt: skip
+               ".DS_Store", "Thumbs.db", "desktop.ini"}  # fmt: skip
 """Names of files and folders that are not needed to run a lab."""
-_NO_SOURCE = (".pyc", ".pyo", ".so", ".pyd", ".dll", ".dylib", ".pth")
+NO_SOURCE = (".pyc", ".pyo", ".so", ".pyd", ".dll", ".dylib", ".pth")
 """Code that nobody can read: no lab needs it, and it would be on the path as if it were a module."""
 _ANY_LAB = "lab[1-9][0-9]*"
 
@@ -52,10 +52,10 @@ def is_lab(name: str, labs: Sequence[str] = ()) -> bool:
     return re.fullmatch(rf"(?:{names})[-_].+", name) is not None
 
 
-def scan(folder: Path, labs: Sequence[str] = ()) -> tuple[Entry, ...]:
+def scan(folder: Path, labs: Sequence[str] = (), *, as_it_is: bool = False) -> tuple[Entry, ...]:
     """What would be copied of `folder`, ordered by name; `labs` as `is_lab` takes them.
 
-    A folder that holds no lab itself but a folder `labs` stands for that one.
+    A folder that holds no lab itself but a folder `labs` stands for that one, unless it is to be taken `as_it_is`.
 
     Raises:
         SubmissionError: not a folder, no labs in it, two folders for one lab, or too many or too large files.
@@ -63,7 +63,8 @@ def scan(folder: Path, labs: Sequence[str] = ()) -> tuple[Entry, ...]:
     top = Path(os.path.realpath(folder))
     if not top.is_dir():
         raise SubmissionError(f"{folder} is not a folder; name the folder that holds lab1_gpu_basics and the others")
-    if not _lab_folders(top, labs) and (top / "labs").is_dir() and not (top / "labs").is_symlink():
+    inner = (top / "labs").is_dir() and not (top / "labs").is_symlink()
+    if inner and not as_it_is and not _lab_folders(top, labs):
         top = top / "labs"
     packages: dict[str, str] = {}
     for name in _lab_folders(top, labs):
@@ -100,7 +101,7 @@ def _walk(top: Path, folder: Path, renamed: dict[str, str], prefix: str, depth: 
         raise SubmissionError(f"{folder} cannot be read: {error.strerror}") from None
     for item in items:
         name = renamed.get(item.name, item.name) if depth == 0 else item.name
-        if item.name in LEFT_BEHIND or item.name.lower().endswith(_NO_SOURCE) or _is_environment(item):
+        if item.name in LEFT_BEHIND or item.name.lower().endswith(NO_SOURCE) or _is_environment(item):
             continue
         if item.is_dir(follow_symlinks=False):
             yield from _walk(top, Path(item.path), renamed, f"{prefix}{name}/", depth + 1)
