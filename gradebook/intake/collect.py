@@ -20,7 +20,7 @@ from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused, clause, sentence
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
-from gradebook.intake.roster import Outsider, Roster
+from gradebook.intake.roster import Entry, Outsider, Roster
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.texts import printable
@@ -205,7 +205,7 @@ class Intake:
         owners = self._roster.owners(person.handles) if self._roster else []
         if len(owners) == 1 and person.name and owners[0].name:
             is_group = not spelling.have_a_word_in_common(person.name, owners[0].name)
-            if platform == "Moodle" and is_group:
+            if platform == "Moodle" and is_group and not self._roster_team(person):
                 # Moodle numbers groups as it numbers students, and this is a group's number.
                 owner, called = (printable(one, lines=False) for one in (owners[0].student, owners[0].name))
                 self.notices.append(
@@ -220,7 +220,17 @@ class Intake:
                     f"{owners[0].student} handed in as {name!r}; if that is a group, say who is in it: name a list "
                     "with teams in class.toml"
                 )
+        if self._roster and (several := self._roster.several(person.handles)):
+            keys = ", ".join(printable(repr(one.student), lines=False) for one in several)
+            self.notices.append(
+                f"{person.key}: its name may be that of several students ({keys}), so that it is nobody's: rename it "
+                "to the one whose it is"
+            )
+            owners = []
         return [entry.student for entry in owners] or [person.key]
+
+    def _roster_team(self, person: Person) -> list[Entry]:
+        return self._roster.team(person.handles) if self._roster else []
 
     def _take(self, key: str, theirs: list[_Theirs]) -> Student:
         entry = self._roster.find([key]) if self._roster else None

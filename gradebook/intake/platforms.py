@@ -7,6 +7,7 @@ Not for what lies in it (`pieces.py`), nor for Gradescope, which tells by a file
 | `lovelaceada_123_456_labs.zip`, `lovelaceada_LATE_123_456_labs.zip` | Canvas: a file; name, ID of user, ID of file |
 | `lovelaceada_123_text.html`, `lovelaceada_123_link.html` | Canvas: a text entry, a website URL |
 | `projectgroup1_123_456_labs.zip` | Canvas: a group's, with the ID of one of its members |
+| `group_3_123_456_labs.zip` | the same, of a group whose name ends in a number |
 | `anon_Xy7Zq_456_labs.zip`, `LATE_anon_Xy7Zq_456_labs.zip` | Canvas: graded anonymously |
 | `Ada Lovelace_123_assignsubmission_file/labs.zip` | Moodle: a folder for each student (or `..._file_labs.zip`) |
 | `Ada Lovelace_123_assignsubmission_onlinetext/onlinetext.html` | Moodle: online text |
@@ -14,7 +15,7 @@ Not for what lies in it (`pieces.py`), nor for Gradescope, which tells by a file
 | `Team 1_45_assignsubmission_file/`, `Default group_assignsubmission_file/` | Moodle: a group's |
 
 Sources, read in November 2026: `get_filename`, `add_text_or_url` and `add_upload_submission` in Canvas's
-`lib/content_zipper.rb` (a name keeps letters, digits and `_`, and never holds a number between two `_`; files of one
+`lib/content_zipper.rb` (a name keeps letters, digits and `_`, and holds no number between two `_`; files of one
 name get `-1`, `-2`), and `get_student_prefix` in Moodle's `mod/assign/classes/downloader.php` (a name never holds `_`).
 
 A student chooses what stands behind these marks, so the first mark in a name counts and later ones are the student's.
@@ -26,12 +27,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from gradebook.intake.roster import CanvasId, MoodleId
+
 _MOODLE = re.compile(
     r"(?P<name>[^_]+)(?:_(?P<id>[0-9]+))?_assignsubmission_(?P<type>file|onlinetext)(?:_(?P<rest>.*))?", re.DOTALL
 )
 _CANVAS = re.compile(
     r"(?P<name>.+?)(?P<late>_LATE)?_(?P<id>[0-9]+)_(?:[0-9]+_(?P<rest>.+)|(?P<type>text|link)\.html)", re.DOTALL
 )
+_CANVAS_NUMBERED = re.compile(r".+?_[0-9]+(?:_LATE)?_(?P<id>[0-9]+)_(?:[0-9]+_.+|(?:text|link)\.html)", re.DOTALL)
 _CANVAS_ANONYMOUS = re.compile(
     r"(?P<late>LATE_)?(?P<name>anon_?[0-9A-Za-z]+)_(?:[0-9]+_(?P<rest>.+)|(?P<type>text|link)\.html)", re.DOTALL
 )
@@ -62,14 +66,17 @@ def mark(name: str) -> Mark | None:
         return Mark(
             platform="Moodle",
             key=f"{group}_{number}" if number else group,
-            handles=(number, group) if number else (group,),
+            handles=(MoodleId(number), group) if number else (group,),
             kind="text" if found["type"] == "onlinetext" else "file",
             whose=group,
             name=found["rest"] or "",
         )
     found = _CANVAS.fullmatch(name)
+    handles: tuple[str, ...]
     if found is not None and not name.startswith("LATE_"):
-        key, handles = f"{found['name']}_{found['id']}", (found["id"],)
+        key, handles = f"{found['name']}_{found['id']}", (CanvasId(found["id"]),)
+        if found["late"] is None and (ends_in_number := _CANVAS_NUMBERED.fullmatch(name)) is not None:
+            handles = (*handles, CanvasId(ends_in_number["id"]))
     elif (found := _CANVAS_ANONYMOUS.fullmatch(name)) is not None:
         key, handles = found["name"], (found["name"],)
     else:

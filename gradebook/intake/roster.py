@@ -38,6 +38,26 @@ with a hash for a login (an HMAC in its `Course#student_view_student`). A studen
 _NAMES = ("name", "Student", "full name", "display name")
 _PARTS = (("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"))
 _SUBMITTED_AT = "submitted_at"
+_CANVAS_SIS = ("SIS Login ID", "SIS User ID")
+_PARTICIPANT = "participant "
+
+
+class PlatformId(str):
+    """A number that a platform wrote into a name: never the name of a team."""
+
+    __slots__ = ()
+
+
+class CanvasId(PlatformId):
+    """One of Canvas: in its own roster it stands in the column ID and in no other, where logins may be numbers."""
+
+    __slots__ = ()
+
+
+class MoodleId(PlatformId):
+    """One of Moodle: in its own worksheet it stands in the column Identifier and in no other."""
+
+    __slots__ = ()
 
 
 class RosterError(ValueError):
@@ -82,29 +102,55 @@ class Roster:
         self._teams: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.team:
-                self._teams.setdefault(_folded_team(entry.team), []).append(entry)
-        self._by_handle: dict[str, Entry] = {}
+                self._teams.setdefault(_folded_name(entry.team), []).append(entry)
+        self._by_identifier: dict[str, Entry] = {}
         for column in KEYS:
             for entry in self.entries:
                 handle = _folded(_cell(entry.columns, column))
                 if handle:
-                    self._by_handle.setdefault(handle, entry)
+                    self._by_identifier.setdefault(handle, entry)
                     # Moodle's worksheet says "Participant 12345" where its archives say 12345.
-                    self._by_handle.setdefault(handle.removeprefix("participant "), entry)
-        self._identifiers = frozenset(self._by_handle)
+                    self._by_identifier.setdefault(handle.removeprefix(_PARTICIPANT), entry)
+        self._by_name: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.name:
+                self._by_name.setdefault(_folded_name(entry.name), []).append(entry)
+        self._of_platform = {CanvasId: _canvas_ids(self.entries), MoodleId: _moodle_ids(self.entries)}
         self._by_login = {
             _folded(login): entry for entry in self.entries for name in _LOGINS if (login := _cell(entry.columns, name))
         }
-        for entry in self.entries:
-            self._by_handle.setdefault(_folded(entry.name), entry)
         self._outside = {_folded(handle): one for one in self.outsiders for handle in one.handles}
         self._outside_logins = {_folded(one.login): one for one in self.outsiders if one.login}
 
     def find(self, handles: Iterable[str]) -> Entry | None:
         """The student with one of these identifiers, the first that is known."""
-        handles = [_folded(one) for one in handles]
-        known = next((self._by_handle[one] for one in handles if one in self._by_handle), None)
-        return known or next((entry for one in handles if (entry := self._owner(one)) is not None), None)
+        handles = list(handles)
+        known = next((entry for one in handles if (entry := self._known(one)) is not None), None)
+        return known or next((entry for one in handles if (entry := self._owner(_folded(one))) is not None), None)
+
+    def _known(self, handle: str) -> Entry | None:
+        named = self._by_name.get(_folded_name(handle), ())
+        return self._identified(handle) or (named[0] if len(named) == 1 else None)
+
+    def _identified(self, handle: str) -> Entry | None:
+        of_platform = self._of_platform.get(type(handle))
+        return of_platform.get(handle) if of_platform else self._by_identifier.get(_folded(handle))
+
+    def several(self, handles: Iterable[str]) -> list[Entry]:
+        """Those whose name or number it may be, where it cannot be known which; else nobody."""
+        handles = list(handles)
+        numbered = [entry for one in handles if isinstance(one, PlatformId) and (entry := self._identified(one))]
+        if len({entry.team or entry.student for entry in numbered}) > 1:
+            return numbered
+        if self.owners(handles):
+            return []
+        found = [self._by_name.get(_folded_name(one), []) for one in handles]
+        return next((entries for entries in found if len(entries) > 1), [])
+
+    def team(self, handles: Iterable[str]) -> list[Entry]:
+        """The team that is called one of these; nobody where there is none."""
+        names = [_folded_name(one) for one in handles if not isinstance(one, PlatformId)]
+        return next((self._teams[name] for name in names if name in self._teams), [])
 
     def owners(self, handles: Iterable[str]) -> list[Entry]:
         """Whose it is what has these identifiers: a team's by its name, else that of one student and their team.
@@ -112,19 +158,19 @@ class Roster:
         The team's name goes first, because platforms number groups as they number students.
         """
         handles = list(handles)
-        team = next((self._teams[name] for one in handles if (name := _folded_team(one)) in self._teams), None)
-        if team is not None:
+        if team := self.team(handles):
             return team
         entry = self.find(handles)
         if entry is None:
             return []
-        return [entry, *(one for one in self._teams.get(_folded_team(entry.team), ()) if one is not entry)]
+        return [entry, *(one for one in self._teams.get(_folded_name(entry.team), ()) if one is not entry)]
 
     def outsider(self, handles: Iterable[str]) -> Outsider | None:
         """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
-        handles = [_folded(one) for one in handles]
+        handles = list(handles)
         if self.owners(handles):
             return None
+        handles = [_folded(one) for one in handles]
         known = next((self._outside[one] for one in handles if one in self._outside), None)
         logins = [self._login(one) for one in handles]
         return known or next((self._outside_logins[one] for one in logins if one in self._outside_logins), None)
@@ -132,8 +178,7 @@ class Roster:
     def called(self, handles: Iterable[str]) -> str | None:
         """What to call whoever has one of these identifiers: the team by its name, or the student's key."""
         handles = list(handles)
-        team = next((self._teams[name] for one in handles if (name := _folded_team(one)) in self._teams), None)
-        entry = self.find(handles)
+        team, entry = self.team(handles), self.find(handles)
         return team[0].team if team else entry.student if entry else None
 
     def _owner(self, repository: str) -> Entry | None:
@@ -147,10 +192,16 @@ class Roster:
 
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
-        return any(
-            _folded(one) in self._identifiers or _folded_team(one) in self._teams or self._owner(_folded(one))
-            for one in handles
-        )
+        handles = list(handles)
+        return bool(self.team(handles)) or any(self._identified(one) or self._owner(_folded(one)) for one in handles)
+
+    def clash(self) -> tuple[str, str] | None:
+        """A team that is called as a student is who is not in it, so that nobody knows whose a submission is."""
+        for members in self._teams.values():
+            entry = self._by_identifier.get(_folded(members[0].team))
+            if entry is not None and entry not in members:
+                return members[0].team, entry.student
+        return None
 
 
 def load(path: Path, teams_file: Path | None = None) -> Roster:
@@ -159,6 +210,17 @@ def load(path: Path, teams_file: Path | None = None) -> Roster:
     Raises:
         RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
     """
+    roster = _with_teams(path, teams_file)
+    if (clash := roster.clash()) is not None:
+        team, student = clash
+        raise RosterError(
+            f"the team {team!r} is called as the student {student} is, who is not in it: give the team another name, "
+            "or nobody knows whose a submission is"
+        )
+    return roster
+
+
+def _with_teams(path: Path, teams_file: Path | None) -> Roster:
     roster = _load(path)
     if teams_file is None:
         return roster
@@ -232,6 +294,18 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
     return None
 
 
+def _canvas_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """By Canvas's numbers, in a gradebook that Canvas exported; empty for another roster."""
+    ids = {cell: one for one in entries if (cell := _cell(one.columns, "ID"))}
+    return ids if any(_cell(one.columns, name) for one in entries for name in _CANVAS_SIS) else {}
+
+
+def _moodle_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """By Moodle's numbers, in a worksheet of its; empty for another roster."""
+    cells = {_folded(_cell(one.columns, "Identifier")): one for one in entries}
+    return {cell.removeprefix(_PARTICIPANT): one for cell, one in cells.items() if cell.startswith(_PARTICIPANT)}
+
+
 def _moment(cells: Mapping[str, str], where: str) -> datetime | None:
     text = _cell(cells, _SUBMITTED_AT)
     try:
@@ -258,8 +332,9 @@ def _cell(cells: Mapping[str, str], name: str) -> str:
     return cells.get(name) or ""
 
 
-def _folded_team(text: str) -> str:
-    return _folded(text.replace("_", " "))  # as Moodle writes it
+def _folded_name(text: str) -> str:
+    """A name of a person or a team, whose `_` Moodle writes as spaces."""
+    return _folded(text.replace("_", " "))
 
 
 def _folded(text: str) -> str:

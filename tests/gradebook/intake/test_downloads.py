@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import grader
+from gradebook.intake import platforms
 from gradebook.intake import roster as rosters
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError, find
@@ -297,3 +298,18 @@ def test_without_a_title_the_columns_have_the_archives_name_without_its_suffix(
     assert small_class.grade(submissions=Path(packed)).title == "CS101-GPU Lab 1-4242"
     header = (small_class.out / "exports" / "moodle-grades.csv").read_text().splitlines()[0]
     assert header == "ID number,CS101-GPU Lab 1-4242,CS101-GPU Lab 1-4242 (feedback)"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("group_3_58_9003_labs.zip", ("3", "58")),
+        ("group_3_LATE_58_9003_labs.zip", ("58",)),
+        ("lovelaceada_58_9003_my_17_3_x.zip", ("58",)),
+        ("lovelaceada_58_9003_17_x.zip", ("58", "9003")),
+    ],
+)
+def test_a_name_of_canvas_that_ends_in_a_number_may_be_read_in_two_ways(name: str, numbers: tuple[str, ...]) -> None:
+    mark = platforms.mark(name)
+    assert mark is not None
+    assert mark.handles == numbers

@@ -1,4 +1,4 @@
-"""Rosters of classrooms on GitHub: who is in the class, and whose a repository is by its name."""
+"""Rosters: who is in the class, and whose a number, a name or a repository is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake.roster import Roster, RosterError, load
+from gradebook.intake.roster import CanvasId, MoodleId, Roster, RosterError, load
 
 CLASSROOM_50 = """username,first_name,last_name,email,section,github_id,role
 ada-l,Ada,Lovelace,ada@example.edu,A,1,student
@@ -138,3 +138,51 @@ def test_excels_line_is_none_in_a_list_of_teams_either(tmp_path: Path) -> None:
     found = load(tmp_path / "roster.csv", tmp_path / "groups.csv")
     assert [one.team for one in found.entries] == ["one", "", ""]
     assert found.strangers == ("eve",)
+
+
+GRADEBOOK = """Student,ID,SIS User ID,SIS Login ID,Section
+"Lovelace, Ada",17,S1,ada,A
+"Ross, Bob",23,S2,17,A
+"""
+
+
+def test_a_number_of_canvas_is_not_looked_for_among_logins(tmp_path: Path) -> None:
+    found = roster(tmp_path, GRADEBOOK)
+    by_number, by_login = found.find([CanvasId("17")]), found.find(["17"])
+    assert by_number is not None
+    assert by_login is not None
+    assert (by_number.student, by_login.student) == ("ada", "17")
+    assert found.find([CanvasId("99")]) is None
+
+
+def test_a_list_of_ones_own_may_have_canvass_numbers_in_any_column(tmp_path: Path) -> None:
+    entry = roster(tmp_path, "student,name\n17,Ada Lovelace\n").find([CanvasId("17")])
+    assert entry is not None
+    assert entry.name == "Ada Lovelace"
+
+
+def test_a_number_of_moodle_is_never_a_teams_name(tmp_path: Path) -> None:
+    found = roster(tmp_path, "email,name,team\nada@example.edu,Ada Lovelace,17\nbob@example.edu,Bob Ross,\n")
+    assert [one.student for one in found.owners([MoodleId("17"), "Bob Ross"])] == ["bob@example.edu"]
+    assert [one.student for one in found.owners([MoodleId("23"), "17"])] == ["ada@example.edu"]
+
+
+def test_a_name_that_two_have_says_nothing(tmp_path: Path) -> None:
+    found = roster(tmp_path, "student,name\nada,Ada Lovelace\nada2,Ada  Lovelace\nada3,ADA LOVELACE\nbob,Bob_Ross\n")
+    assert found.find(["Ada Lovelace"]) is None
+    assert [one.student for one in found.several(["Ada Lovelace"])] == ["ada", "ada3"]
+    bob = found.find(["bob ross"])
+    assert bob is not None
+    assert bob.student == "bob", "Moodle writes _ as a space"
+
+
+def test_two_numbers_in_a_name_of_canvas_that_are_two_students_are_nobodys(tmp_path: Path) -> None:
+    found = roster(tmp_path, GRADEBOOK)
+    assert [one.student for one in found.several([CanvasId("17"), CanvasId("23")])] == ["ada", "17"]
+    assert found.several([CanvasId("3"), CanvasId("23")]) == []
+
+
+def test_a_team_that_is_called_as_somebody_is_who_is_not_in_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="the team 'Ada' is called as the student ada is, who is not in it"):
+        roster(tmp_path, "student,team\nada,\nbob,Ada\n")
+    assert roster(tmp_path, "student,team\nada,Ada\nbob,Ada\n").team(["ada"])
