@@ -97,9 +97,10 @@ class MoodleAssignment:
         )  # fmt: skip
         for number, who in self.people.items():
             grade = f"{self.grades[number][0]:.2f}" if number in self.grades else ""
+            comment = self.grades[number][1] if number in self.grades else ""
             writer.writerow(
                 [f"Participant {number}", who["Full name"], who["Email address"], "Submitted for grading", grade,
-                 f"{self.maximum:.2f}", "Yes", "Sunday, 1 March 2026, 9:00 PM", self.modified.get(number, "-"), ""]
+                 f"{self.maximum:.2f}", "Yes", "Sunday, 1 March 2026, 9:00 PM", self.modified.get(number, "-"), comment]
             )  # fmt: skip
         return text.getvalue()
 
