@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from vgpu.random import generator
 from vgpu.recording.file import Recording
 from vgpu.recording.tape import Tape
 from vgpu.spec import Interconnect, Spec
+from vgpu.startup import Startup
 from vgpu.thread import THREAD
 from vgpu.timing.clock import HostClock
 from vgpu.witness import READ_EVENT
@@ -48,7 +49,6 @@ _NO_FLOAT8 = (
 )
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
-_LIBRARIES = {"blas": "cuBLAS", "cudnn": "cuDNN"}
 
 
 class Host(Protocol):
@@ -133,9 +133,7 @@ class VirtualGPU:
         self.generator = generator.on(self.device)
         self.recorder: Profile | None = None
         self.started = False
-        # When what a thread makes once can be used.
-        self._ready_at: dict[Hashable, float] = {}
-        self._handles: set[tuple[str, bool]] = set()
+        self._startup = Startup(spec, self.clock, machine.loaded_libraries)
 
     @property
     def uuid(self) -> str:
@@ -271,24 +269,16 @@ class VirtualGPU:
         if self.started:
             return
         self.machine.require_usable()
-        self._make_once("context", self.spec.context_seconds, "CUDA context", "context")
+        self._startup.context()
         self.started = True
-
-    def _make_once(self, what: Hashable, seconds: float, name: str, key: str) -> None:
-        """What the first thread that needs it makes, while others wait."""
-        ready_at = self._ready_at.get(what)
-        if ready_at is None:
-            self._ready_at[what] = self.clock.now + seconds
-            self.clock.spend(seconds, "start", name, key)
-        else:
-            self.clock.wait_until(ready_at, name)
 
     def forked(self) -> bool:
         """This process is a fork; returns whether its parent has used the GPU, which is out of reach then."""
-        used = "context" in self._ready_at
+        used = self._startup.has_begun
+        self._startup.forked()
         if isinstance(self.queue, RemoteQueue):
             self.move_to(None)  # what is at the other end of the line is our parent's
-        self.started, self._ready_at = False, {}
+        self.started = False
         return used
 
     def move_to(self, line: Line | None) -> None:
@@ -333,18 +323,7 @@ class VirtualGPU:
 
         Their workspaces are in `vgpu.memory.workspaces`.
         """
-        library = operation.library
-        backward = torch._C._current_graph_task_id() != -1
-        handle = (library, backward)
-        if handle in self._handles:
-            return
-        whole = self.spec.blas_handle_seconds if library == "blas" else self.spec.cudnn_handle_seconds
-        # Loading the library is the expensive part, and done once per process.
-        first = library not in self.machine.loaded_libraries
-        self.machine.loaded_libraries.add(library)
-        seconds, key = (whole, library) if first else (whole / 10, f"{library} again")
-        self._make_once(handle, seconds, f"{_LIBRARIES[library]} handle", key)
-        self._handles.add(handle)
+        self._startup.handle(operation.library, backward=torch._C._current_graph_task_id() != -1)
 
     def charge(
         self,
