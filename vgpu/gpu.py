@@ -35,7 +35,7 @@ from vgpu.random import generator
 from vgpu.recording.file import Recording
 from vgpu.recording.tape import Tape
 from vgpu.spec import Interconnect, Spec
-from vgpu.startup import Startup
+from vgpu.startup import Once, Startup
 from vgpu.thread import THREAD
 from vgpu.timing.clock import HostClock
 from vgpu.witness import READ_EVENT
@@ -61,7 +61,7 @@ class Host(Protocol):
     ledger: Ledger
     interconnect: Interconnect
     host_slowdowns: list[tuple[int, float]]
-    loaded_libraries: set[str]
+    once: Once
     sync_debug_mode: int
     is_initialized: bool
     keeps_host_values: bool
@@ -133,7 +133,7 @@ class VirtualGPU:
         self.generator = generator.on(self.device)
         self.recorder: Profile | None = None
         self.started = False
-        self._startup = Startup(spec, self.clock, machine.loaded_libraries)
+        self._startup = Startup(spec, machine.once, index)
 
     @property
     def uuid(self) -> str:

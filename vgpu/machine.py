@@ -18,6 +18,7 @@ from vgpu.memory.residency import InnerRegistry, Registry
 from vgpu.recording.file import Recording
 from vgpu.recording.tape import Tape
 from vgpu.spec import Interconnect, Spec
+from vgpu.startup import Once
 from vgpu.timing.clock import HostClock
 
 _PEER_COPY = "Memcpy PtoP (Device -> Device)"
@@ -39,8 +40,7 @@ class Machine:
         self.tape: Tape | None = None
         self.views: Views | None = None
         self.host_slowdowns: list[tuple[int, float]] = []
-        # Libraries that some GPU has used: loading one is done once per process.
-        self.loaded_libraries: set[str] = set()
+        self.once = Once(self.clock)
         # This process's rank in the default process group, once there is one, and the number of ranks.
         self.rank: int | None = None
         self.ranks = 1

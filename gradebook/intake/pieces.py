@@ -7,7 +7,6 @@ paths are accepted (`names.py`).
 
 from __future__ import annotations
 
-import html
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, outside, places, unpacking, unread
+from gradebook.intake import archives, outside, places, reasons, unpacking, unread
 from gradebook.intake.lab_names import LabNames, looks_like_a_lab
 from gradebook.intake.names import Refused, clause, sentence
 from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
@@ -31,9 +30,6 @@ _DEPTH = 3
 _ARCHIVES = 20
 _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 """What Canvas puts into the name of a file that is handed in again: `benchmark-1.py`."""
-_LINK = re.compile(r"""https?://[^\s"'<>]+""")
-_LINK_BYTES = 2**16
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,8 @@ class _Assembly:
             if piece.kind in ("folder", "archive"):
                 self._take(piece)
         self._take_files([*(piece for piece in pieces if piece.kind == "file"), *self._loose])
-        words = [_words(piece) for piece in pieces if piece.kind in ("text", "link")]
+        words = [reasons.text(piece.name) for piece in pieces if piece.kind == "text"]
+        words += [reasons.link(piece.path, piece.name) for piece in pieces if piece.kind == "link"]
         if not self._entries:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
             damaged = [sentence(name, reason) for name, reason in self._unopened]
@@ -219,7 +216,7 @@ class _Assembly:
             )
         if inner:
             raise _Told
-        raise _NoLab(_no_lab(top, self._names))
+        raise _NoLab(reasons.no_lab(top, self._names))
 
     def _looks_like_a_lab(self, name: str) -> bool:
         return looks_like_a_lab(name, self._names)
@@ -287,7 +284,7 @@ class _Assembly:
             else:
                 self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))
         if taken:
-            self._remarks.append(f"{_some(taken)} counted as part of {lab}, the lab of this class")
+            self._remarks.append(f"{reasons.some(taken)} counted as part of {lab}, the lab of this class")
         for piece in pieces:
             if piece not in fitting:
                 self._reasons.append(
@@ -358,53 +355,3 @@ def _left_out(top: Path) -> list[str]:
 
 def _same(one: Entry, other: Entry) -> bool:
     return one.size_bytes == other.size_bytes and one.source.read_bytes() == other.source.read_bytes()
-
-
-# --- words --------------------------------------------------------------------------------------------------------
-
-
-def _no_lab(top: Path, names: LabNames) -> str:
-    """What is there where a lab should be, and what to do."""
-    found = [path for path in sorted(top.iterdir()) if path.name != "__MACOSX"]
-    files = places.around(top)
-    if other := [path for path in files if path.suffix.lower() in OTHER_ARCHIVES]:
-        return f"holds no lab, but {other[0].name!r}, which {_what_of(other[0], names)}"
-    if (
-        files
-        and all(path.suffix.lower() == NOTEBOOK for path in files)
-        and not any(map(places.inner, places.inner(top)))
-    ):
-        return f"holds no lab, but {files[0].name!r}, which {_what_of(files[0], names)}"
-    what = f"only {_some([repr(path.name) for path in found])}" if found else "nothing at all"
-    return f"holds no lab, {what}: hand in the lab's folder, as {names.example}, with all that is in it"
-
-
-def _what_of(file: Path, names: LabNames, *, is_beside: bool = False) -> str:
-    """What a file is that cannot count, and what to do; `is_beside`: there are labs that count."""
-    suffix = file.suffix.lower()
-    if suffix in OTHER_ARCHIVES:
-        return f"is a {suffix} file, and such are not unpacked here: pack the labs as .zip or .tar.gz"
-    if suffix == NOTEBOOK:
-        return f"is a notebook, and notebooks are not graded: hand in the lab's folder, as {names.example}"
-    if suffix == ".py":
-        return f"is a file alone: put it into its lab's folder, as {names.example}, and pack that"
-    if is_beside:
-        return "lies in no lab's folder: put it into one, if it belongs there, and pack that"
-    return "is neither a zip nor a tar file; pack the labs as one of them"
-
-
-def _words(piece: Piece) -> str:
-    if piece.kind == "text":
-        return f"a text was handed in, {piece.name!r}, which nothing here grades: a person has to read it"
-    with piece.path.open("rb") as file:
-        found = _LINK.search(html.unescape(file.read(_LINK_BYTES).decode("utf-8", "replace")))
-    where = f" to {found[0]}" if found else ""
-    return (
-        f"a link was handed in, {piece.name!r}{where}, and links are not followed: hand in files; what is a repository "
-        "can be graded from a list of repositories"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -507,3 +507,33 @@ def test_who_works_in_between_or_whom_nobody_waits_for_asks_as_often_as_ever(bet
         assert gpu.now() - begin == pytest.approx(first)
         done.set()
         thread.join()
+
+
+def test_a_library_is_loaded_once_and_nobody_uses_it_before() -> None:
+    """By a thread of the program on one GPU, while autograd on another one needs it, too."""
+    spec = vgpu.get_spec("T4")
+    with vgpu.attach("T4", gpus=2) as gpu:
+        x = torch.ones(64, 64, device="cuda:1", requires_grad=True)
+        y = (torch.ones(64, 64, device="cuda:0") * 2).sum()
+        torch.cuda.synchronize()
+        begin = gpu.now()
+
+        def forward() -> None:
+            torch.ones(64, 64, device="cuda:0") @ torch.ones(64, 64, device="cuda:0")
+
+        def other() -> None:
+            x @ x
+
+        _all(2, lambda number: (forward, other)[number]())
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+        products = [
+            kernel.launched_at
+            for one in gpu.machine.gpus
+            for kernel in one.timeline
+            if "mm" in kernel.name and kernel.launched_at >= begin
+        ]
+        assert len(products) == 2
+        assert min(products) >= begin + spec.blas_handle_seconds
+        assert max(products) < begin + 1.2 * spec.blas_handle_seconds
+        assert float(y) == 8192

@@ -136,9 +136,7 @@ def launch(
     kinds = {key: getattr(value, "dtype", type(value).__name__) for key, value in arguments.items()}
     described = [f"{key}={arguments[key] if key in constants else kind}" for key, kind in kinds.items()]
     compiled = f"Triton: {name}({', '.join(described)})"
-    if compiled not in gpu.machine.loaded_libraries:
-        gpu.machine.loaded_libraries.add(compiled)
-        gpu.clock.spend(COMPILE_SECONDS, "start", f"compilation of {name}", "compilation")
+    gpu.machine.once.make(compiled, COMPILE_SECONDS, f"compilation of {name}", "compilation")
     if THREAD.capture is not None:
         THREAD.capture.called(compute, list(tensors.values()))
     with beneath():
