@@ -220,13 +220,14 @@ class Intake:
                     f"{owners[0].student} handed in as {name!r}; if that is a group, say who is in it: name a list "
                     "with teams in class.toml"
                 )
-        if self._roster and (several := self._roster.several(person.handles)):
+        if self._roster and not owners and (several := self._roster.several(person.handles)):
             keys = ", ".join(printable(repr(one.student), lines=False) for one in several)
-            self.notices.append(
-                f"{person.key}: its name may be that of several students ({keys}), so that it is nobody's: rename it "
-                "to the one whose it is"
+            notice = (
+                f"{person.key}: several students have this name ({keys}), so that it is nobody's: rename it to the one "
+                "whose it is"
             )
-            owners = []
+            if notice not in self.notices:  # once for all attachments
+                self.notices.append(notice)
         return [entry.student for entry in owners] or [person.key]
 
     def _roster_team(self, person: Person) -> list[Entry]:
@@ -385,7 +386,7 @@ def _piece(one: HandedIn, work: Path) -> Piece:
     if one.kind == "repository":
         return Piece("folder", work / _CHECKOUT, name)
     assert one.path is not None
-    return Piece(one.kind, one.path, name)
+    return Piece(one.kind, one.path, name, of_canvas=one.platform == "Canvas")
 
 
 def _later(commit: Commit | None) -> list[str]:

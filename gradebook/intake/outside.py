@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradebook.intake import unread
 from gradebook.intake.lab_names import LabNames
 from gradebox.sandbox import copying
 from gradebox.sandbox.copying import Entry
@@ -17,7 +18,7 @@ from gradebox.sandbox.copying import Entry
 _COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions", "tests", "benchmarks")
 """Folders beside `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
 
-_WORD = re.compile(rb"\w+")
+_WORD = re.compile(r"\w+")
 
 
 def of(top: Path, place: Path | None = None) -> list[str]:
@@ -37,17 +38,30 @@ def of(top: Path, place: Path | None = None) -> list[str]:
     return [path.as_posix() for path in found if not any(path.is_relative_to(folder) for folder in courses)]
 
 
-def idle(entries: Sequence[Entry], names: LabNames) -> list[str]:
-    """Of files that are graded what nothing imports: modules beside the labs whose names no code has, and second
-    folders of a lab, as they are called, with `/` at the end."""
-    folders = {one.target.partition("/")[0]: one for one in entries if "/" in one.target}
-    others = {name: one for name, one in folders.items() if name not in names.packages and names.meant(name) in folders}
-    second = [f"{one.source.relative_to(one.top).parts[0]}/" for one in others.values()]
+def idle(entries: Sequence[Entry], names: LabNames) -> dict[str, str]:
+    """Of files that are graded what nothing imports, and what it is: modules beside the labs, and second folders of a
+    lab, as they are called, with `/` at the end, whose names no other code has."""
     code = {entry.target: entry.source for entry in entries if entry.target.endswith(".py")}
-    alone = [target for target in code if "/" not in target and not target.startswith("__")]
-    words = {target: set(_WORD.findall(path.read_bytes())) for target, path in code.items()} if alone else {}
-    unused = [one for one in alone if not any(one[:-3].encode() in words[other] for other in code if other != one)]
-    return [*unused, *second]
+    modules = {target[:-3]: target for target in code if "/" not in target and not target.startswith("__")}
+    folders = {one.target.partition("/")[0]: one for one in entries if "/" in one.target}
+    second = {name: one for name, one in folders.items() if name not in names.packages and names.meant(name) in folders}
+    wanted = modules.keys() | second.keys()
+    used: set[str] = set()
+    for target, source in code.items() if wanted else ():
+        used |= (_words(source) & wanted) - {target.partition("/")[0].removesuffix(".py")}
+    found = {target: unread.IDLE for name, target in modules.items() if name not in used}
+    for name, one in second.items():
+        holds_code = any(target.startswith(f"{name}/") for target in code)
+        if name not in used:
+            found[f"{one.source.relative_to(one.top).parts[0]}/"] = unread.IDLE if holds_code else unread.NOWHERE
+    return found
+
+
+def _words(source: Path) -> set[str]:
+    try:
+        return set(_WORD.findall(source.read_bytes().decode("utf-8", "replace")))
+    except OSError:
+        return set()  # whoever copies it says why
 
 
 def _is_the_courses(folder: Path) -> bool:

@@ -7,11 +7,12 @@ paths are accepted (`names.py`).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gradebook.intake import archives, outside, places, reasons, unpacking, unread
@@ -28,6 +29,8 @@ _ARCHIVES_START = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ
 _DEPTH = 3
 """So deep may archives lie in archives: a platform's, the student's, and one that they packed once more."""
 _ARCHIVES = 20
+_CODE = ("src", "code")
+_TOO_DEEP = "holds folders that lie too deep in each other; hand in the labs' folders"
 _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 """What Canvas puts into the name of a file that is handed in again: `benchmark-1.py`."""
 
@@ -40,6 +43,8 @@ class Piece:
     path: Path
     name: str
     """As people know it."""
+    of_canvas: bool = False
+    """Whether Canvas named it, which numbers what is handed in again."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,14 @@ def assemble(pieces: Sequence[Piece], work: Path, limits: IntakeLimits, names: L
     Raises:
         Refused: there is no lab in it, or it cannot be known which files count.
     """
-    return _Assembly(work, limits, names).of(pieces)
+    try:
+        return _Assembly(work, limits, names).of(pieces)
+    except RecursionError:
+        raise Refused(_TOO_DEEP) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise Refused(_TOO_DEEP) from None
+        raise
 
 
 class _Assembly:
@@ -157,19 +169,12 @@ class _Assembly:
 
     def _take_folder(self, top: Path, name: str, depth: int) -> None:
         """Take the labs below `top`; raises `_NoLab` where there are none."""
-        place = places.place_of(top, copying.is_lab) or places.place_of(
-            top, lambda one: looks_like_a_lab(one, self._names)
-        )
+        place = self._place(top)
         if place is not None:
             self._take_labs(place, name)
             self._beside += outside.of(top, place)
             return
-        inner = [
-            path
-            for folder in (top, *places.wrappers(top))
-            for path in places.files(folder)
-            if archives.has_suffix(path.name)
-        ]
+        inner, loose = _apart(places.around(top))
         too_deep: list[tuple[Path, _TooDeep]] = []
         unopened: list[_Unopened] = []
         for path in inner if depth else ():
@@ -185,13 +190,6 @@ class _Assembly:
                 self._reasons.append((repr(path.name), str(refusal)))
         if inner and self._entries:
             self._reasons += [(repr(path.name), str(refusal)) for path, refusal in too_deep]
-            files = [
-                path
-                for folder in (top, *places.wrappers(top))
-                for path in places.files(folder)
-                if not places.is_hidden(path)
-            ]
-            loose = [path for path in files if path not in inner]
             if self._names.single:
                 self._loose += [Piece("file", path, path.name) for path in loose]
             else:
@@ -218,8 +216,20 @@ class _Assembly:
             raise _Told
         raise _NoLab(reasons.no_lab(top, self._names))
 
+    def _place(self, top: Path) -> Path | None:
+        """Where labs lie: folders that are spelt right go before others, unless they lie in several of these."""
+        try:
+            return places.place_of(top, copying.is_lab) or places.place_of(top, self._looks_like_a_lab)
+        except Refused:
+            return places.place_of(top, self._looks_like_a_lab)
+
     def _looks_like_a_lab(self, name: str) -> bool:
         return looks_like_a_lab(name, self._names)
+
+    def _is_the_same(self, name: str, lab: str) -> bool:
+        """Whether a folder in a lab's folder stands for it: it has the lab's name, or says that code is in it."""
+        meant = self._names.meant(name) or name.replace("-", "_")
+        return name in _CODE or meant == (self._names.meant(lab) or lab.replace("-", "_"))
 
     def _take_labs(self, place: Path, name: str) -> None:
         renamed = self._names.renamed(path.name for path in places.folders(place))
@@ -229,9 +239,12 @@ class _Assembly:
 
         within = {path.name.replace("-", "_"): inner for path in places.folders(place) if (inner := self._within(path))}
 
-        def target(path: str) -> str:
+        def target(path: str) -> str | None:
             first, slash, rest = path.partition("/")
-            rest = rest.removeprefix(within.get(first.replace("-", "_"), ""))
+            if inner := within.get(first.replace("-", "_")):
+                if not rest.startswith(inner) and any(map(places.is_hidden, map(PurePosixPath, rest.split("/")))):
+                    return None  # of what was around the lab, there may be another one in it
+                rest = rest.removeprefix(inner)
             # What `scan` has renamed already is spelt with underscores.
             known = renamed.get(first) or next((p for o, p in renamed.items() if o.replace("-", "_") == first), first)
             return f"{known}{slash}{rest}"
@@ -239,23 +252,27 @@ class _Assembly:
         self._add(place, name, target)
 
     def _within(self, lab: Path) -> str:
-        """Where in a lab's folder its code lies, with `/` at the end, if there is nothing around it but folders."""
-        here = places.innermost(lab)
-        if here == lab or not self._looks_like_a_lab(lab.name):
+        """Where in a lab's folder its code lies, with `/` at the end, if it was packed into its own name."""
+        if not self._looks_like_a_lab(lab.name):
             return ""
-        if not places.holds_code(here):
+        here = places.innermost(lab, lambda name: self._is_the_same(name, lab.name))
+        if here == lab:
             return ""
         where = here.relative_to(lab.parent).as_posix()
         self._remarks.append(f"the folder {where!r} was taken as {self._names.meant(lab.name) or lab.name}")
         return f"{here.relative_to(lab).as_posix()}/"
 
-    def _add(self, folder: Path, name: str, target: Callable[[str], str]) -> None:
-        """Take everything in `folder`, each file as `target` says."""
+    def _add(self, folder: Path, name: str, target: Callable[[str], str | None]) -> None:
+        """Take everything in `folder`, each file as `target` says, which is None for what does not matter."""
         self._remarks += _left_out(folder)
         for entry in _scanned(folder):
-            named = replace(entry, target=target(entry.target))
+            if (wanted := target(entry.target)) is None:
+                continue
+            named = replace(entry, target=wanted)
             known = self._entries.setdefault(named.target, (named, name))
             if known[0] is not named and not _same(known[0], named):
+                if known[1] == name:
+                    raise Refused(f"holds {named.target!r} twice, in different folders, and they differ; keep one")
                 raise _Named(f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them")
 
     # --- files alone ------------------------------------------------------------------------------------------------
@@ -263,13 +280,15 @@ class _Assembly:
     def _take_files(self, pieces: Sequence[Piece]) -> None:
         lab = self._names.single
         is_lab = bool(self._entries) or any(piece.name.endswith(".py") for piece in pieces)
-        fitting = [piece for piece in pieces if piece.path.suffix.lower() not in (*OTHER_ARCHIVES, NOTEBOOK)]
-        if lab is None or not is_lab:
-            fitting = []
-        names = [piece.name for piece in fitting]
+
+        def is_fitting(piece: Piece) -> bool:
+            return lab is not None and is_lab and piece.path.suffix.lower() not in (*OTHER_ARCHIVES, NOTEBOOK)
+
+        fitting = [piece for piece in pieces if is_fitting(piece)]
+        names = {piece.name for piece in fitting}
         taken = []
         for piece in fitting:
-            plain = _AGAIN.sub("", piece.name)
+            plain = _AGAIN.sub("", piece.name) if piece.of_canvas else piece.name
             name = plain if plain not in names else piece.name
             top = Path(os.path.realpath(piece.path.parent))
             status = piece.path.stat()
@@ -285,11 +304,10 @@ class _Assembly:
                 self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))
         if taken:
             self._remarks.append(f"{reasons.some(taken)} counted as part of {lab}, the lab of this class")
+        is_beside = bool(self._entries)
         for piece in pieces:
-            if piece not in fitting:
-                self._reasons.append(
-                    (repr(piece.name), _what_of(piece.path, self._names, is_beside=bool(self._entries)))
-                )
+            if not is_fitting(piece):
+                self._reasons.append((repr(piece.name), reasons.what_of(piece.path, self._names, is_beside=is_beside)))
 
 
 def _apart(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -338,18 +356,22 @@ def _scanned(folder: Path) -> tuple[Entry, ...]:
 
 def _left_out(top: Path) -> list[str]:
     """What `copying.scan` passes over of what somebody may have meant to hand in."""
-    found = []
+    found, compiled = [], []
+    root = top.resolve()
     for folder, inner, names in os.walk(top):
         here = [name for name in (*inner, *names) if name not in copying.LEFT_BEHIND]
         inner[:] = [name for name in inner if name in here and not Path(folder, name, "pyvenv.cfg").exists()]
         for path in (Path(folder, name) for name in here):
             shown = repr(path.relative_to(top).as_posix())
-            if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(top.resolve())):
+            if path.is_symlink() and (path.is_dir() or not Path(os.path.realpath(path)).is_relative_to(root)):
                 found.append(f"{shown} is a link, and does not count")
-            elif path.is_file() and path.suffix.lower() in copying.NO_SOURCE:
-                found.append(f"{shown} is compiled code, and does not count")
+            elif path.is_file() and unread.is_compiled(path.name):
+                compiled.append(shown)
             elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
                 found.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
+    if compiled:
+        verb = "is compiled code, and does" if len(compiled) == 1 else "are compiled code, and do"
+        found.append(f"{reasons.some(sorted(compiled))} {verb} not count")
     return sorted(found)
 
 

@@ -6,11 +6,13 @@ Not for what is taken from there (`pieces.py`), nor for how labs are called (`la
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gradebook.intake.names import Refused
 from gradebox.sandbox import copying
 
+_DEPTH = 24
+"""So many folders around everything are looked through; `copying.scan` takes as many."""
 IsLab = Callable[[str], bool]
 """Whether a folder of this name is a lab."""
 
@@ -57,9 +59,9 @@ def holds_code(folder: Path) -> bool:
 
 
 def wrappers(top: Path) -> list[Path]:
-    """The one folder in `top`, where it is the only one, the one folder in that, and so on."""
+    """The one folder in `top`, where it is the only one, the one folder in that, and so on, a few times."""
     found: list[Path] = []
-    while len(below := inner(found[-1] if found else top)) == 1:
+    while len(found) < _DEPTH and len(below := inner(found[-1] if found else top)) == 1:
         found.append(below[0])
     return found
 
@@ -69,16 +71,21 @@ def around(top: Path) -> list[Path]:
     return [path for folder in (top, *wrappers(top)) for path in files(folder) if not is_hidden(path)]
 
 
-def innermost(folder: Path) -> Path:
-    """`folder`, or the one in it that everything is in: as where an archive of it was unpacked into its own name."""
-    while len(below := inner(folder)) == 1 and not any(not is_hidden(path) for path in files(folder)):
-        folder = below[0]
-    return folder
+def innermost(lab: Path, stands_for_it: IsLab) -> Path:
+    """`lab`, or the folder in it that stands for it and has its code: as where an archive of it was unpacked into a
+    folder of its own name."""
+    here = lab
+    for _ in range(_DEPTH):
+        below = [path for path in inner(here) if stands_for_it(path.name)]
+        if len(below) != 1 or holds_code(here):
+            break
+        here = below[0]
+    return here if holds_code(here) else lab
 
 
 def inner(folder: Path) -> list[Path]:
     """The folders in it, without what systems and tools leave there."""
-    return [path for path in folders(folder) if path.name not in copying.LEFT_BEHIND and path.name != "__MACOSX"]
+    return [path for path in folders(folder) if not is_hidden(path) and not (path / "pyvenv.cfg").exists()]
 
 
 def folders(folder: Path) -> list[Path]:
@@ -94,6 +101,6 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
 
 
-def is_hidden(path: Path) -> bool:
+def is_hidden(path: PurePath) -> bool:
     """Whether systems and tools made it, and people do not see it."""
     return path.name in copying.LEFT_BEHIND or path.name.startswith((".", "__MACOSX"))

@@ -27,7 +27,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from gradebook.intake.roster import CanvasId, MoodleId
+from gradebook.intake.roster import CanvasGroup, CanvasId, MoodleId
 
 _MOODLE = re.compile(
     r"(?P<name>[^_]+)(?:_(?P<id>[0-9]+))?_assignsubmission_(?P<type>file|onlinetext)(?:_(?P<rest>.*))?", re.DOTALL
@@ -35,7 +35,8 @@ _MOODLE = re.compile(
 _CANVAS = re.compile(
     r"(?P<name>.+?)(?P<late>_LATE)?_(?P<id>[0-9]+)_(?:[0-9]+_(?P<rest>.+)|(?P<type>text|link)\.html)", re.DOTALL
 )
-_CANVAS_NUMBERED = re.compile(r".+?_[0-9]+(?:_LATE)?_(?P<id>[0-9]+)_(?:[0-9]+_.+|(?:text|link)\.html)", re.DOTALL)
+_ID_MORE = re.compile(r"[0-9]+_")
+"""Behind two numbers there is a third: the first may be the end of a group's name."""
 _CANVAS_ANONYMOUS = re.compile(
     r"(?P<late>LATE_)?(?P<name>anon_?[0-9A-Za-z]+)_(?:[0-9]+_(?P<rest>.+)|(?P<type>text|link)\.html)", re.DOTALL
 )
@@ -75,8 +76,8 @@ def mark(name: str) -> Mark | None:
     handles: tuple[str, ...]
     if found is not None and not name.startswith("LATE_"):
         key, handles = f"{found['name']}_{found['id']}", (CanvasId(found["id"]),)
-        if found["late"] is None and (ends_in_number := _CANVAS_NUMBERED.fullmatch(name)) is not None:
-            handles = (*handles, CanvasId(ends_in_number["id"]))
+        if found["late"] is None and _ID_MORE.match(found["rest"] or ""):
+            handles = (*handles, CanvasGroup(f"{found['name']}_{found['id']}"))
     elif (found := _CANVAS_ANONYMOUS.fullmatch(name)) is not None:
         key, handles = found["name"], (found["name"],)
     else:

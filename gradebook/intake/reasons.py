@@ -1,4 +1,4 @@
-"""What to say of what was handed in and cannot count, and what to do about it. Not for whether it counts (`pieces.py`)."""
+"""What to say of what was handed in and cannot count, and what to do. Not for whether it counts (`pieces.py`)."""
 
 from __future__ import annotations
 

@@ -43,13 +43,19 @@ _PARTICIPANT = "participant "
 
 
 class PlatformId(str):
-    """A number that a platform wrote into a name: never the name of a team."""
+    """What a platform wrote into a name, and nobody else."""
 
     __slots__ = ()
 
 
 class CanvasId(PlatformId):
     """One of Canvas: in its own roster it stands in the column ID and in no other, where logins may be numbers."""
+
+    __slots__ = ()
+
+
+class CanvasGroup(PlatformId):
+    """What may be the name of a group as Canvas spells it: small, without what is neither a letter nor a digit."""
 
     __slots__ = ()
 
@@ -129,28 +135,48 @@ class Roster:
         return known or next((entry for one in handles if (entry := self._owner(_folded(one))) is not None), None)
 
     def _known(self, handle: str) -> Entry | None:
-        named = self._by_name.get(_folded_name(handle), ())
+        named = self._named(handle)
         return self._identified(handle) or (named[0] if len(named) == 1 else None)
 
     def _identified(self, handle: str) -> Entry | None:
-        of_platform = self._of_platform.get(type(handle))
-        return of_platform.get(handle) if of_platform else self._by_identifier.get(_folded(handle))
+        if isinstance(handle, CanvasGroup):
+            return None
+        of_platform = self._of_platform.get(type(handle), {})
+        if handle in of_platform or (of_platform and self._is_strict(handle)):
+            return of_platform.get(handle)
+        return self._by_identifier.get(_folded(handle))
+
+    def _is_strict(self, handle: str) -> bool:
+        """Whether the roster is the platform's own, in which its numbers stand in one column only."""
+        if isinstance(handle, CanvasId):
+            return any(_cell(one.columns, name) for one in self.entries for name in _CANVAS_SIS)
+        return True
+
+    def _named(self, handle: str) -> list[Entry]:
+        """Who has this name."""
+        if isinstance(handle, PlatformId):
+            return []
+        entries = self._by_name.get(_folded_name(handle), [])
+        exactly = [one for one in entries if _folded(one.name) == _folded(handle)]
+        return exactly or entries
 
     def several(self, handles: Iterable[str]) -> list[Entry]:
-        """Those whose name or number it may be, where it cannot be known which; else nobody."""
+        """Those whose name it is, where it cannot be known which of them is meant; else nobody."""
         handles = list(handles)
-        numbered = [entry for one in handles if isinstance(one, PlatformId) and (entry := self._identified(one))]
-        if len({entry.team or entry.student for entry in numbered}) > 1:
-            return numbered
         if self.owners(handles):
             return []
-        found = [self._by_name.get(_folded_name(one), []) for one in handles]
-        return next((entries for entries in found if len(entries) > 1), [])
+        return next((entries for one in handles if len(entries := self._named(one)) > 1), [])
 
     def team(self, handles: Iterable[str]) -> list[Entry]:
         """The team that is called one of these; nobody where there is none."""
-        names = [_folded_name(one) for one in handles if not isinstance(one, PlatformId)]
-        return next((self._teams[name] for name in names if name in self._teams), [])
+        for one in handles:
+            if isinstance(one, CanvasGroup):
+                found = next((them for them in self._teams.values() if _canvas_spelt(them[0].team) == one), [])
+            else:
+                found = [] if isinstance(one, PlatformId) else self._teams.get(_folded_name(one), [])
+            if found:
+                return found
+        return []
 
     def owners(self, handles: Iterable[str]) -> list[Entry]:
         """Whose it is what has these identifiers: a team's by its name, else that of one student and their team.
@@ -162,7 +188,9 @@ class Roster:
             return team
         entry = self.find(handles)
         if entry is None:
-            return []
+            namesakes = next((entries for one in handles if (entries := self._named(one))), [])
+            in_one_team = len({_folded_name(one.team) for one in namesakes}) == 1 and bool(namesakes[0].team)
+            return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
         return [entry, *(one for one in self._teams.get(_folded_name(entry.team), ()) if one is not entry)]
 
     def outsider(self, handles: Iterable[str]) -> Outsider | None:
@@ -197,10 +225,13 @@ class Roster:
 
     def clash(self) -> tuple[str, str] | None:
         """A team that is called as a student is who is not in it, so that nobody knows whose a submission is."""
+        keys = {_folded(one.student): one for one in self.entries}
         for members in self._teams.values():
-            entry = self._by_identifier.get(_folded(members[0].team))
-            if entry is not None and entry not in members:
-                return members[0].team, entry.student
+            team = members[0].team
+            called = [*self._named(team), *([keys[_folded(team)]] if _folded(team) in keys else [])]
+            for entry in called:
+                if entry not in members:
+                    return team, entry.student
         return None
 
 
@@ -228,8 +259,15 @@ def _with_teams(path: Path, teams_file: Path | None) -> Roster:
         raise RosterError(f"both {path} and {teams_file} say who works together; keep one of them")
 
     def key(handles: Iterable[str]) -> str | None:
-        entry = roster.find(handles)
-        return entry.student if entry else None
+        handles = list(handles)
+        if entry := roster.find(handles):
+            return entry.student
+        if several := roster.several(handles):
+            keys = ", ".join(one.student for one in several)
+            raise RosterError(
+                f"{teams_file}: several students are called {several[0].name!r} ({keys}); name them there as here"
+            )
+        return None
 
     try:
         found = teams.load(teams_file, KEYS, key)
@@ -295,9 +333,13 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
 
 
 def _canvas_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """By Canvas's numbers, in a gradebook that Canvas exported; empty for another roster."""
-    ids = {cell: one for one in entries if (cell := _cell(one.columns, "ID"))}
-    return ids if any(_cell(one.columns, name) for one in entries for name in _CANVAS_SIS) else {}
+    """By what stands in Canvas's column of numbers."""
+    return {cell: one for one in entries if (cell := _cell(one.columns, "ID"))}
+
+
+def _canvas_spelt(name: str) -> str:
+    """As `sanitize_user_name` and `sanitize_file_name` in Canvas's `lib/content_zipper.rb` spell it."""
+    return re.sub(r"\W", "", re.sub(r"_(\d+)_", r"\1", name).lower())
 
 
 def _moodle_ids(entries: Iterable[Entry]) -> dict[str, Entry]:

@@ -8,8 +8,9 @@ is graded (`pieces.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from gradebook.intake import archives
 from gradebox.sandbox import copying
@@ -26,14 +27,18 @@ _TEXTS = (".md", ".markdown", ".rst", ".tex")
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".toml", ".yaml", ".yml", ".sh", *_TEXTS)
 _COPY = re.compile(r"copy of .+|.+(?: ?\([0-9]+\)| - copy(?: \([0-9]+\))?| copy(?: [0-9]+)?)", re.IGNORECASE)
 """How browsers, Windows, macOS and Google Drive call a second file of one name."""
-_MISNAMED = re.compile(r".+\.(?!py$)[pP][yY]|.+\.py\.\w+")
+_MISNAMED = re.compile(r".+\.(?!py$)[pP][yY]|.+\.py\.(?:txt|docx?|rtf|bak|old|orig|save|download)")
 """Code that no import finds: Windows hides endings, and some editors and mail programs add one."""
 _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
+_PLAIN_REPORT = re.compile(
+    r"(?:(?:my|the|final|lab ?[0-9]+)[ _-]?)*report(?:[ _-]?(?:final|lab ?[0-9]+|v?[0-9]+))*", re.I
+)
+"""What a report is called that is a plain text; labs write texts of other names."""
 _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
     *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
 )
 _COMPILED = "compiled code"
-_NOT_PY, _IDLE, _NOWHERE = "code whose name does not end in .py", "code in no lab's folder", "in no lab's folder"
+_NOT_PY, IDLE, NOWHERE = "code whose name does not end in .py", "code in no lab's folder", "in no lab's folder"
 _COURSES_OWN = ("__init__.py", "conftest.py", "setup.py")
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
@@ -47,7 +52,7 @@ def remarks(
     beside: Sequence[str],
     packages: Collection[str],
     *,
-    idle: Collection[str] = (),
+    idle: Mapping[str, str] = MappingProxyType({}),
     nowhere: Collection[str] = (),
 ) -> list[str]:
     """What to tell of the files that nothing reads; nothing where there are none.
@@ -56,13 +61,13 @@ def remarks(
         targets: what is graded, by path below `labs`.
         beside: what else was handed in, by the path that people know.
         packages: the course's labs.
-        idle: those of `targets` that are code beside the labs, and that nothing imports; folders end in `/`.
+        idle: what nothing imports beside the labs (`outside.idle`), and what that is; folders end in `/`.
         nowhere: what lay beside packed labs.
     """
     found = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path)))}
-    found |= {path: _IDLE for path in idle if path not in found and path not in _COURSES_OWN}
+    found |= {path: what for path, what in idle.items() if path not in found and path not in _COURSES_OWN}
     found |= {path: what for path in dict.fromkeys(beside) if path not in found and (what := _kind_beside(path))}
-    found |= {path: _kind_beside(path) or _NOWHERE for path in nowhere if path not in found}
+    found |= {path: _kind_beside(path) or NOWHERE for path in nowhere if path not in found}
     if not found:
         return []
     shown = [f"{path!r} ({what})" for path, what in list(found.items())[:_SHOWN]]
@@ -96,18 +101,26 @@ def _kind(path: str, has_report: bool) -> str:
         return _DOCUMENT
     if _MISNAMED.fullmatch(file.name):
         return _NOT_PY
-    if suffix in (*_TEXTS, ".txt", "") and _REPORT_WORD.search(file.stem) and not file.stem.endswith(_TEMPLATE):
+    if suffix in _TEXTS and _REPORT_WORD.search(file.stem) and not file.stem.endswith(_TEMPLATE):
         return "" if file.name == REPORT and has_report else _SECOND
+    if suffix in (".txt", "") and _PLAIN_REPORT.fullmatch(file.stem) and "results" not in file.parts:
+        return _SECOND
     return _COPIED if suffix in _SOURCES and _COPY.fullmatch(file.stem) else ""
+
+
+def is_compiled(name: str) -> bool:
+    """Whether a file of this name is code that nobody can read. In .pth end PyTorch's weights, too."""
+    suffix = PurePosixPath(name).suffix.lower()
+    return suffix in copying.NO_SOURCE and suffix != ".pth"
 
 
 def _kind_beside(path: str) -> str:
     """The same of a file that is not among those that are graded."""
     file = PurePosixPath(path)
     is_code = file.suffix.lower() == ".py" and file.name not in _COURSES_OWN
-    if file.suffix.lower() in copying.NO_SOURCE:
+    if is_compiled(file.name):
         return _COMPILED
-    return _kind(path, False) or (_IDLE if is_code and not any(part.startswith(".") for part in file.parts) else "")
+    return _kind(path, False) or (IDLE if is_code and not any(part.startswith(".") for part in file.parts) else "")
 
 
 def _has_report(path: str) -> bool:

@@ -303,13 +303,14 @@ def test_without_a_title_the_columns_have_the_archives_name_without_its_suffix(
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        ("group_3_58_9003_labs.zip", ("3", "58")),
+        ("group_3_58_9003_labs.zip", ("3", "group_3")),
         ("group_3_LATE_58_9003_labs.zip", ("58",)),
         ("lovelaceada_58_9003_my_17_3_x.zip", ("58",)),
-        ("lovelaceada_58_9003_17_x.zip", ("58", "9003")),
+        ("lovelaceada_58_9003_17_x.zip", ("58", "lovelaceada_58")),
+        ("dan_999_9001_lab1_5_222_7_x.zip", ("999",)),
     ],
 )
-def test_a_name_of_canvas_that_ends_in_a_number_may_be_read_in_two_ways(name: str, numbers: tuple[str, ...]) -> None:
+def test_a_group_of_canvas_may_end_in_a_number(name: str, numbers: tuple[str, ...]) -> None:
     mark = platforms.mark(name)
     assert mark is not None
     assert mark.handles == numbers

@@ -404,3 +404,86 @@ def test_compiled_code_is_named_unless_it_is_a_cache(downloads: Downloads) -> No
     downloads.put(f"ada/{LAB}/fast.so")
     downloads.put(f"ada/{LAB}/__pycache__/benchmark.cpython-311.pyc")
     assert downloads.take()["ada"].reason == f"'{LAB}/fast.so' is compiled code, and does not count"
+
+
+def test_a_report_around_a_lab_in_its_own_name_is_the_labs(downloads: Downloads) -> None:
+    for name in (f"{LAB}/REPORT.md", f"{LAB}/.gitignore", f"{LAB}/env/pyvenv.cfg", f"{LAB}/.github/w.yml"):
+        downloads.put(f"ada/{name}", b"outside\n")
+    for name in ("benchmark.py", ".gitignore"):
+        downloads.put(f"ada/{LAB}/{LAB}/{name}")
+    assert downloads.files(downloads.take(1, 2)["ada"]) == {
+        f"{LAB}/REPORT.md": b"outside\n", f"{LAB}/.gitignore": CODE, f"{LAB}/benchmark.py": CODE,
+    }  # fmt: skip
+
+
+def test_a_labs_own_folder_keeps_its_name_for_who_imports_it(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/helpers/util.py")
+    downloads.put("ada/lab2_mixed_precision/amp.py", f"from labs.{LAB}.helpers import util\n".encode())
+    assert f"{LAB}/helpers/util.py" in downloads.files(downloads.take(1, 2)["ada"])
+
+
+def test_two_files_that_would_be_one_are_named_as_lying_in_two_folders(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/REPORT.md", b"1\n")
+    downloads.put(f"ada/{LAB}/{LAB}/REPORT.md", b"2\n")
+    downloads.put(f"ada/{LAB}/{LAB}/benchmark.py")
+    assert downloads.take()["ada"].reason == (
+        f"holds '{LAB}/REPORT.md' twice, in different folders, and they differ; keep one"
+    )
+
+
+def test_labs_of_which_each_lies_in_a_folder_of_its_name_are_all_taken(downloads: Downloads) -> None:
+    downloads.put(f"ada/work/Lab1/{LAB}/benchmark.py")
+    downloads.put("ada/work/Lab2/lab2_mixed_precision/amp.py")
+    assert set(downloads.files(downloads.take(1, 2)["ada"])) == {f"{LAB}/benchmark.py", "lab2_mixed_precision/amp.py"}
+
+
+def test_a_folder_that_a_lab_imports_is_not_said_to_count_for_nothing(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py", "from labs.lab1_shared import x\nimport größe\n".encode())
+    downloads.put("ada/lab1_shared/x.py")
+    downloads.put("ada/größe.py")
+    downloads.put("ada/lab1_notes/n.txt")
+    assert downloads.take()["ada"].reason == f"{UNREAD}'lab1_notes/' (in no lab's folder)"
+
+
+def test_a_module_whose_name_is_no_text_refuses_its_student_alone(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    (downloads.folder / "ada" / os.fsdecode(b"\xff.py")).write_bytes(CODE)
+    downloads.put(f"bob/{LAB}/benchmark.py")
+    students = downloads.take()
+    assert (students["ada"].status, students["bob"].status) == ("refused", "taken")
+    assert "none of UTF-8" in students["ada"].reason
+
+
+def test_folders_that_lie_too_deep_refuse_their_student_alone(
+    downloads: Downloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def shallow(top: str | os.PathLike[str]) -> object:
+        if (Path(top) / "deep").exists():
+            raise RecursionError
+        return walk(top)
+
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    downloads.put("ada/deep/a/b.txt")
+    downloads.put(f"bob/{LAB}/benchmark.py")
+    monkeypatch.setattr(os, "walk", shallow)
+    students = downloads.take()
+    assert students["ada"].reason.startswith("holds folders that lie too deep in each other")
+    assert students["bob"].status == "taken"
+
+
+def test_only_what_canvas_numbered_loses_its_number(downloads: Downloads) -> None:
+    inner = zipped(downloads.folder.parent / "lab.zip", {f"{LAB}/benchmark.py": CODE}).read_bytes()
+    downloads.pack("ada.zip", {"lab.zip": inner, "plot-1.png": b"1", "plot-2.png": b"2"})
+    assert {f"{LAB}/plot-1.png", f"{LAB}/plot-2.png"} < set(downloads.files(downloads.take()["ada"]))
+
+
+def test_weights_are_no_compiled_code_and_many_files_of_it_are_one_remark(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    downloads.put(f"ada/{LAB}/model.pth")
+    for number in range(10):
+        downloads.put(f"ada/{LAB}/lib/{number}.so")
+    assert downloads.take()["ada"].reason == (
+        f"'{LAB}/lib/0.so', '{LAB}/lib/1.so', '{LAB}/lib/2.so' and 7 more are compiled code, and do not count"
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake.roster import CanvasId, MoodleId, Roster, RosterError, load
+from gradebook.intake.roster import CanvasGroup, CanvasId, MoodleId, Roster, RosterError, load
 
 CLASSROOM_50 = """username,first_name,last_name,email,section,github_id,role
 ada-l,Ada,Lovelace,ada@example.edu,A,1,student
@@ -176,10 +176,31 @@ def test_a_name_that_two_have_says_nothing(tmp_path: Path) -> None:
     assert bob.student == "bob", "Moodle writes _ as a space"
 
 
-def test_two_numbers_in_a_name_of_canvas_that_are_two_students_are_nobodys(tmp_path: Path) -> None:
-    found = roster(tmp_path, GRADEBOOK)
-    assert [one.student for one in found.several([CanvasId("17"), CanvasId("23")])] == ["ada", "17"]
-    assert found.several([CanvasId("3"), CanvasId("23")]) == []
+def test_a_group_of_canvas_is_a_team_of_the_list_and_never_a_student(tmp_path: Path) -> None:
+    found = roster(tmp_path, "Student,ID,SIS Login ID,team\nAda,17,ada,Group_3\nBob,23,group_4,\n")
+    assert [one.student for one in found.owners([CanvasId("3"), CanvasGroup("group_3")])] == ["ada"]
+    assert found.owners([CanvasId("4"), CanvasGroup("group_4")]) == []
+
+
+def test_namesakes_in_one_team_are_that_team(tmp_path: Path) -> None:
+    found = roster(tmp_path, "student,name,team\n1001,Wei Wang,A\n1002,Wei Wang,A\n1003,Bob,A\n1004,Li,\n")
+    assert [one.student for one in found.owners(["Wei Wang"])] == ["1001", "1002", "1003"]
+
+
+def test_a_list_of_teams_that_names_somebody_whose_name_others_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text("student,name\na1,Wei Wang\na2,Wei Wang\na3,Bob\n")
+    (tmp_path / "teams.csv").write_text("student,team\nWei Wang,T\nBob,T\n")
+    with pytest.raises(
+        RosterError, match=r"several students are called 'Wei Wang' \(a1, a2\); name them there as here"
+    ):
+        load(tmp_path / "roster.csv", tmp_path / "teams.csv")
+
+
+def test_numbers_of_platforms_are_no_names_for_teams_to_clash_with(tmp_path: Path) -> None:
+    lines = "Identifier,Full name,team\nParticipant 1,Ada,2\nParticipant 2,Bob,1\n"
+    assert roster(tmp_path, lines).team(["2"])[0].name == "Ada"
+    with pytest.raises(RosterError, match="the team 'bob' is called as the student y is"):
+        roster(tmp_path, "student,name,team\nx,Ada,bob\ny,Bob,\n")
 
 
 def test_a_team_that_is_called_as_somebody_is_who_is_not_in_it_is_refused(tmp_path: Path) -> None:
