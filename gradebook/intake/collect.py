@@ -139,6 +139,11 @@ class Intake:
         Raises:
             IntakeError: there is no such folder, archive or list, or nothing in it.
         """
+        if self._roster and (column := self._roster.unused_teams):
+            self.notices.append(
+                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
+                "the file with teams in class.toml, too"
+            )
         with self._unpacked(source) as folder:
             found: dict[str, list[_Theirs]] = {}
             for one in self._of_students(handed_in.find(folder)):
@@ -195,11 +200,17 @@ class Intake:
         """
         for key, ones in list(found.items()):
             sure = [one for one in ones if self._roster is not None and self._roster.identifies(one.person.handles)]
-            if 0 < len(sure) < len(ones):
-                found[key] = sure
-                for one in ones:
-                    if one not in sure:
-                        found.setdefault(one.person.key, []).append(one)
+            whose = [self._owner(one) for one in sure]
+            apart = [one for one in ones if one not in sure and self._owner(one) in whose]
+            if apart:
+                found[key] = [one for one in ones if one not in apart]
+                for one in apart:
+                    found.setdefault(one.person.key, []).append(one)
+
+    def _owner(self, one: _Theirs) -> str | None:
+        """Whose it is, of a team's members too."""
+        entry = self._roster.find(one.person.handles) if self._roster else None
+        return entry.student if entry else None
 
     def _keys(self, person: Person, platform: str) -> list[str]:
         owners = self._roster.owners(person.handles) if self._roster else []

@@ -134,6 +134,12 @@ class Roster:
         known = next((entry for one in handles if (entry := self._known(one)) is not None), None)
         return known or next((entry for one in handles if (entry := self._owner(_folded(one))) is not None), None)
 
+    @property
+    def unused_teams(self) -> str | None:
+        """A column of the roster that may say who works together, where nobody is in a team."""
+        column = teams.column_in(name for entry in self.entries for name, cell in entry.columns.items() if cell)
+        return None if self._teams else column
+
     def _known(self, handle: str) -> Entry | None:
         named = self._named(handle)
         return self._identified(handle) or (named[0] if len(named) == 1 else None)
@@ -156,9 +162,18 @@ class Roster:
         """Who has this name."""
         if isinstance(handle, PlatformId):
             return []
-        entries = self._by_name.get(_folded_name(handle), [])
+        entries = self._by_name.get(_folded_name(handle), []) or self._named_in_a_group(handle)
         exactly = [one for one in entries if _folded(one.name) == _folded(handle)]
         return exactly or entries
+
+    def _named_in_a_group(self, handle: str) -> list[Entry]:
+        """Who has the name behind that of a group, as Moodle writes `Team 1-Ada Lovelace`."""
+        parts = handle.split("-")
+        for place in range(1, len(parts)):
+            group, name = _folded_name("-".join(parts[:place])), _folded_name("-".join(parts[place:]))
+            if name in self._by_name and (group in self._teams or group in teams.DEFAULT_GROUPS):
+                return self._by_name[name]
+        return []
 
     def several(self, handles: Iterable[str]) -> list[Entry]:
         """Those whose name it is, where it cannot be known which of them is meant; else nobody."""

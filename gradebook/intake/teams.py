@@ -19,6 +19,10 @@ from gradebook.intake import csv_text
 COLUMN = "team"
 """Of the roster."""
 _TEAMS = (COLUMN, "group_name", "Group name", "Group", "Groups")
+_NONE = ("no groups", "keine gruppen", "aucun groupe", "sin grupos", "nessun gruppo", "geen groepen", "sem grupos")
+"""What Moodle writes for who is in no group, in some of its languages."""
+DEFAULT_GROUPS = ("default group", "standardgruppe", "groupe par défaut", "grupo por defecto", "gruppo predefinito")
+"""The group of who is in none, where a Moodle assignment is handed in by groups, in some of its languages."""
 _MEMBERS = ("login_id", "user_id", "canvas_user_id")
 
 
@@ -33,6 +37,12 @@ class Teams:
     of: Mapping[str, str]
     strangers: tuple[str, ...] = ()
     """Who stands in the file and not in the roster: they left, or the file is another course's."""
+
+
+def column_in(columns: Iterable[str]) -> str | None:
+    """The column that names teams in a file of these columns; None where there is none."""
+    known = set(columns)
+    return next((name for name in _TEAMS if name in known), None)
 
 
 def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str | None]) -> Teams:
@@ -57,7 +67,7 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str
     except csv.Error as error:
         raise TeamsError(f"{path} is no CSV file: {error}") from None
     names = {(name or "").strip(): name for name in (rows[0] if rows else {})}
-    team_column = next((name for name in _TEAMS if name in names), None)
+    team_column = column_in(names)
     who = [name for name in (*columns, *_MEMBERS) if name in names]
     if team_column is None or not who:
         lacking = "names teams; call one of them team" if team_column is None else "identifies students"
@@ -67,7 +77,7 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str
     for number, row in enumerate(rows, start=line + 1):
         handles = [cell for name in who if (cell := (row.get(names[name]) or "").strip())]
         team = (row.get(names[team_column]) or "").strip()
-        if not team or not handles:
+        if not team or not handles or team.casefold() in _NONE:
             continue
         student = find(handles)
         if student is None:

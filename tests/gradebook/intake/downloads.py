@@ -36,11 +36,13 @@ class Downloads:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         return zipped(self.folder / name, dict(files))
 
-    def take(self, *labs: int, roster: str = "", where: Path | None = None) -> dict[str, Student]:
+    def take(self, *labs: int, roster: str = "", teams: bool = False, where: Path | None = None) -> dict[str, Student]:
+        """`teams`: whether the roster says who works together, too."""
         known = None
         if roster:
-            (self._room / "roster.csv").write_text(roster)
-            known = rosters.load(self._room / "roster.csv")
+            file = self._room / "roster.csv"
+            file.write_text(roster)
+            known = rosters.load(file, file if teams else None)
         names = LabNames.of(grader.course().rubric.labs, labs or (1,))
         self.intake = Intake(Settings(), known, Store(self._room / "store"), self._room / "room", None, names)
         return {one.student: one for one in self.intake.take_all(where or self.folder, lambda name: None)}

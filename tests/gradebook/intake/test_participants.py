@@ -1,0 +1,45 @@
+"""Moodle's list of participants as the roster and as the list of teams: names say whose a folder is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gradebook.intake.downloads import LAB, Downloads
+
+PARTICIPANTS = """First name,Last name,Email address,Groups
+Anna,Schmidt,anna@example.edu,Team E
+Linus,Ågård,linus@example.edu,Team E
+Kim,Lee,kim@example.edu,No groups
+Alan,Turing,alan@example.edu,Keine Gruppen
+"""
+
+
+def test_in_a_team_one_folder_may_have_a_key_and_another_a_name(downloads: Downloads) -> None:
+    """Only what the same student handed in is set apart, if it has their name alone."""
+    downloads.put(f"anna@example.edu/{LAB}/benchmark.py", b"1\n")
+    downloads.put(f"Linus Ågård_108_assignsubmission_file/{LAB}/benchmark.py", b"2\n")
+    students = downloads.take(roster=PARTICIPANTS, teams=True)
+    assert set(students) == {"anna@example.edu", "linus@example.edu", "kim@example.edu", "alan@example.edu"}
+    assert "handed in more than once, and not the same" in students["linus@example.edu"].reason
+
+
+def test_who_is_in_no_group_of_moodle_is_in_no_team(downloads: Downloads) -> None:
+    downloads.put(f"Alan Turing_7_assignsubmission_file/{LAB}/benchmark.py")
+    students = downloads.take(roster=PARTICIPANTS, teams=True)
+    assert (students["alan@example.edu"].status, students["kim@example.edu"].status) == ("taken", "missing")
+    assert (students["alan@example.edu"].team, students["anna@example.edu"].team) == ("", "Team E")
+
+
+@pytest.mark.parametrize("group", ["Team E", "Team-E"])
+def test_a_name_of_moodle_may_stand_behind_that_of_the_group(downloads: Downloads, group: str) -> None:
+    downloads.put(f"{group}-Linus Ågård_108_assignsubmission_file/{LAB}/benchmark.py")
+    downloads.put(f"Default group-Kim Lee_109_assignsubmission_file/{LAB}/benchmark.py", b"2\n")
+    students = downloads.take(roster=PARTICIPANTS.replace("Team E", group), teams=True)
+    assert [one.status for one in students.values()] == ["missing", "taken", "taken", "taken"]
+    assert students["anna@example.edu"].content == students["linus@example.edu"].content
+
+
+def test_a_column_of_groups_that_nothing_reads_is_said(downloads: Downloads) -> None:
+    downloads.put(f"Kim Lee_7_assignsubmission_file/{LAB}/benchmark.py")
+    downloads.take(roster=PARTICIPANTS)
+    assert "the roster has a column 'Groups', which nothing here reads" in downloads.intake.notices[0]
