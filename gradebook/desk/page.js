@@ -2,7 +2,7 @@
 // has sanitised, and the page's policy lets nothing in it run or load.
 "use strict";
 
-const SAVE_AFTER_MS = 500, RETRY_AFTER_MS = 3000, POLL_MS = 5000, TELL_MS = 20000;
+const SAVE_AFTER_MS = 500, PRESS_MS = 1000, RETRY_AFTER_MS = 3000, POLL_MS = 5000, TELL_MS = 20000;
 const $ = (id) => document.getElementById(id);
 const state = { cls: null, unit: null, marks: {}, active: null, editing: null, missed: new Set(), unsaved: new Set(), failed: "" };
 
@@ -295,8 +295,11 @@ const mine = (mark) => { if (mark.stale) { mark.stale = false; mark.content = st
 
 function renderCriterion(id) {
   const section = $(`criterion-${id}`), mark = state.marks[id], one = criterionOf(id);
-  const box = h("input", { type: "checkbox", checked: mark.done && !mark.stale, id: `done-${id}`, onchange: () => { mine(mark).done = box.checked; touched(mark); } });
-  const points = h("input", { id: `points-${id}`, inputMode: "decimal", "aria-label": `Points for ${one.title}`, autocomplete: "off", onchange: () => setPoints(mark, points.value), onfocus: () => points.select() });
+  const box = h("input", { type: "checkbox", checked: mark.done && !mark.stale, id: `done-${id}`, onchange: () => finish(mark, pressed === null ? box.checked : pressed) });
+  // Leaving the points' field finishes a criterion, also on the way to this box, which must not take that back then.
+  let pressed = null, before = mark.adjust;
+  const press = () => { pressed = !box.checked; setTimeout(() => { pressed = null; }, PRESS_MS); };
+  const points = h("input", { id: `points-${id}`, inputMode: "decimal", "aria-label": `Points for ${one.title}`, autocomplete: "off", oninput: () => typePoints(mark, points.value), onchange: () => { setPoints(mark, points.value, before); before = mark.adjust; }, onfocus: () => { before = mark.adjust; points.select(); } });
   const text = h("textarea", { id: `text-${id}`, value: mark.text, placeholder: "for this submission only", "aria-label": `Text for ${one.title}`, oninput: () => { mine(mark).text = text.value; touched(mark); } });
   section.onclick = () => activate(id);
   section.addEventListener("focusin", () => activate(id));
@@ -307,7 +310,7 @@ function renderCriterion(id) {
     h("ul", { className: "comments", id: `comments-${id}` }),
     h("button", { id: `add-${id}`, onclick: () => { state.editing = `new ${id}`; renderComments(id); $(`edit-text-${id}`).focus(); } }, "+ reusable comment"),
     text,
-    h("div", { className: "finish" }, h("label", {}, box, " finished"), h("span", { className: "soft", id: `by-${id}` })),
+    h("div", { className: "finish" }, h("label", { onmousedown: press }, box, " finished"), h("span", { className: "soft", id: `by-${id}` })),
   ].filter(Boolean));
   renderComments(id);
   showPoints(mark);
@@ -380,18 +383,32 @@ function toggle(id, comment) {
   touched(mark);
 }
 
-function setPoints(mark, typed) {
+function finish(mark, done) {
+  mine(mark).done = done;
+  touched(mark);
+}
+
+// While somebody types, what is a number of points is kept; the criterion is finished when they leave the field.
+function typePoints(mark, typed) {
+  const value = Number(typed.replace(",", "."));
+  if (typed.trim() === "" || !Number.isFinite(value) || value < 0 || value > criterionOf(mark.criterion).points) return;
+  mine(mark).adjust = cents(value - base(mark));
+  touched(mark);
+}
+
+function setPoints(mark, typed, before) {
   const value = Number(typed.replace(",", "."));
   const most = criterionOf(mark.criterion).points;
-  if (typed.trim() === "" || !Number.isFinite(value)) { refuse(mark, `${typed} is no number of points`); return; }
+  if (typed.trim() === "" || !Number.isFinite(value)) { refuse(mark, `${typed} is no number of points`, before); return; }
   // A digit too many must not become full marks.
-  if (value < 0 || value > most) { refuse(mark, `${typed.trim()} is not between 0 and ${most}: nothing is changed`); return; }
+  if (value < 0 || value > most) { refuse(mark, `${typed.trim()} is not between 0 and ${most}: nothing is changed`, before); return; }
   mine(mark).adjust = cents(value - base(mark));
   mark.done = true;
   touched(mark);
 }
 
-function refuse(mark, why) {
+function refuse(mark, why, before) {
+  if (mark.adjust !== before) { mark.adjust = before; touched(mark); }  // what the beginning of the number was worth
   const field = $(`points-${mark.criterion}`);
   showPoints(mark);
   field.value = mark.dirty || mark.revision || (mark.done && !mark.stale) ? worth(mark) : "";
@@ -463,7 +480,7 @@ function pressed(event) {
   const keys = {
     j: () => step(1), k: () => step(-1), n: nextUngraded, c: () => turn(1), C: () => turn(-1), u: undo, l: showList,
     "?": () => $("help").showModal(), p: () => $(`points-${state.active}`).focus(), t: () => $(`text-${state.active}`).focus(),
-    a: () => $(`add-${state.active}`).click(), f: () => $(`done-${state.active}`).click(),
+    a: () => $(`add-${state.active}`).click(), f: () => finish(state.marks[state.active], true), F: () => finish(state.marks[state.active], false),
   };
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   else if (number >= 1 && number <= 9 && commentsOf(state.active)[number - 1]) toggle(state.active, commentsOf(state.active)[number - 1].id);

@@ -149,6 +149,41 @@ def test_points_that_cannot_be_given_are_refused_and_change_nothing(
     api.expect(page.locator("#points-discussion")).to_have_value("4.5")
 
 
+def test_points_are_kept_while_they_are_typed(browser: api.Browser, ana: Grader, shown: HandClass) -> None:
+    page = opened(browser.new_context(), ana)
+    page.click("#points-discussion")
+    page.keyboard.type("3.5")
+    saved(page)
+    mark = marks.load(shown.folder, "student ada")["discussion"]
+    assert (mark.adjust, mark.done) == (Decimal("-2.5"), False), "of 6, and somebody is still typing"
+    page.reload()
+    api.expect(page.locator("#points-discussion")).to_have_value("3.5")
+    # A digit too many changes nothing, although what comes before it could be given.
+    page.click("#points-discussion")
+    page.keyboard.type("49")
+    page.keyboard.press("Tab")
+    api.expect(page.locator("#points-discussion")).to_have_value("3.5")
+    assert not page.is_checked("#done-discussion")
+
+
+def test_who_types_points_and_then_says_that_it_is_finished_has_finished_it(
+    browser: api.Browser, ana: Grader, shown: HandClass
+) -> None:
+    page = opened(browser.new_context(), ana)
+    page.click("#points-discussion")
+    page.keyboard.type("2")
+    page.click("text=finished >> nth=0")
+    api.expect(page.locator("#done-discussion")).to_be_checked()
+    page.wait_for_timeout(1200)
+    page.click("#done-discussion")
+    api.expect(page.locator("#done-discussion")).not_to_be_checked()
+    for key in ("p", "3", "Enter", "Escape", "f"):
+        page.keyboard.press(key)
+    api.expect(page.locator("#done-discussion")).to_be_checked()
+    saved(page)
+    assert marks.load(shown.folder, "student ada")["discussion"].done
+
+
 def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -> None:
     context = browser.new_context()
     asked: list[str] = []
