@@ -22,9 +22,10 @@ from gradebook.exports import (
     tables,
     view,
 )
-from gradebook.hands import marks
+from gradebook.hands import comments, marks
 from gradebook.hands import rubric as hand_rubric
 from gradebook.results import ClassResult
+from gradebox.report.document import points
 
 _FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
 _KINDS = {int: "number", str: "text", bool: "boolean"}
@@ -130,6 +131,7 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
+    texts += _lowering(seen)
     texts += of_hands(seen, result, folder)
     if seen.strangers:
         names = ", ".join(line.student for line in seen.strangers)
@@ -143,11 +145,45 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
     return texts
 
 
+def _lowering(seen: view.View) -> list[str]:
+    """Overrides that take points from what was graded: they may be older than what was handed in."""
+    found = [
+        f"{line.student} {row.id} ({points(row.points)} instead of {points(row.override.automatic_points)})"
+        for line in seen.graded
+        for lab in (line.grade.labs if line.grade else ())
+        for row in lab.criteria
+        if row.override is not None and row.points < row.override.automatic_points
+    ]
+    if not found:
+        return []
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return [
+        f"overrides give less than the checks do: {', '.join(found[:5])}{more}. Take out those that were for something "
+        "that has been handed in anew"
+    ]
+
+
 def of_hands(seen: view.View, result: ClassResult, folder: Path) -> list[str]:
     """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
     if not result.hands_max:
         return []
-    return [*_to_grade(seen, result), *_of_no_criterion(folder)]
+    return [*_to_grade(seen, result), *_of_no_criterion(folder), *_that_do_not_fit(folder)]
+
+
+def _that_do_not_fit(folder: Path) -> list[str]:
+    """Points that were typed for a criterion whose points somebody has changed since."""
+    rubric, known = hand_rubric.load(folder), comments.load(folder)
+    texts = []
+    for one in rubric.criterion if rubric is not None else ():
+        given = {unit: marks_of.get(one.id) for unit, marks_of in marks.load_all(folder).items()}
+        units = [unit for unit, mark in given.items() if mark and mark.done and not marks.fits(one, mark, known)]
+        if units:
+            shown = f"{', '.join(units[:5])}{f' and {len(units) - 5} more' if len(units) > 5 else ''}"
+            texts.append(
+                f"points that were typed for {one.title!r} do not fit its {points(one.points)} points any more, and "
+                f"are cut: {shown}. Give it the points back that it had, or grade it again"
+            )
+    return texts
 
 
 def _of_no_criterion(folder: Path) -> list[str]:

@@ -29,6 +29,11 @@ _STATUS = {
     "is.",
     "excused": "You are excused: nothing of this counts, neither for you nor against you.",
 }
+_WITHHELD = (
+    "No submission has been found under your name. There are some that match nobody in the class, and the course staff "
+    "is looking for whose they are; tell them under which name you handed in."
+)
+_ZERO = "As it stands this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
 
 
@@ -141,6 +146,8 @@ def summary(line: Line) -> tuple[str, ...]:
         texts.append(f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.")
     if line.open:
         texts.append("Provisional: some of it is still to be looked at.")
+    if line.result.reason:
+        texts.append(f"Note: {line.result.reason}.")
     for lab in line.grade.labs:
         for criterion in lab.criteria:
             if criterion.available:
@@ -166,8 +173,12 @@ def _without_grade(line: Line) -> tuple[str, ...]:
 
 def _why_not_graded(line: Line) -> tuple[str, ...]:
     """What became of what was handed in, and why where that is the student's to know."""
-    told = line.result.status in ("refused", "excused") and line.result.reason
-    return (_STATUS[line.result.status], *((f"Reason: {line.result.reason}.",) if told else ()))
+    status, result = line.result.status, line.result
+    if status == "missing" and result.withheld and not line.decided:
+        return (_WITHHELD,)
+    told = (f"Reason: {result.reason}.",) if status in ("refused", "excused") and result.reason else ()
+    zero = (_ZERO,) if status in ("missing", "refused") and line.decided and not result.score else ()
+    return (_STATUS[status], *told, *zero)
 
 
 def _given(grade: Grade) -> tuple[str, ...]:

@@ -66,9 +66,17 @@ class _File:
 
 def points(criterion: Criterion, mark: Mark, comments: Mapping[str, Comment]) -> Decimal:
     """What a mark is worth now: from the comments as they stand, at least 0 and at most the criterion's points."""
+    return min(criterion.points, max(Decimal(0), _given(criterion, mark, comments)))
+
+
+def fits(criterion: Criterion, mark: Mark, comments: Mapping[str, Comment]) -> bool:
+    """Whether points that somebody typed can still be given; not so once the criterion has fewer of them."""
+    return not mark.adjust or 0 <= _given(criterion, mark, comments) <= criterion.points
+
+
+def _given(criterion: Criterion, mark: Mark, comments: Mapping[str, Comment]) -> Decimal:
     start = criterion.points if criterion.start == "full" else Decimal(0)
-    given = start + mark.adjust + sum((comments[name].points for name in mark.comments), Decimal(0))
-    return min(criterion.points, max(Decimal(0), given))
+    return start + mark.adjust + sum((comments[name].points for name in mark.comments), Decimal(0))
 
 
 def load_all(folder: Path) -> dict[str, dict[str, Mark]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,8 @@ class Unit:
     members: tuple[Student, ...]
     content: str
     """SHA-256 of the submission that is there now."""
+    has_namesakes: bool = False
+    """Whether somebody else in the class is called as its member is."""
 
     @property
     def key(self) -> str:
@@ -34,7 +37,9 @@ class Unit:
     def label(self) -> str:
         """For people."""
         names = ", ".join(one.name or one.student for one in self.members)
-        return f"{self.team}: {names}" if self.team else names
+        if self.team:
+            return f"{self.team}: {names}"
+        return f"{names} ({self.student})" if self.has_namesakes else names
 
     @property
     def submitted_at(self) -> datetime | None:
@@ -63,7 +68,14 @@ def of(students: Sequence[Student], excused: Collection[str] = ()) -> tuple[Unit
             # Of teammates without a name of the team, the first stands for all.
             first = "" if team else min(one.student, *one.teammates) if one.teammates else one.student
             groups.setdefault((first, team, one.content), []).append(one)
+    called = Counter(one.name for one in students if one.name)
     return tuple(
-        Unit(student=first, team=team, members=tuple(members), content=content)
+        Unit(
+            student=first,
+            team=team,
+            members=tuple(members),
+            content=content,
+            has_namesakes=any(called[one.name] > 1 for one in members),
+        )
         for (first, team, content), members in groups.items()
     )

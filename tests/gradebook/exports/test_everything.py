@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import grader
 from gradebook import standing
+from gradebook.exports import everything
 from gradebook.exports.everything import ExportError, options
 from gradebook.exports.everything import write as write_all
 from gradebook.results import StudentResult
@@ -111,6 +112,18 @@ def test_points_given_by_hand_reach_every_export_and_the_next_run(book: Path) ->
     again = Order(course=grader.course(), submissions=None, out=book, regrade=("ada",))
     grade_class(again, lambda jobs, room, device: Pretender(), Console(quiet=True))
     assert {row.student: str(row.score) for row in standing.read(book).students}["ada"] == "19.5"
+
+
+def test_overrides_that_take_points_are_told(book: Path) -> None:
+    """They may have been for what was handed in before."""
+
+    def told() -> list[str]:
+        return [text for text in everything.notices(standing.read(book), book) if "overrides give less" in text]
+
+    assert told() == []
+    gpulabs("review", book, "--override", "ada", "lab1.analysis", "2", "a notebook, read by hand")
+    (text,) = told()
+    assert "ada lab1.analysis (2 instead of 5)" in text
 
 
 def test_a_wrong_decision_is_one_line(book: Path) -> None:

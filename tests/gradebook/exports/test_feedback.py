@@ -109,6 +109,19 @@ def test_a_student_without_a_grade_is_told_what_happened(status: str, reason: st
     assert "worker 3" not in feedback.page(line, "GPU labs")
 
 
+def test_who_may_have_handed_in_under_another_name_is_told_so() -> None:
+    line = line_of(student("ada", None, status="missing", withheld=True, score=None))
+    assert "There are some that match nobody in the class" in feedback.markdown(line, "GPU labs")
+    stands = line_of(student("ada", None, status="missing", score=Decimal(0)))
+    assert "No submission of yours was found" in feedback.markdown(stands, "GPU labs")
+    assert "As it stands this counts 0 points." in feedback.markdown(stands, "GPU labs")
+
+
+def test_a_comment_in_a_gradebook_says_what_did_not_count() -> None:
+    line = line_of(student("ada", graded({}), reason="nothing reads these files, so that they do not count: 'a.pdf'"))
+    assert "Note: nothing reads these files, so that they do not count: 'a.pdf'." in feedback.summary(line)
+
+
 @pytest.fixture
 def given_points(small_class: SmallClass) -> Book:
     """`gone` handed in nothing, as far as anybody knows, and `eve` a file that nothing unpacks; both have points."""

@@ -14,7 +14,8 @@ from gradebook import excused
 from gradebook.exports import everything
 from gradebook.exports.book import Book
 from gradebook.exports.gradescope import SCHEMA_FILE
-from gradebook.hands import marks
+from gradebook.hands import marks, units
+from gradebook.intake.collect import Student
 from gradebook.results import Excused, GradebookError
 from grader.cli import classroom
 from grader.cli import hands as hands_command
@@ -241,3 +242,21 @@ def test_points_for_who_was_refused_or_is_missing_are_theirs(hands: HandClass, t
     assert "An instructor gave points in its place" in page
     assert "shown in class" in page
     assert table(hands, "grades.csv")["eve"]["score"] == "4"
+
+
+def test_points_that_were_typed_for_a_criterion_that_has_fewer_now_are_told(hands: HandClass) -> None:
+    grade_all(hands)
+    hands.give("student ada", "discussion", adjust=Decimal(-3))
+    assert not [text for text in everything.notices(hands.read(), hands.folder) if "that were typed" in text]
+    hands.write_rubric(text=RUBRIC.replace("points = 6", "points = 2"))
+    (told,) = [text for text in everything.notices(hands.read(), hands.folder) if "that were typed" in text]
+    assert told.startswith(
+        "points that were typed for 'Discussion of the results' do not fit its 2 points any more, and are cut: "
+        "student ada."
+    )
+
+
+def test_two_of_one_name_are_told_apart_where_people_grade() -> None:
+    students = [Student(student=key, name="Anna Schmidt", status="taken", content=key) for key in ("a1", "a2")]
+    students.append(Student(student="bob", name="Bob", status="taken", content="b"))
+    assert [one.label for one in units.of(students)] == ["Anna Schmidt (a1)", "Anna Schmidt (a2)", "Bob"]
