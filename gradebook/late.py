@@ -59,12 +59,14 @@ class LateRules:
         if self.percent_per_hour:
             count = math.ceil(late / _HOUR)
             rate = self.percent_per_hour
-            return max_score * rate * count / 100, f"{points(rate)} % per hour, {_count(count, 'hour')}"
+            rule = f"{points(rate)} % of {points(max_score)} points per hour, {_count(count, 'hour')}"
+            return max_score * rate * count / 100, rule
         count = math.ceil(late / _DAY)
         if self.points_per_day:
             return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {_count(count, 'day')}"
         if rate := self.percent_per_day:
-            return max_score * rate * count / 100, f"{points(rate)} % per day, {_count(count, 'day')}"
+            rule = f"{points(rate)} % of {points(max_score)} points per day, {_count(count, 'day')}"
+            return max_score * rate * count / 100, rule
         return Decimal(0), "late work loses nothing"
 
 

@@ -137,11 +137,10 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
         names = ", ".join(line.student for line in seen.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
     if seen.open:
-        students = len({item.student for item in seen.open})
-        texts.append(
-            f"{len(seen.open)} things of {students} students are still to be reviewed: "
-            f"gpulabs review {shlex.quote(str(folder))}"
-        )
+        students, count = len({item.student for item in seen.open}), len(seen.open)
+        what = f"{count} thing{'' if count == 1 else 's'} of {students} student{'' if students == 1 else 's'}"
+        verb = "is" if count == 1 else "are"
+        texts.append(f"{what} {verb} still to be reviewed: gpulabs review {shlex.quote(str(folder))}")
     return texts
 
 

@@ -87,12 +87,10 @@ def remarks(line: Line) -> tuple[str, ...]:
 
 def _together(line: Line) -> tuple[str, ...]:
     """Whose work it is as well, where several handed it in together."""
-    if not line.result.teammates:
+    if not line.mates:
         return ()
     team = f" of the team {line.result.team}" if line.result.team else ""
-    return (
-        f"The work{team} of several: it is graded once, and counts for {', '.join(line.result.teammates)} as well.",
-    )
+    return (f"The work{team or ' of several'}: it is graded once, and counts for {', '.join(line.mates)} as well.",)
 
 
 def grade_markdown(

@@ -24,6 +24,8 @@ class Line:
     """What a person still has to look at."""
     most: Decimal
     """What the class can earn."""
+    mates: tuple[str, ...] = ()
+    """Whose the same work is as well, as they are called."""
 
     @property
     def student(self) -> str:
@@ -129,6 +131,7 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
         ValueError: a grade in the gradebook is none that this version can read.
     """
     names = file_names(student.student for student in result.students)
+    called = {student.student: student.name or student.student for student in result.students}
     lines = []
     for student in result.students:
         grade = student.grade
@@ -139,7 +142,14 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
         if student.withheld and not still_open:
             student = replace(student, score=Decimal(0))
         lines.append(
-            Line(result=student, grade=grade, file_name=names[student.student], open=still_open, most=result.max_score)
+            Line(
+                result=student,
+                grade=grade,
+                file_name=names[student.student],
+                open=still_open,
+                most=result.max_score,
+                mates=tuple(called.get(one, one) for one in student.teammates),
+            )
         )
     return View(result=result, lines=tuple(lines))
 

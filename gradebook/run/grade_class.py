@@ -296,9 +296,10 @@ class _Run:
         changed = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
         if entries and changed:
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            where = f"{file} and {self.settings.teams}" if self.settings.teams else str(file)
             self._progress.say(
-                f"note: {file} has changed for {', '.join(changed[:5])}{more}: give the submissions again, so that it "
-                "counts"
+                f"note: the roster ({where}) has changed for {', '.join(changed[:5])}{more}: give the submissions "
+                "again, so that it counts"
             )
         return students
 

@@ -123,14 +123,14 @@ def test_who_is_in_time_or_within_the_grace_loses_nothing() -> None:
     assert lost(rules, -1) is None
     assert lost(rules, 0) is None
     assert lost(rules, 0.5) is None
-    assert lost(rules, 0.51) == (10, "10 % per day, 1 day")
+    assert lost(rules, 0.51) == (10, "10 % of 100 points per day, 1 day")
 
 
 @pytest.mark.parametrize(
     ("rules", "hours", "expected"),
     [
-        (LateRules(percent_per_day=Decimal(10)), 24.1, (20, "10 % per day, 2 days")),
-        (LateRules(percent_per_hour=Decimal("0.5")), 3, (Decimal("1.5"), "0.5 % per hour, 3 hours")),
+        (LateRules(percent_per_day=Decimal(10)), 24.1, (20, "10 % of 100 points per day, 2 days")),
+        (LateRules(percent_per_hour=Decimal("0.5")), 3, (Decimal("1.5"), "0.5 % of 100 points per hour, 3 hours")),
         (LateRules(points_per_day=Decimal(3)), 1, (3, "3 points per day, 1 day")),
         (
             LateRules(points_per_day=Decimal(9), at_most_percent=Decimal(25)),
@@ -138,9 +138,9 @@ def test_who_is_in_time_or_within_the_grace_loses_nothing() -> None:
             (25, "9 points per day, 5 days, at most 25 %"),
         ),
         (LateRules(no_credit_after=timedelta(days=2)), 48.1, (80, "no credit after 2 days")),
-        (LateRules(percent_per_day=Decimal(50)), 99, (80, "50 % per day, 5 days, at most 100 %")),
+        (LateRules(percent_per_day=Decimal(50)), 99, (80, "50 % of 100 points per day, 5 days, at most 100 %")),
         (LateRules(), 99, (0, "late work loses nothing")),
-        (LateRules(percent_per_hour=Decimal("0.333")), 1, (Decimal("0.33"), "0.333 % per hour, 1 hour")),
+        (LateRules(percent_per_hour=Decimal("0.333")), 1, (Decimal("0.33"), "0.333 % of 100 points per hour, 1 hour")),
     ],
 )  # fmt: skip
 def test_each_rule_takes_what_it_says(rules: LateRules, hours: float, expected: tuple[Decimal, str]) -> None:

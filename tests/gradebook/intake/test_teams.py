@@ -93,8 +93,8 @@ def test_every_export_has_every_member(course: Course) -> None:
         assert len(lines) == 2, name
         assert all(f",{points(score)}," in f"{line}," for line in lines), name
     assert "(Team 1)" in course.text("class.html")
-    for member, other in (("ada", "bob"), ("bob", "ada")):
-        told = f"The work of the team Team 1 of several: it is graded once, and counts for {other} as well."
+    for member, other in (("ada", "bob"), ("bob", "Ada")):
+        told = f"The work of the team Team 1: it is graded once, and counts for {other} as well."
         for name in (f"feedback/{member}.html", f"feedback/{member}.md", f"gradescope/{member}.json"):
             assert told in course.text(name), name
 

@@ -205,7 +205,7 @@ def test_a_roster_that_has_changed_meanwhile_is_named(small_class: SmallClass, t
     assert "has changed" not in said.getvalue()
     roster.write_text("student,team\nada,blue\nbob,\n")
     small_class.grade(**again, console=Console(file=said, width=400))
-    assert "roster.csv has changed for bob: give the submissions again, so that it counts" in said.getvalue()
+    assert "roster.csv) has changed for bob: give the submissions again, so that it counts" in said.getvalue()
     roster.write_bytes(b"\xff\xfe")
     small_class.grade(**again)  # nothing of it is needed
 
@@ -231,7 +231,7 @@ def test_lateness_costs_what_the_settings_say(small_class: SmallClass, tmp_path:
     assert result.title == "Autumn"
     assert ada.late is not None
     assert ada.grade is not None
-    assert (ada.late.points, ada.late.rule) == (4, "10 % per day, 2 days")
+    assert (ada.late.points, ada.late.rule) == (4, "10 % of 20 points per day, 2 days")
     assert ada.score == ada.grade.score - 4
 
 
