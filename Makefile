@@ -60,8 +60,8 @@ $(TESTS_READY): $(READY)
 # build/replies, so that what no change can have touched is not asked again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-# Of those that take long a quarter runs with each commit (tests/shares.py); before a release: SHARE=all.
-test: $(READY) $(TESTS_READY) lint ## run the project's own tests (SHARE=all: the slow ones all, not this commit's quarter)
+# Of those that take long a fifth runs with each commit (tests/shares.py); before a release: SHARE=all.
+test: $(READY) $(TESTS_READY) lint ## run the project's own tests (SHARE=all: the slow ones all, not this commit's fifth)
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30 --share "$(SHARE)"
 
 # For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass

@@ -1,4 +1,4 @@
-"""Tests that take long run in turns: a quarter of them with each commit, all of them within a few.
+"""Tests that take long run in turns: a fifth of them with each commit, all of them within a few.
 
 `tests/slow.txt` has those that took a second or more of the last run of all. One run takes those of one share, which
 the commit decides, so that running it again asks the same; `make test SHARE=all`, `make test-all` and naming tests
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-SHARES = 4
+SHARES = 5
 SLOW_SECONDS = 1.0
 LIST = Path(__file__).with_name("slow.txt")
 ALWAYS = (

@@ -28,7 +28,8 @@ def test_a_share_runs_its_own_and_what_always_runs() -> None:
     for share in range(shares.SHARES):
         runs = set(shares.slow()) - shares.left_out(share)
         assert always < runs
-        assert len(runs - always) in range(len(shares.slow()) // 4 - len(always), len(shares.slow()) // 4 + 2)
+        mean = len(shares.slow()) // shares.SHARES
+        assert len(runs - always) in range(mean - len(always), mean + 2)
 
 
 def test_the_commit_decides_and_each_share_has_its_turn() -> None:
@@ -68,7 +69,7 @@ def test_a_run_leaves_out_what_is_another_ones(tmp_path: Path, share: str, ran: 
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--share", share]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert f"{ran} passed" in done.stdout, done.stdout
-    assert f"slow tests: {'all' if share == 'all' else f'share {share} of 4'}" in done.stdout
+    assert f"slow tests: {'all' if share == 'all' else f'share {share} of {shares.SHARES}'}" in done.stdout
 
 
 def test_the_list_is_written_from_what_pytest_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
