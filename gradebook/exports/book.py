@@ -73,8 +73,9 @@ class Book:
         return f"{student} is excused from {lab}; written to {self.folder / excused.FILE}"
 
     def override(self, student: str, criterion: str, given: str, reason: str) -> str:
-        """Give points by hand; says what was done. Raises `ValueError`."""
-        decisions.student_of(self.view, student)
+        """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
+        if student not in {line.result.team for line in self.view.lines} - {""}:
+            decisions.student_of(self.view, student)
         file = standing.overrides_file(self.settings, self.folder)
         written = decisions.override(file, self.rubric, student, criterion, given, reason)
         return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"

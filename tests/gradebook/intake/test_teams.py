@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gradebook.exports.book import Book
 from gradebook.intake import roster as rosters
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.roster import RosterError
@@ -97,6 +98,18 @@ def test_every_export_has_every_member(course: Course) -> None:
         told = f"The work of the team Team 1: it is graded once, and counts for {other} as well."
         for name in (f"feedback/{member}.html", f"feedback/{member}.md", f"gradescope/{member}.json"):
             assert told in course.text(name), name
+
+
+def test_an_override_by_a_teams_name_is_every_members(course: Course) -> None:
+    zipped(course.small.submissions / "Team 1.zip", LAB)
+    course.grade()
+    said = Book.open(course.small.out).override("Team 1", "lab1.analysis", "2", "asked both")
+    assert "Team 1 gets 2 points for lab1.analysis" in said
+    Book.open(course.small.out).export()
+    for member in ("ada", "bob"):
+        assert "asked both" in course.text(f"feedback/{member}.md")
+    with pytest.raises(ValueError, match="there is no student 'Team 2'"):
+        Book.open(course.small.out).override("Team 2", "lab1.analysis", "2", "nobody")
 
 
 def test_members_who_join_and_leave_share_from_the_next_run_on(course: Course) -> None:
