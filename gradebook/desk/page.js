@@ -295,10 +295,10 @@ const mine = (mark) => { if (mark.stale) { mark.stale = false; mark.content = st
 
 function renderCriterion(id) {
   const section = $(`criterion-${id}`), mark = state.marks[id], one = criterionOf(id);
-  const box = h("input", { type: "checkbox", checked: mark.done && !mark.stale, id: `done-${id}`, onchange: () => finish(mark, pressed === null ? box.checked : pressed) });
+  const box = h("input", { type: "checkbox", checked: mark.done && !mark.stale, id: `done-${id}`, onchange: () => finish(mark, wanted === null ? box.checked : wanted) });
   // Leaving the points' field finishes a criterion, also on the way to this box, which must not take that back then.
-  let pressed = null, before = mark.adjust;
-  const press = () => { pressed = !box.checked; setTimeout(() => { pressed = null; }, PRESS_MS); };
+  let wanted = null, before = mark.adjust;
+  const press = () => { wanted = !box.checked; setTimeout(() => { wanted = null; }, PRESS_MS); };
   const points = h("input", { id: `points-${id}`, inputMode: "decimal", "aria-label": `Points for ${one.title}`, autocomplete: "off", oninput: () => typePoints(mark, points.value), onchange: () => { setPoints(mark, points.value, before); before = mark.adjust; }, onfocus: () => { before = mark.adjust; points.select(); } });
   const text = h("textarea", { id: `text-${id}`, value: mark.text, placeholder: "for this submission only", "aria-label": `Text for ${one.title}`, oninput: () => { mine(mark).text = text.value; touched(mark); } });
   section.onclick = () => activate(id);

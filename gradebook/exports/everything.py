@@ -171,11 +171,11 @@ def of_hands(seen: view.View, result: ClassResult, folder: Path) -> list[str]:
 
 def _that_do_not_fit(folder: Path) -> list[str]:
     """Points that were typed for a criterion whose points somebody has changed since."""
-    rubric, known = hand_rubric.load(folder), comments.load(folder)
+    rubric, known, given = hand_rubric.load(folder), comments.load(folder), marks.load_all(folder)
     texts = []
     for one in rubric.criterion if rubric is not None else ():
-        given = {unit: marks_of.get(one.id) for unit, marks_of in marks.load_all(folder).items()}
-        units = [unit for unit, mark in given.items() if mark and mark.done and not marks.fits(one, mark, known)]
+        marked = {unit: of_unit[one.id] for unit, of_unit in given.items() if one.id in of_unit}
+        units = [unit for unit, mark in marked.items() if mark.done and not marks.fits(one, mark, known)]
         if units:
             shown = f"{', '.join(units[:5])}{f' and {len(units) - 5} more' if len(units) > 5 else ''}"
             texts.append(

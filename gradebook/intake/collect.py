@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, pieces, places, spelling, unpacking
-from gradebook.intake.handed_in import HandedIn, IntakeError, Person
+from gradebook.intake import archives, handed_in, pieces, places, unpacking
+from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.lab_names import LabNames
 from gradebook.intake.names import Names, Refused, clause, sentence
+from gradebook.intake.owners import Owners, Theirs
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
-from gradebook.intake.roster import Entry, Outsider, Roster
+from gradebook.intake.roster import Roster
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.texts import printable
@@ -53,14 +54,6 @@ class Student:
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
 _CHECKOUT = "repository"
-
-
-@dataclass(frozen=True)
-class _Theirs:
-    """Something that was handed in, as that of one of those whose it is."""
-
-    person: Person
-    handed_in: HandedIn
 
 
 class Store:
@@ -127,8 +120,12 @@ class Intake:
         self._names = names or LabNames()
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
-        self.notices: list[str] = []
+        self._owners = Owners(roster)
+
+    @property
+    def notices(self) -> list[str]:
         """What an instructor should look at."""
+        return self._owners.notices
 
     def take_all(self, source: Path, told: Callable[[str], None]) -> list[Student]:
         """Every student: of the submissions in `source`, and of the roster.
@@ -139,21 +136,16 @@ class Intake:
         Raises:
             IntakeError: there is no such folder, archive or list, or nothing in it.
         """
-        if self._roster and (column := self._roster.unused_teams):
-            self.notices.append(
-                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
-                "the file with teams in class.toml, too"
-            )
         with self._unpacked(source) as folder:
-            found: dict[str, list[_Theirs]] = {}
-            for one in self._of_students(handed_in.find(folder)):
+            found: dict[str, list[Theirs]] = {}
+            for one in self._owners.of_students(handed_in.find(folder)):
                 for person in one.people:
-                    for key in self._keys(person, one.platform):
+                    for key in self._owners.keys(person, one.platform):
                         theirs = found.setdefault(key, [])
                         if all(other.handed_in is not one for other in theirs):
-                            theirs.append(_Theirs(person, one))
+                            theirs.append(Theirs(person, one))
             self.passed_over = handed_in.passed_over(folder)
-            self._set_apart_namesakes(found)
+            self._owners.set_apart_namesakes(found)
             students = []
             for key, ones in found.items():
                 told(key)
@@ -172,79 +164,7 @@ class Intake:
                 )
         return sorted(students, key=lambda student: student.student)
 
-    def _of_students(self, found: Sequence[HandedIn]) -> list[HandedIn]:
-        """What is handed in by students; of what staff and test students handed in, a notice each."""
-        if self._roster is None:
-            return list(found)
-        kept: list[HandedIn] = []
-        labels: dict[Outsider, list[str]] = {one: [] for one in self._roster.outsiders if one.told}
-        for one in found:
-            outside = {person: self._roster.outsider(person.handles) for person in one.people}
-            people = tuple(person for person, outsider in outside.items() if outsider is None)
-            if people:
-                kept.append(replace(one, people=people) if len(people) < len(one.people) else one)
-                continue
-            for outsider in dict.fromkeys(outside.values()):
-                if outsider is not None:
-                    labels.setdefault(outsider, []).append(one.label)
-        for outsider, theirs in labels.items():
-            verb = "are" if len(theirs) > 1 else "is"
-            what = f"{', '.join(theirs) or 'it'} {verb} left out"
-            self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
-        return kept
-
-    def _set_apart_namesakes(self, found: dict[str, list[_Theirs]]) -> None:
-        """What only calls itself by a student's name does not stand beside what has that student's identifier.
-
-        It becomes a submission that matches nobody, for a person to look at.
-        """
-        for key, ones in list(found.items()):
-            sure = [one for one in ones if self._roster is not None and self._roster.identifies(one.person.handles)]
-            whose = [self._owner(one) for one in sure]
-            apart = [one for one in ones if one not in sure and self._owner(one) in whose]
-            if apart:
-                found[key] = [one for one in ones if one not in apart]
-                for one in apart:
-                    found.setdefault(one.person.key, []).append(one)
-
-    def _owner(self, one: _Theirs) -> str | None:
-        """Whose it is, of a team's members too."""
-        entry = self._roster.find(one.person.handles) if self._roster else None
-        return entry.student if entry else None
-
-    def _keys(self, person: Person, platform: str) -> list[str]:
-        owners = self._roster.owners(person.handles) if self._roster else []
-        if len(owners) == 1 and person.name and owners[0].name:
-            is_group = not spelling.have_a_word_in_common(person.name, owners[0].name)
-            if platform == "Moodle" and is_group and not self._roster_team(person):
-                # Moodle numbers groups as it numbers students, and this is a group's number.
-                owner, called = (printable(one, lines=False) for one in (owners[0].student, owners[0].name))
-                self.notices.append(
-                    f"{person.key}: its number is {owner}'s in the roster, who has another name there ({called}); "
-                    f"it is taken for a group's, and is nobody's: rename it to {owner!r} if it is theirs, or say who "
-                    "is in the group with teams in class.toml"
-                )
-                owners = []
-            elif platform == "Canvas" and is_group and not owners[0].team:
-                name = printable(person.name, lines=False)
-                self.notices.append(
-                    f"{owners[0].student} handed in as {name!r}; if that is a group, say who is in it: name a list "
-                    "with teams in class.toml"
-                )
-        if self._roster and not owners and (several := self._roster.several(person.handles)):
-            keys = ", ".join(printable(repr(one.student), lines=False) for one in several)
-            notice = (
-                f"{person.key}: several students have this name ({keys}), so that it is nobody's: rename it to the one "
-                "whose it is"
-            )
-            if notice not in self.notices:  # once for all attachments
-                self.notices.append(notice)
-        return [entry.student for entry in owners] or [person.key]
-
-    def _roster_team(self, person: Person) -> list[Entry]:
-        return self._roster.team(person.handles) if self._roster else []
-
-    def _take(self, key: str, theirs: list[_Theirs]) -> Student:
+    def _take(self, key: str, theirs: list[Theirs]) -> Student:
         entry = self._roster.find([key]) if self._roster else None
         several: dict[tuple[str, str, str | None], list[HandedIn]] = {}
         for one in theirs:
@@ -388,7 +308,7 @@ class Intake:
             yield items[0] if is_wrapped else Path(temporary)
 
 
-def _share(ones: Sequence[_Theirs], others: Sequence[_Theirs]) -> bool:
+def _share(ones: Sequence[Theirs], others: Sequence[Theirs]) -> bool:
     return any(one.handed_in is other.handed_in for one in ones for other in others)
 
 

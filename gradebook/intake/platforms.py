@@ -13,6 +13,7 @@ Not for what lies in it (`pieces.py`), nor for Gradescope, which tells by a file
 | `Ada Lovelace_123_assignsubmission_onlinetext/onlinetext.html` | Moodle: online text |
 | `Participant_123_assignsubmission_file/` | Moodle: graded anonymously |
 | `Team 1_45_assignsubmission_file/`, `Default group_assignsubmission_file/` | Moodle: a group's |
+| `Team 1-Ada Lovelace_123_assignsubmission_file/` | Moodle: a group's, as its member's (`Roster` parts the two names) |
 
 Sources, read in November 2026: `get_filename`, `add_text_or_url` and `add_upload_submission` in Canvas's
 `lib/content_zipper.rb` (a name keeps letters, digits and `_`, and holds no number between two `_`; files of one

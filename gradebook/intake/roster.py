@@ -137,7 +137,8 @@ class Roster:
     @property
     def unused_teams(self) -> str | None:
         """A column of the roster that may say who works together, where nobody is in a team."""
-        column = teams.column_in(name for entry in self.entries for name, cell in entry.columns.items() if cell)
+        cells = (pair for entry in self.entries for pair in entry.columns.items())
+        column = teams.column_in(name for name, cell in cells if teams.is_team(cell))
         return None if self._teams else column
 
     def _known(self, handle: str) -> Entry | None:

@@ -45,6 +45,11 @@ def column_in(columns: Iterable[str]) -> str | None:
     return next((name for name in _TEAMS if name in known), None)
 
 
+def is_team(cell: str) -> bool:
+    """Whether a cell of such a column names a team."""
+    return bool(cell) and cell.casefold() not in _NONE
+
+
 def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str | None]) -> Teams:
     """Read a file.
 
@@ -77,7 +82,7 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str
     for number, row in enumerate(rows, start=line + 1):
         handles = [cell for name in who if (cell := (row.get(names[name]) or "").strip())]
         team = (row.get(names[team_column]) or "").strip()
-        if not team or not handles or team.casefold() in _NONE:
+        if not is_team(team) or not handles:
             continue
         student = find(handles)
         if student is None:

@@ -103,8 +103,11 @@ class Class:
                     file = f"{name}{late}_{person.number}_{number}_{self.random.choice(FILES)}"
                     (source / file).write_text(f"# {unit}\n")
                 case "Moodle" | "Moodle's participants":
-                    name = (unit if is_team else person.name).replace("_", " ")
-                    given = str(self.random.randint(1, 60)) if is_team else person.number
+                    # A group's has its name alone, or before that of the member who handed in.
+                    with_name = self.random.random() < 0.5
+                    name = f"{unit}-{person.name}" if is_team and with_name else unit if is_team else person.name
+                    name = name.replace("_", " ")
+                    given = str(self.random.randint(1, 60)) if is_team and not with_name else person.number
                     self._folder(source / f"{name}_{given}_assignsubmission_file", unit)
                 case "Gradescope":
                     self._folder(source / f"submission_{number}", unit)

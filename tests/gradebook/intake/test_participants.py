@@ -43,3 +43,29 @@ def test_a_column_of_groups_that_nothing_reads_is_said(downloads: Downloads) -> 
     downloads.put(f"Kim Lee_7_assignsubmission_file/{LAB}/benchmark.py")
     downloads.take(roster=PARTICIPANTS)
     assert "the roster has a column 'Groups', which nothing here reads" in downloads.intake.notices[0]
+
+
+def test_a_column_of_groups_in_which_nobody_is_in_one_is_not_spoken_of(downloads: Downloads) -> None:
+    downloads.put(f"Kim Lee_7_assignsubmission_file/{LAB}/benchmark.py")
+    downloads.take(roster=PARTICIPANTS.replace("Team E", "No groups"))
+    assert downloads.intake.notices == []
+
+
+def test_a_group_that_no_list_names_is_not_the_team_of_whoever_has_its_number(downloads: Downloads) -> None:
+    roster = "Identifier,Full name,team\nParticipant 46,Ada,one\nParticipant 47,Bob,one\n"
+    downloads.put(f"Team 9_46_assignsubmission_file/{LAB}/benchmark.py")
+    students = downloads.take(roster=roster)
+    assert {key: one.status for key, one in students.items()} == {
+        "Team 9_46": "taken", "Participant 46": "missing", "Participant 47": "missing",
+    }  # fmt: skip
+    assert "it is taken for a group's, and is nobody's" in downloads.intake.notices[0]
+
+
+def test_two_of_one_name_in_a_team_are_that_team_beside_its_own_folder(downloads: Downloads) -> None:
+    """Neither is set apart as a stranger's: the team has handed in twice."""
+    roster = "student,name,team\na1,Wei Wang,Team 1\na2,Wei Wang,Team 1\n"
+    downloads.put(f"Team 1/{LAB}/benchmark.py", b"1\n")
+    downloads.put(f"Wei Wang/{LAB}/benchmark.py", b"2\n")
+    students = downloads.take(roster=roster)
+    assert set(students) == {"a1", "a2"}
+    assert "handed in more than once, and not the same" in students["a1"].reason
