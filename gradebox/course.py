@@ -58,6 +58,7 @@ class _Devices:
 
     module: str = ""
     trial: str = ""
+    pace: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class Course:
     """Module that knows what submissions run on (see `gradebox.devices`); empty: they run on the CPU."""
     trial: str
     """A probe that must work on each device before anything is graded; empty: there is none."""
+    pace: str
+    """A probe that measures how even a real device's pace is (`gradebox.hardware.steadiness`); empty: there is none."""
     guide: Guide | None
     """Where the command `next` points to; None: the course has no such command."""
     environment: Environment
@@ -314,6 +317,7 @@ def _load(folder: Path) -> Course:
         mend=table.mend,
         devices=table.devices.module,
         trial=table.devices.trial,
+        pace=table.devices.pace,
         guide=table.guide,
         environment=Environment(
             labs=tuple(lab.id for lab in (*labs, *exercises)),

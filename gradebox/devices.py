@@ -41,8 +41,12 @@ class Device:
     simulated: bool = False
     """Whether its times are computed and not measured, so that a busy machine changes nothing."""
 
-    serial: bool = False
-    """Whether only one check at a time may use it: what it measures would be disturbed."""
+    hardware: str = ""
+    """Which piece of hardware it is, the same text in all processes of a machine. What is measured on it others would
+    disturb: a request whose probe measures has it alone (`gradebox.hardware`). Empty: nothing is disturbed."""
+
+    memory_bytes: int | None = None
+    """Of a real device; None where nobody tells."""
 
     @property
     def model(self) -> str | None:
@@ -104,6 +108,10 @@ class DeviceModule(Protocol):
 
     def parse(self, option: str) -> Device:
         """In the judge: what `--device` names. Raises `DeviceError`."""
+
+    def watch(self, device: str) -> AbstractContextManager[Sequence[str]]:
+        """In the judge: while a request measures on a real `device`. What it yields lists, once the context has ended,
+        what disturbed the device meanwhile, in words: work of others, a lower clock. Empty where nothing is known."""
 
     def before_imports(self) -> None:
         """In the server, before it imports anything: see to it that no import opens a device, which would be of no use
@@ -197,6 +205,11 @@ def parse(option: str, module: str = "") -> Device:
 SIMULATOR: Simulator | None = None
 INSTRUMENTS: Mapping[str, tuple[str, ...]] = {}
 CLASSES: Mapping[str, tuple[str, ...]] = {}
+
+
+def watch(device: str) -> AbstractContextManager[Sequence[str]]:
+    """Nothing is known of who else uses the CPU."""
+    return contextlib.nullcontext(())
 
 
 def before_imports() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gradebox.grade import IntegrityNote
+from gradebox.hardware.use import DeviceUse
 from gradebox.pictures import Picture, timeline
 from gradebox.sandbox import Reply, Request
 
@@ -42,18 +43,27 @@ class Question:
         self.reply: Reply | None = None
         self.checks: list[str] = []
         self.notes: list[tuple[str, str, str]] = []
+        self.measured = False
+        """Whether the reply was measured on a real device."""
+        self.disturbances: list[str] = []
+        """What else happened to the device meanwhile."""
 
 
 class Inquiry:
     """What one grading has asked so far and what was noticed on the way; shared by its checks, and by threads."""
 
     def __init__(
-        self, time_limit_seconds: float | None = None, order: Sequence[str] = (), truths: Remembered | None = None
+        self,
+        time_limit_seconds: float | None = None,
+        order: Sequence[str] = (),
+        truths: Remembered | None = None,
+        device_use: DeviceUse | None = None,
     ) -> None:
         """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks.
 
-        `truths` has what other gradings have been told.
+        `truths` has what other gradings have been told; `device_use` runs what is asked.
         """
+        self.device_use = device_use or DeviceUse()
         self.truths = truths
         self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
         self.deadline = time.monotonic() + self.time_limit
@@ -80,6 +90,11 @@ class Inquiry:
             one = self._asked.setdefault(key_of(request), Question(request))
             one.checks.append(check)
             return one
+
+    def measured(self, check: str) -> Sequence[Question]:
+        """Those of the questions of `check` that were measured on a real device."""
+        with self.lock:
+            return [one for one in self._asked.values() if one.measured and check in one.checks]
 
     def note_reading(self, check: str, path: str, text: str | None) -> None:
         """`check` has read a file of the submission by itself."""

@@ -37,7 +37,7 @@ class Order:
     time_limit_seconds: float | None = None
     """For the whole grading; what it leaves out is a person's to judge."""
     jobs: int = 1
-    """Sandboxes that are used side by side; one on a device that is `serial`."""
+    """Sandboxes that are used side by side."""
     only: frozenset[str] | None = None
     """Checks to ask, after those that they build on, instead of all of the labs."""
 

@@ -8,6 +8,7 @@ from gradebox import course as courses
 from gradebox import devices, resources
 from gradebox import overrides as given
 from gradebox.course import Course
+from gradebox.devices import Device
 from gradebox.fresh import new_seed
 from gradebox.options import TIME_LIMIT_SECONDS, Options
 from gradebox.order import GradingError, Order
@@ -21,12 +22,19 @@ _BYTES_PER_JOB = 3 * 2**30
 
 _CHECKS_PER_JOB = 15
 """Fewer are asked before a further sandbox has imported what it needs."""
+_CHECKS_PER_JOB_ON_HARDWARE = 5
+"""There each request waits for a driver, so that more of them pay side by side."""
 
 
-def _jobs(checks: int) -> int:
-    """As many sandboxes as there are cores, as far as memory and the checks to ask go."""
+def _jobs(device: Device, checks: int) -> int:
+    """As many sandboxes as there are cores, as far as memory and the checks to ask go.
+
+    On a real device one for every two cores, as far as the device's memory goes (`resources.side_by_side`).
+    """
     memory = resources.memory_bytes()
-    room = _MOST_JOBS if memory is None else max(1, memory // _BYTES_PER_JOB)
+    room = max(1, memory // _BYTES_PER_JOB) if memory is not None else resources.cores()
+    if device.hardware:
+        return min(resources.side_by_side(device.memory_bytes), room, 1 + checks // _CHECKS_PER_JOB_ON_HARDWARE)
     return min(resources.cores(), _MOST_JOBS, room, 1 + checks // _CHECKS_PER_JOB)
 
 
@@ -55,8 +63,8 @@ def order_of(options: Options) -> Order:
         seed=options.seed if options.seed is not None else new_seed(),
         name=options.submission,
         overrides=_given(options, course, rubric),
-        time_limit_seconds=options.time_limit or (None if device.serial else TIME_LIMIT_SECONDS),
-        jobs=options.jobs or _jobs(sum(len(criterion.checks) for lab in labs for criterion in lab.criteria)),
+        time_limit_seconds=options.time_limit or (None if device.hardware else TIME_LIMIT_SECONDS),
+        jobs=options.jobs or _jobs(device, sum(len(criterion.checks) for lab in labs for criterion in lab.criteria)),
     )
 
 

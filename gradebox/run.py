@@ -21,7 +21,9 @@ from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU
 from gradebox.fresh import Fresh
 from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade, in_doubt
-from gradebox.inquiry import Grounds, Inquiry
+from gradebox.hardware import steadiness
+from gradebox.hardware.use import DeviceUse
+from gradebox.inquiry import Grounds, Inquiry, Question
 from gradebox.order import GradingError, Lane, Order, lanes_of, plan_of, titles_of
 from gradebox.sandbox import Isolation, Sandbox, SandboxError
 from gradebox.submission import ProbeFailed, Submission
@@ -75,6 +77,7 @@ class Grading:
         twins: Sequence[Sandbox] = (),
         known: Mapping[str, CheckReport] | None = None,
         truths: Truths | None = None,
+        device_use: DeviceUse | None = None,
     ) -> None:
         """Take up the submission.
 
@@ -82,6 +85,7 @@ class Grading:
             order, watcher, sandbox, truths: as `run` takes them.
             twins: of that sandbox, which ask beside it.
             known: reports of checks that need not be asked, because nothing that they look at has changed.
+            device_use: instead of the usual one, for who wants to see or to change what is asked.
 
         Raises:
             GradingError: the folder is missing, is no submission, or cannot be copied; or no selected lab has checks,
@@ -93,8 +97,10 @@ class Grading:
         self._titles = titles_of(order, self._plan)
         self._require_submission()
         # What a real device measures is measured anew.
-        kept = truths if order.device.simulated or order.device.name == CPU else None
-        self._inquiry = Inquiry(order.time_limit_seconds, [check.id for check in order.rubric.checks()], kept)
+        kept = None if order.device.hardware else truths
+        self._device_use = device_use or DeviceUse(order.device, order.course.folder, order.course.devices)
+        checks = [check.id for check in order.rubric.checks()]
+        self._inquiry = Inquiry(order.time_limit_seconds, checks, kept, self._device_use)
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
         self._lock = threading.Condition()
@@ -180,8 +186,6 @@ class Grading:
             box.close()
 
     def _count(self) -> int:
-        if self.order.device.serial:
-            return 1
         return max(1, min(self.order.jobs, len(lanes_of(self._plan))))
 
     def _require_submission(self) -> None:
@@ -242,7 +246,8 @@ class Grading:
     def _work(self, box: Sandbox, until: str | None = None) -> None:
         """Ask the checks of one lane after the other with this sandbox, `until` one has reported."""
         try:
-            self._try(box)
+            with self._device_use.shared(box):  # nothing is measured before all sandboxes are up
+                self._try(box)
             while (until is None or until not in self._reports) and (lane := self._next()) is not None:
                 while lane.checks:
                     if self._stopped:
@@ -276,19 +281,52 @@ class Grading:
         started = time.monotonic()
         with self._lock:
             self._watcher.starting(check.id)
+        report = self._judge(check, box)
+        if report is not None and report.answered and (measured := self._inquiry.measured(check.id)):
+            report = self._measure_again(check, box, report, measured)
+        if report is not None:  # else it lost its sandbox
+            self._record(check.id, replace(report, seconds=time.monotonic() - started))
+
+    def _judge(self, check: CheckFunction, box: Sandbox) -> CheckReport | None:
+        """Run a check once; None when the grading was stopped meanwhile."""
         try:
             self._stop_if_blocked(check)
             submission = Submission(self.order.device, box, self._inquiry, check.id)
             check.run(submission=submission, fresh=Fresh(self.order.seed, check.id))
-            report = CheckReport(Outcome.PASSED)
         except Exception as error:
-            if self._stopped:  # it lost its sandbox
-                return
+            if self._stopped:
+                return None
             report = self._report_of(error, box)
             if check.timeline and report.answered and report.picture is None:
                 submission.run_expected(dict(check.expected_timelines))
                 report = replace(report, picture=self._inquiry.timeline(check.id))
-        self._record(check.id, replace(report, seconds=time.monotonic() - started))
+            return report
+        return CheckReport(Outcome.PASSED)
+
+    def _measure_again(
+        self, check: CheckFunction, box: Sandbox, failed: CheckReport, measured: Sequence[Question]
+    ) -> CheckReport | None:
+        """The report of a check that failed by what it measured on a real device: of a second measurement.
+
+        If that fails as well and something disturbed the device, a person decides: nobody loses points for it.
+        """
+        for question in measured:
+            with question.lock:
+                question.reply = None
+        again = self._judge(check, box)
+        if again is None or not again.answered:
+            return again
+        disturbances = [text for question in measured for text in question.disturbances]
+        if not disturbances and (unsteady := steadiness.problem(self._device_use, box, self.order.course.pace)):
+            disturbances = [unsteady]
+        if not disturbances:
+            return again
+        why = "; ".join(dict.fromkeys(disturbances))
+        return CheckReport(
+            Outcome.NEEDS_REVIEW,
+            f"the device was disturbed while this was measured ({why}). It saw: {again.message}",
+            "grade again when nothing else uses the device",
+        )
 
     def _try(self, box: Sandbox) -> None:
         """Ask a probe of our own first, on each device that checks use.

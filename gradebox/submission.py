@@ -212,11 +212,15 @@ class Submission:
         with asked.lock:
             if asked.reply is None:
                 truths = self._inquiry.truths
-                asked.reply = self._ask(request) if truths is None else truths.answer(request, self._ask)
+
+                def ask(request: Request) -> Reply:
+                    return self._ask(request, asked)
+
+                asked.reply = ask(request) if truths is None else truths.answer(request, ask)
                 self._note(asked, request, asked.reply)
             return asked.reply
 
-    def _ask(self, request: Request) -> Reply:
+    def _ask(self, request: Request, asked: Question) -> Reply:
         self._stop_if_endless()
         limits = request.limits or self._sandbox.limits
         left = self._inquiry.deadline - time.monotonic()
@@ -224,13 +228,20 @@ class Submission:
             raise self._left_out()
         cut = left < limits.wall_seconds
         timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
-        reply = self._sandbox.run(timed)
+        reply = self._run_in_turn(timed, asked)
         if any(map(timed_out, reply.ranks)):
             if cut:
                 raise self._left_out()
             if _machine_is_busy():
-                reply = self._sandbox.run(timed)
+                reply = self._run_in_turn(timed, asked)
         return reply
+
+    def _run_in_turn(self, request: Request, asked: Question) -> Reply:
+        answer = self._inquiry.device_use.run(request, self._sandbox)
+        asked.measured = answer.measured
+        if answer.disturbance:
+            asked.disturbances.append(answer.disturbance)
+        return answer.reply
 
     def _stop_if_endless(self) -> None:
         """Raise when the imports of this lab have not ended so often that the next one will not either."""

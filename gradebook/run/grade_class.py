@@ -152,7 +152,8 @@ class _Run:
             shutil.rmtree(self._room, ignore_errors=True)
 
     def _usual_jobs(self) -> int:
-        return resources.graders(serial=devices.parse(self._plan_now.device, self._course.devices).serial)
+        device = devices.parse(self._plan_now.device, self._course.devices)
+        return resources.graders(device.memory_bytes, on_hardware=bool(device.hardware))
 
     def _carry_out(
         self, work: OpenWork, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int, *, always: bool = False

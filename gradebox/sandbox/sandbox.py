@@ -114,6 +114,11 @@ class Sandbox:
         return self._isolation
 
     @property
+    def abandoned(self) -> bool:
+        """Whether nothing more is run here, see `abandon`."""
+        return self._abandoned
+
+    @property
     def preloads(self) -> tuple[str, ...]:
         """What the server imports before it forks."""
         return self._preload

@@ -114,7 +114,7 @@ class Session:
         Raises:
             SandboxError: there is no room for a copy of the submission.
         """
-        count = 1 if self.order.device.serial else max(1, min(self.order.jobs, len(lanes_of(self.plan))))
+        count = max(1, min(self.order.jobs, len(lanes_of(self.plan))))
         self._box.side_by_side = count
         self._box.__enter__()
         try:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradebox.devices import CPU, Device, DeviceError, Simulator
+from grader.shared import disturbance
 
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
@@ -36,9 +37,9 @@ def parse(option: str) -> Device:
         DeviceError: for an unknown word, an unknown model, or `cuda` where NVML finds no GPU.
     """
     if option in ("auto", "cuda"):
-        name = _nvidia_gpu()
-        if name is not None:
-            return Device("cuda", name, serial=True)
+        device = _nvidia_gpu()
+        if device is not None:
+            return device
         if option == "cuda":
             raise DeviceError(
                 "--device cuda: no NVIDIA GPU answers here (`nvidia-smi` would say why). "
@@ -61,8 +62,8 @@ def _virtual(model: str) -> Device:
     return Device(f"vgpu:{model}", f"virtual {spec.name} (simulated)", simulated=True)
 
 
-def _nvidia_gpu() -> str | None:
-    """The first GPU's name by NVML, or None without a driver or a GPU."""
+def _nvidia_gpu() -> Device | None:
+    """The GPU that CUDA calls the first, by NVML, or None without a driver or a GPU."""
     import pynvml
 
     try:
@@ -72,10 +73,45 @@ def _nvidia_gpu() -> str | None:
     try:
         if pynvml.nvmlDeviceGetCount() == 0:
             return None
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-        return name.decode() if isinstance(name, bytes) else str(name)
+        handle = _first_visible()
+        return Device(
+            "cuda", _text(pynvml.nvmlDeviceGetName(handle)), hardware=_text(_told(pynvml.nvmlDeviceGetUUID, handle)),
+            memory_bytes=getattr(_told(pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
+        )  # fmt: skip
     finally:
         pynvml.nvmlShutdown()
+
+
+def _first_visible() -> Any:
+    """NVML's handle of the first GPU in `CUDA_VISIBLE_DEVICES`; the first of all where that names none."""
+    import pynvml
+
+    first = os.environ.get(_VISIBLE, "").partition(",")[0].strip()
+    with contextlib.suppress(pynvml.NVMLError):
+        if first.isdigit():
+            return pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        if first:  # GPU-... or MIG-..., whose memory is the slice's
+            return pynvml.nvmlDeviceGetHandleByUUID(first)
+    return pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def _told(ask: Any, handle: Any) -> Any:
+    """What NVML answers; "GPU" where it does not tell, which is one name for all GPUs of the machine."""
+    import pynvml
+
+    try:
+        return ask(handle)
+    except pynvml.NVMLError:
+        return "GPU"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def watch(device: str) -> contextlib.AbstractContextManager[Sequence[str]]:
+    """What NVML says of the GPU while a request measures on it."""
+    return disturbance.watched(_first_visible) if device == "cuda" else contextlib.nullcontext(())
 
 
 # --- in the sandbox ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def test_cores_and_memory_say_how_many_gradings(
 ) -> None:
     monkeypatch.setattr(resources, "cores", lambda: cores)
     monkeypatch.setattr(resources, "memory_bytes", lambda: None if gibibytes is None else gibibytes << 30)
-    assert resources.graders(serial=False) == graders
+    assert resources.graders() == graders
 
 
 @pytest.mark.parametrize(("cores", "graders"), [(1, 1), (2, 1), (16, 8)])
@@ -25,4 +25,10 @@ def test_on_a_real_gpu_half_of_the_cores_are_left_for_it(
 ) -> None:
     monkeypatch.setattr(resources, "cores", lambda: cores)
     monkeypatch.setattr(resources, "memory_bytes", lambda: 1 << 40)
-    assert resources.graders(serial=True) == graders
+    assert resources.graders(on_hardware=True) == graders
+
+
+@pytest.mark.parametrize(("gibibytes", "graders"), [(80, 8), (24, 4), (15, 2), (8, 1), (4, 1)])
+def test_a_small_gpu_takes_fewer(monkeypatch: pytest.MonkeyPatch, gibibytes: int, graders: int) -> None:
+    monkeypatch.setattr(resources, "cores", lambda: 32)
+    assert resources.graders(gibibytes << 30, on_hardware=True) == graders

@@ -170,13 +170,6 @@ def test_a_note_of_a_check_that_is_graded_alone_is_its_own(tmp_path: Path) -> No
     assert [note.check for note in grade.integrity] == ["further.sums.noted_too"]
 
 
-def test_a_device_that_must_not_be_shared_gets_one_check_at_a_time(tmp_path: Path) -> None:
-    told = Told()
-    asked = order(write_course(tmp_path), write_submission(tmp_path), jobs=4)
-    run(replace(asked, device=replace(asked.device, serial=True)), told)
-    assert len(told.threads) == 1
-
-
 def test_checks_that_build_on_each_other_are_asked_in_order_and_all_others_beside_them() -> None:
     course = grader.course()
     asked = Grading(Order(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1))

@@ -50,7 +50,7 @@ def main(folder: str) -> None:
     paths = [THREAD_NAME, *(f"/dev/{name}" for name in (*NAMES, *OTHERS))]
     given = {"preload": sandbox_runs.PRELOAD, "probe_paths": [str(sandbox_runs.PROBES)], "limits": sandbox_runs.LIMITS}
     told = {}
-    environment = replace(sandbox_runs.ENVIRONMENT, devices="grader.rehearsal")  # no driver answers here
+    environment = replace(sandbox_runs.ENVIRONMENT, devices="grader.rehearsal.devices")  # no driver answers here
     with Sandbox(sandbox_runs.SUBMISSION, environment, **given) as sandbox:
         for device in ("cuda", "cpu"):
             params = {"module": "escapes", "function": "write_to", "paths": paths}

@@ -243,7 +243,7 @@ def test_no_part_of_the_grader_writes_past_the_edge() -> None:
             "gradebox/report/console.py",
             "gradebook/run/progress.py",
             "gradebook/run/grade_class.py",
-            "grader/rehearsal.py",
+            "grader/rehearsal/__main__.py",
         },
         r"jinja2\.Environment\(": {"gradebox/report/html.py"},
         r"csv\.writer\(": {"gradebook/exports/cells.py"},

@@ -1,0 +1,75 @@
+"""The CUDA path without a GPU: `--device cuda` is graded on a virtual GPU that passes for a real one.
+
+python -m grader.rehearsal [SUBMISSION] [--lab LABS] [--criterion NAMES] [--disturbed]
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import grader
+from gradebox.hardware.measuring import measured_by
+from gradebox.hardware.use import Answer, DeviceUse
+from gradebox.order import Order
+from gradebox.run import Grading
+from gradebox.sandbox import Request, Sandbox
+from gradebox.texts import printable
+from grader.rehearsal import devices
+
+
+class Disturbed(DeviceUse):
+    """Slows down at random what the requests of undeclared probes launch, as neighbours on a card would.
+
+    A check that loses points by it judges times, and its probe does not say so (`gradebox.hardware.measuring`).
+    """
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order.device, order.course.folder, order.course.devices)
+        self._folder = order.course.folder
+        self._random = random.Random(order.seed)
+
+    def run(self, request: Request, sandbox: Sandbox) -> Answer:
+        if request.device == "cuda" and not measured_by(self._folder, request.probe):
+            slow = {
+                "factor": self._random.choice((3.0, 8.0)),
+                "skip": self._random.randrange(20),
+                "count": self._random.choice((40, 2**40)),
+            }
+            request = replace(request, conditions=[*request.conditions, slow])
+        return super().run(request, sandbox)
+
+
+def main(
+    submission: Annotated[Path, typer.Argument(help="Folder to grade.")] = Path("solutions"),
+    lab: Annotated[str | None, typer.Option(help="Labs, as `pytest --grade` takes them.")] = None,
+    criterion: Annotated[str | None, typer.Option(help="Criteria.")] = None,
+    number: Annotated[int, typer.Option("--seed", help="Of the questions.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Sandboxes side by side.")] = 2,
+    disturbed: Annotated[bool, typer.Option(help="Slow down whatever does not measure, as neighbours would.")] = False,
+) -> None:
+    """Grade as with `--device cuda`, and list what lost points."""
+    course = grader.course()
+    course = replace(
+        course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
+    )
+    rubric, labs = course.select(lab, criterion)
+    order = Order(course, submission.resolve(), rubric, tuple(labs), devices.parse("cuda"), number, jobs=jobs)
+    with Grading(order, device_use=Disturbed(order) if disturbed else None) as grading:
+        grading.carry_out()
+        grade = grading.result()
+    console = Console(markup=False, highlight=False)
+    for one in (check for found in grade.labs for part in found.criteria for check in part.checks):
+        if one.outcome != "passed":
+            console.print(printable(f"{one.id}: {one.outcome}: {one.message}"), soft_wrap=True)
+    console.print(f"rehearsal of --device cuda: {grade.score} of {grade.max_score}, {grade.seconds:.0f} s")
+    raise typer.Exit(0 if grade.score == grade.max_score else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
