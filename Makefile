@@ -11,6 +11,10 @@ SEED ?=
 HINTS ?=
 SHARE ?= commit
 ARGS ?=
+MINUTES ?= 12
+OUT ?=
+FROM ?=
+QUEUE ?=
 # Side by side; most tests wait for processes of theirs now and then, so one more than there are cores.
 TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
@@ -21,7 +25,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu foreign pytorch-cases matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade watch test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -118,11 +122,14 @@ bench: $(READY) ## measure; writes JSON under benchmarks/results/
 	@$(INSTALL) dev,benchmarks
 	@$(BIN)/python -m benchmarks
 
-rehearse: $(READY) ## grade the reference as on a real GPU, on a virtual one that passes for it (ARGS="--lab 1")
-	@$(BIN)/python -m grader.rehearsal $(ARGS)
+rehearse: $(READY) ## grade the reference as on a real GPU, on a virtual one that passes for it (ARGS="--lab 1"; QUEUE=1: the jobs of on-a-gpu)
+	@$(if $(QUEUE),$(BIN)/python -m benchmarks.on_a_gpu.rehearsal build/rehearsal --minutes "$(MINUTES)" $(ARGS),$(BIN)/python -m grader.rehearsal $(ARGS))
 
-on-a-gpu: $(READY) ## what only a real GPU can show, see docs/on-a-gpu.md; JSON under benchmarks/results/
-	@$(BIN)/python -m benchmarks.on_a_gpu
+on-a-gpu: $(READY) ## what only a real GPU can show, in MINUTES=12; OUT=DIR writes the results there as well
+	@$(BIN)/python -m benchmarks.on_a_gpu --minutes "$(MINUTES)" $(if $(OUT),--out "$(OUT)") $(ARGS)
+
+gpu-results: $(READY) ## take over what on-a-gpu wrote on another machine (FROM=DIR), and write the table of docs/on-a-gpu.md
+	@$(BIN)/python -m benchmarks.on_a_gpu --take "$(FROM)"
 
 foreign: $(READY) ## programs of public repositories on the virtual GPU, from the mirror that FOREIGN_MIRROR names
 	@$(BIN)/python -m tests.foreign.harness $(ARGS)

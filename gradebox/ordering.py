@@ -26,7 +26,7 @@ _CHECKS_PER_JOB_ON_HARDWARE = 5
 """There each request waits for a driver, so that more of them pay side by side."""
 
 
-def _jobs(device: Device, checks: int) -> int:
+def jobs_on(device: Device, checks: int) -> int:
     """As many sandboxes as there are cores, as far as memory and the checks to ask go.
 
     On a real device one for every two cores, as far as the device's memory goes (`resources.side_by_side`).
@@ -64,7 +64,7 @@ def order_of(options: Options) -> Order:
         name=options.submission,
         overrides=_given(options, course, rubric),
         time_limit_seconds=options.time_limit or (None if device.hardware else TIME_LIMIT_SECONDS),
-        jobs=options.jobs or _jobs(device, sum(len(criterion.checks) for lab in labs for criterion in lab.criteria)),
+        jobs=options.jobs or jobs_on(device, sum(len(criterion.checks) for lab in labs for criterion in lab.criteria)),
     )
 
 

@@ -153,7 +153,7 @@ def _place() -> dict[str, str]:
 
 
 def _watchdog(store: SurvivingStore, options: Options, *, show: bool) -> Watchdog:
-    load_seconds = REAL_GPU.load_seconds if options.thorough else 0.0
+    load_seconds = (options.load_seconds or REAL_GPU.load_seconds) if options.thorough else 0.0
     return Watchdog(store, stage_seconds=options.stage_seconds, load_seconds=load_seconds, show=show)
 
 

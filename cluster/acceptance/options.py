@@ -19,6 +19,8 @@ class Options:
     ranks: int | None
     validation_only: bool
     thorough: bool
+    load_seconds: float | None
+    """Of --thorough; None: as the device's sizes have it."""
     epochs: int
     batch_size: int | None
     steps: int | None
@@ -147,6 +149,9 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--thorough", action="store_true", help="ten minutes of load on every GPU as well, and the memory thrice"
     )
+    parser.add_argument(
+        "--load-seconds", type=float, metavar="S", help="how long --thorough loads each GPU (default: 600)"
+    )
     parser.add_argument("--epochs", type=number, default=1, help="of the training (default: 1)")
     parser.add_argument("--batch-size", type=number, metavar="N", help="per rank (default: 128; off real GPUs 32)")
     parser.add_argument(
@@ -191,6 +196,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     options = Options(**{**vars(found), "inject": tuple(found.inject)})
     if options.kind not in ("auto", "cpu", "cuda", "vgpu") or (":" in options.device and options.kind != "vgpu"):
         parser.error(f"there is no device {options.device!r}: choose auto, cpu, cuda, vgpu or vgpu:MODEL")
+    if options.load_seconds is not None and not (options.thorough and options.load_seconds > 0):
+        parser.error("--load-seconds says how long --thorough loads each GPU: give both, and more than 0 seconds")
     return options
 
 

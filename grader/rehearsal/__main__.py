@@ -6,6 +6,7 @@ python -m grader.rehearsal [SUBMISSION] [--lab LABS] [--criterion NAMES] [--dist
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,9 @@ from gradebox.sandbox import Request, Sandbox
 from gradebox.texts import printable
 from grader.rehearsal import devices
 
+_BURSTS = 60
+"""They get longer and rarer, so that short requests see many and long ones some."""
+
 
 class Disturbed(DeviceUse):
     """Slows down at random what the requests of undeclared probes launch, as neighbours on a card would.
@@ -36,13 +40,16 @@ class Disturbed(DeviceUse):
 
     def run(self, request: Request, sandbox: Sandbox) -> Answer:
         if request.device == "cuda" and not measured_by(self._folder, request.probe):
-            slow = {
-                "factor": self._random.choice((3.0, 8.0)),
-                "skip": self._random.randrange(20),
-                "count": self._random.choice((40, 2**40)),
-            }
-            request = replace(request, conditions=[*request.conditions, slow])
+            request = replace(request, conditions=[*request.conditions, *self._neighbours()])
         return super().run(request, sandbox)
+
+    def _neighbours(self) -> Iterator[dict[str, float]]:
+        """They come and go: now and then some kernels take several times as long."""
+        begin = self._random.randrange(5)
+        for _ in range(_BURSTS):
+            count = self._random.randint(1, 2 + begin // 4)
+            yield {"factor": self._random.choice((3.0, 8.0, 20.0)), "skip": begin, "count": count}
+            begin += count + self._random.randint(1, 2 + begin // 4)
 
 
 def main(

@@ -42,7 +42,8 @@ def measure(context: Context) -> dict[str, Any]:
     right = torch.randint(-1, 2, shape[::-1], generator=generator).to(context.torch_device, dtype)
     first = left @ right
     context.synchronize()
-    wanted, every = context.sizes.load_seconds, context.sizes.load_seconds / SAMPLES
+    wanted = context.options.load_seconds or context.sizes.load_seconds
+    every = wanted / SAMPLES
     series: list[dict[str, Any]] = []
     differing = products = 0
     began = time.perf_counter()
