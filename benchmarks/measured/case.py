@@ -45,15 +45,18 @@ def host_seconds(step: Step) -> float:
     rounds, calls = (1, _HOST_CALLS // 10) if simulated() else (_ROUNDS, _HOST_CALLS)
     for _ in range(10):
         step()
-    found = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            step()
-        found.append((time.perf_counter() - start) / calls)
+    found = [issue_seconds(step, calls) for _ in range(rounds)]
     torch.cuda.synchronize()
     return statistics.median(found)
+
+
+def issue_seconds(step: Step, calls: int) -> float:
+    """One round: host time until a call returns, on a device that is idle before."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    return (time.perf_counter() - start) / calls
 
 
 def kernel_seconds(step: Step) -> float:
@@ -61,18 +64,20 @@ def kernel_seconds(step: Step) -> float:
     rounds, calls = (1, 2) if simulated() else (_ROUNDS, _KERNEL_CALLS)
     for _ in range(3):
         step()
+    return statistics.median(queued_seconds(step, calls) for _ in range(rounds))
+
+
+def queued_seconds(step: Step, calls: int, hold_seconds: float = _HOLD_SECONDS) -> float:
+    """One round: device time of a call. The device is held until the host has queued all of them."""
     rate = getattr(torch.cuda.get_device_properties(0), "clock_rate", 2_000_000) * 1e3
-    found = []
-    for _ in range(rounds):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(int(_HOLD_SECONDS * rate))
-        begin.record()
-        for _ in range(calls):
-            step()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(float(begin.elapsed_time(end)) / 1e3 / calls)
-    return statistics.median(found)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(int(hold_seconds * rate))
+    begin.record()
+    for _ in range(calls):
+        step()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / calls
 
 
 def step_and_memory(make: Make) -> dict[str, float]:

@@ -45,6 +45,9 @@ _CONFORMANCE = {
     "devices": ("test_devices.py", "test_nvml.py", "test_several_gpus.py", "test_ddp_one_rank.py"),
 }  # fmt: skip
 """What failed or had no time on the first card comes first."""
+_OF_THE_HOST = ("host-call", "training-step", "compiled", "cuda-graph", "optimizer")
+_OF_THE_DEVICE = ("conv2d", "product", "cnn-layer", "row-function", "attention", "reduction", "layout", "triton")
+"""Families of `benchmarks.measured.drawn`, by what bounds them."""
 
 
 def _grading(*labs: str) -> tuple[str, ...]:
@@ -109,7 +112,11 @@ def _conformance() -> Iterator[Job]:
 def _measurements() -> Iterator[Job]:
     record, drawn = ("benchmarks/measured", "benchmarks/published"), ("benchmarks/measured/drawn",)
     yield Job("record", "Published programs and kernels", "h", 120, record, programs.record, is_elastic=True)
-    yield Job("drawn", "Kernels of drawn shapes", "h", 120, drawn, programs.drawn, is_elastic=True)
+    # In a process without a profiler, which may leave host calls slower behind.
+    run = partial(programs.drawn, families=_OF_THE_HOST, options=("--no-kernel-names",))
+    yield Job("drawn-host", "Host calls and small steps", "h", 90, drawn, run, is_elastic=True, share=90)
+    run = partial(programs.drawn, families=_OF_THE_DEVICE)
+    yield Job("drawn-device", "Kernels of drawn shapes", "h", 90, drawn, run, is_elastic=True, share=90)
     yield Job("calibration", "Calibration", "h", 30, ("vgpu/calibrate",), programs.calibration)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -118,7 +119,7 @@ def record(tools: Tools) -> Finding:
     before.write_text(json.dumps({"entries": known}), encoding="utf-8")
     seconds = str(max(5.0, tools.seconds - 10))
     arguments = ["-m", "benchmarks.measured", "record", str(out), "--seconds", seconds, "--known", str(before)]
-    tools.command(arguments, program=True)
+    tools.command(arguments, program=True, values=False)
     document = json.loads(out.read_text(encoding="utf-8"))
     have = {(entry["group"], entry["name"]) for entry in known}
     fresh = [
@@ -141,19 +142,19 @@ def _first_record(card: str) -> list[dict[str, Any]]:
     return [entry for entry in (*document["entries"], *draws) if "error" not in entry]
 
 
-def drawn(tools: Tools) -> Finding:
+def drawn(tools: Tools, *, families: Sequence[str], options: Sequence[str] = ()) -> Finding:
     """Kernels, steps and host calls of shapes that were drawn at random: each visit measures others."""
-    from benchmarks.measured.drawn import cases
-
     before, out = tools.folder / "drawn-known.json", tools.folder / "drawn.json"
     out.unlink(missing_ok=True)
     before.write_text(json.dumps({"schema": 1, "machine": {}, "entries": tools.known}), encoding="utf-8")
     seconds = str(max(5.0, tools.seconds - 10))
     arguments = ["-m", "benchmarks.measured.drawn", str(out), "--seconds", seconds, "--known", str(before)]
-    tools.command([*arguments, "--seed", str(len(tools.known))], program=True)
+    arguments += ["--seed", str(len(tools.known)), "--families", *families, *options]
+    # 3: an error has made the GPU unusable for that process; what it has measured is kept, the rest comes next time.
+    printed = tools.command(arguments, accepted=(0, 3), program=True, values=False)
     document = json.loads(out.read_text(encoding="utf-8"))
-    left = len(cases.load()) - len(tools.known) - len(document["entries"])
-    return _measured(document["entries"], left, document["machine"])
+    left = re.search(r"(\d+) left$", printed, re.MULTILINE)
+    return _measured(document["entries"], int(left[1]) if left else 1, document["machine"])
 
 
 def _measured(fresh: Sequence[dict[str, Any]], left: int, machine: dict[str, Any]) -> Finding:
@@ -167,7 +168,7 @@ def _measured(fresh: Sequence[dict[str, Any]], left: int, machine: dict[str, Any
 def calibration(tools: Tools) -> Finding:
     """What `vgpu calibrate` says of this card and its host."""
     out = tools.folder / "calibration.json"
-    tools.command(["-m", "vgpu", "calibrate", "--suggest", "--json", str(out)], program=True)
+    tools.command(["-m", "vgpu", "calibrate", "--suggest", "--json", str(out)], program=True, values=False)
     return Finding(True, "written", {"calibration": json.loads(out.read_text(encoding="utf-8"))})
 
 

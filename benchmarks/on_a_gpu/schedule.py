@@ -95,9 +95,9 @@ class Visit:
         limit = self.slowness * max(_LEAST_PATIENCE_SECONDS, _PATIENCE * usual)
         seconds = self.seconds_left
         if job.is_elastic:
-            if any(one.name not in self.done and not one.is_elastic for one in self._fitting()):
+            if any(one is not job and one.name not in self.done for one in self._fitting()):
                 seconds = min(seconds, job.share)
-            limit = seconds + _LEAST_PATIENCE_SECONDS
+            limit = seconds + self.slowness * _LEAST_PATIENCE_SECONDS
         about = f"{seconds:.0f} s" if job.is_elastic else f"usually {usual:.0f} s"
         self.say(f"{job.group}  {job.title} ({about}; {self.seconds_left:.0f} s left)")
         started = time.monotonic()

@@ -60,10 +60,18 @@ class Tools:
         """Gradings that share their sandboxes."""
         return Gradings(self.device, self.folder / "gradings")
 
-    def command(self, arguments: Sequence[str], *, accepted: Sequence[int] = (0,), program: bool = False) -> str:
+    def command(
+        self,
+        arguments: Sequence[str],
+        *,
+        accepted: Sequence[int] = (0,),
+        program: bool = False,
+        values: bool = True,
+    ) -> str:
         """Run Python with these arguments, in the checkout; what it printed.
 
-        `program` says that it uses the GPU by itself: in a rehearsal it then gets the virtual one.
+        `program` says that it uses the GPU by itself: in a rehearsal it then gets the virtual one, which computes
+        values only if somebody looks at them.
 
         Raises:
             CommandFailed: its exit code is none of those that are accepted.
@@ -71,6 +79,7 @@ class Tools:
         environment = dict(os.environ)
         if program and self._program_path:
             environment["PYTHONPATH"] = os.pathsep.join([self._program_path, str(ROOT)])
+            environment["REHEARSED_VALUES"] = str(int(values))
         done = subprocess.run(
             [sys.executable, *arguments], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,

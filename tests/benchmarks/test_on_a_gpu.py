@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.measured.drawn import cases
 from benchmarks.on_a_gpu import job as content
 from benchmarks.on_a_gpu import jobs, results, table
 from benchmarks.on_a_gpu.__main__ import main
@@ -300,6 +302,12 @@ def test_every_conformance_program_belongs_to_a_job() -> None:
     there = {path.name for path in (ROOT / "tests" / "conformance").glob("test_*.py")}
     assert len(listed) == len(set(listed))
     assert set(listed) == there - {"test_suite.py"}
+
+
+def test_every_family_of_drawn_cases_belongs_to_a_job() -> None:
+    listed = [*jobs._OF_THE_HOST, *jobs._OF_THE_DEVICE]
+    lines = cases.FILE.read_text(encoding="utf-8").splitlines()
+    assert sorted(listed) == sorted({json.loads(line)["family"] for line in lines})
 
 
 BUGS = {

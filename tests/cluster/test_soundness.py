@@ -148,3 +148,14 @@ def test_ranks_bound_to_a_gpu_each_count_together() -> None:
         "presence: number of GPUs",
         "sound: a GPU of its own",
     }
+
+
+def test_a_gpu_that_is_alone_in_its_node_needs_no_nvlink() -> None:
+    """A virtual machine that got one board of an HGX: its links are there, and none is up."""
+    (alone,) = sound.nodes(1, per_node=1)
+    changed([alone], 0, nvlinks_up=0)
+    report = sound.report([alone])
+    assert ("sound: NVLinks", alone.subject) not in sound.failures(report)
+    assert ("sound: NVLinks", alone.subject) in sound.outcomes(report, "skipped")
+    alone.results["presence"]["seen_by_nvml"] = 8
+    assert ("sound: NVLinks", alone.subject) in sound.failures(sound.report([alone]))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradebox.hardware.measuring import measures
 from grader.kernels.probes.watching import laid_out, observe
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, plain, sequence
@@ -28,6 +29,7 @@ def matmul(student: Any, *, cases: Sequence[dict[str, Any]], a: Tensor, b: Tenso
     return {"runs": runs}
 
 
+@measures("time")
 def timings(student: Any, *, sizes: Sequence[int], candidates: Sequence[dict[str, int]], dtype: str) -> dict[str, Any]:
     """`time_tiles` of these candidates, and the device's seconds of each, from its timeline."""
     module = student.module(MODULE)
