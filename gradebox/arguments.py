@@ -31,7 +31,10 @@ TimeLimit = Annotated[
     typer.Option(help=f"Seconds for the whole grading (default: {TIME_LIMIT_SECONDS:g}; none on a real GPU)."),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Sandboxes side by side (default: per core and 3 GB one; 1 on a real GPU).")
+    int | None,
+    typer.Option(
+        help="Sandboxes side by side (default: per core and 3 GB one; on a real GPU per two cores and 6 GiB of it)."
+    ),
 ]
 Hints = Annotated[int, typer.Option(min=0, max=MAX_STEPS, help="So many steps of the hint: 1 idea, 2 method, 3 shape.")]
 Check = Annotated[str | None, typer.Option(help="Hints for this check or criterion instead.")]

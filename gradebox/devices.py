@@ -46,7 +46,10 @@ class Device:
     disturb: a request whose probe measures has it alone (`gradebox.hardware`). Empty: nothing is disturbed."""
 
     memory_bytes: int | None = None
-    """Of a real device; None where nobody tells."""
+    """Of a real device; None if it is not known."""
+
+    one_process: bool = False
+    """Whether the driver lets only one process at a time use it (NVIDIA's compute mode `EXCLUSIVE_PROCESS`)."""
 
     @property
     def model(self) -> str | None:

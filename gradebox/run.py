@@ -360,7 +360,8 @@ class Grading:
         report = of_error(error, self.order.course.folder)
         if isinstance(error, SandboxError | ProbeFailed):
             trial.forget(box)
-            self._try(box)  # it worked at the start, and the fault may be this check's alone
+            with self._device_use.shared(box):
+                self._try(box)  # it worked at the start, and the fault may be this check's alone
         return report
 
     @property

@@ -56,7 +56,7 @@ class DeviceUse:
             return Answer(sandbox.run(request))
         if self._measures(request):
             return self._measure(request, sandbox)
-        with self._turn(sandbox, alone=False):
+        with self._turn(sandbox, alone=self._device.one_process and request.device == self._device.name):
             reply = sandbox.run(request)
         if any(map(_may_be_the_neighbours, reply.ranks)):
             with self._turn(sandbox, alone=True):
@@ -65,7 +65,7 @@ class DeviceUse:
 
     def shared(self, sandbox: Sandbox) -> DeviceTurn:
         """A turn beside others, for what is no request of a check."""
-        return self._turn(sandbox, alone=False)
+        return self._turn(sandbox, alone=self._device.one_process)
 
     def _measures(self, request: Request) -> bool:
         if request.device != self._device.name or self._course is None:

@@ -47,7 +47,7 @@ def grade_submissions(
         typer.Option(
             min=1,
             help="Gradings at the same time (default: one more than CPU cores, as far as memory goes; on a real GPU "
-            "half as many as cores; on slurm and kubernetes all).",
+            "half as many as cores, one for 6 GiB of the GPU and eight at most; on slurm and kubernetes all).",
         ),
     ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,

@@ -77,6 +77,7 @@ def _nvidia_gpu() -> Device | None:
         return Device(
             "cuda", _text(pynvml.nvmlDeviceGetName(handle)), hardware=_text(_told(pynvml.nvmlDeviceGetUUID, handle)),
             memory_bytes=getattr(_told(pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
+            one_process=_told(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
         )  # fmt: skip
     finally:
         pynvml.nvmlShutdown()

@@ -327,3 +327,21 @@ def test_no_real_gpu_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) 
     assert "no NVIDIA GPU answers here" in capsys.readouterr().err
     assert main(["--only", "nothing-of-this-name"]) == 2
     assert "--list shows them" in capsys.readouterr().err
+
+
+# --- the rehearsal ----------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_runs_on_a_hidden_virtual_gpu_in_a_copy_and_goes_on_there(tmp_path: Path) -> None:
+    names = "rewritten-1,bug-lab1.benchmark.warmed_up"
+    command = [sys.executable, "-m", "benchmarks.on_a_gpu.rehearsal", str(tmp_path), "--minutes", "5", "--only", names]
+    first, again = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300) for _ in range(2)
+    )
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "on A100-80GB (rehearsed): 2 jobs" in first.stdout
+    assert "4 of 4 passed" in first.stdout
+    assert "nothing is left" in first.stdout
+    assert again.stdout.splitlines()[1:] == ["nothing is left: every job has a result for this card and this content"]
+    assert (tmp_path / "checkout" / "benchmarks" / "results" / "gpu" / "a100-80gb-rehearsed.json").is_file()
+    assert not (results.FOLDER / "a100-80gb-rehearsed.json").exists()

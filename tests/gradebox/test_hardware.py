@@ -292,6 +292,14 @@ def test_what_neighbours_may_have_caused_is_asked_again_alone(hardware: str, ans
     assert box.alone == [False, True]
 
 
+def test_a_gpu_for_one_process_is_never_shared(hardware: str) -> None:
+    box: Any = Box(hardware, RankReply("ok", value={}), RankReply("ok", value={}))
+    use = DeviceUse(Device("cuda", "a GPU", hardware=hardware, one_process=True))
+    use.run(Request("lab1.basics.product", device="cuda"), box)
+    use.run(Request("lab1.basics.product", device="cpu"), box)
+    assert box.alone == [True, False]
+
+
 def test_a_students_error_is_not_asked_again(hardware: str) -> None:
     box: Any = Box(hardware, RankReply("error", error="ValueError", message="no such size"))
     use = DeviceUse(Device(CPU, "CPU", hardware=hardware))

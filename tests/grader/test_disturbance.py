@@ -23,6 +23,7 @@ class Nvml:
         self.others: list[int] | None = []
         self.percent: dict[int, int] | None = {}
         self.memory: int | None = 80 << 30
+        self.mode = pynvml.NVML_COMPUTEMODE_DEFAULT
         self.asked: list[Any] = []
         self._clock = 0
 
@@ -48,6 +49,7 @@ class Nvml:
             "nvmlDeviceGetHandleByUUID": lambda uuid: self.asked.append(uuid) or "handle",
             "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
             "nvmlDeviceGetUUID": lambda _: "GPU-7",
+            "nvmlDeviceGetComputeMode": lambda _: self.mode,
             "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=self.get(self.memory)),
             "nvmlDeviceGetComputeRunningProcesses": lambda _: [
                 SimpleNamespace(pid=pid) for pid in self.get(self.others)
@@ -128,3 +130,11 @@ def test_the_device_is_the_first_that_cuda_sees(
 def test_a_device_that_does_not_tell_its_memory_is_one_all_the_same(nvml: Nvml) -> None:
     nvml.memory = None
     assert devices.parse("cuda").memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "alone"), [(pynvml.NVML_COMPUTEMODE_DEFAULT, False), (pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, True)]
+)
+def test_a_gpu_for_one_process_at_a_time_is_known_by_its_mode(nvml: Nvml, mode: int, alone: bool) -> None:
+    nvml.mode = mode
+    assert devices.parse("cuda").one_process is alone

@@ -1,27 +1,80 @@
-"""What a time on a real GPU may be: as an H100 and its host took it, and not as a mistake makes it.
+"""What checks accept on a real GPU: what cards and their hosts do by themselves, and not what a mistake makes of it.
 
 Numbers of an H100 in a virtual machine (docs/on-a-gpu.md): products back to back by events, and one by one as the
-reference read them on its host's clock.
+reference read them on its host's clock. Other cards are made up of their data sheets.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from grader.lab1.truth import mistakes, timing
+import grader
+from gradebox.assertions import CheckFailed, NeedsReview
+from gradebox.devices import Device
+from gradebox.fresh import Fresh
+from gradebox.hardware.measuring import measured_by
+from gradebox.submission import Seen, Submission
+from grader.lab1.truth import mistakes, operations, timing
+from grader.lab2.checks import comparison
+from grader.lab4.checks import attention, checkpointing
+from grader.lab5.checks import monitoring
+from grader.shared.cards import Card, card_of
 
 SEEN = {  # size: seconds of a product
     643: (20.6e-6, 57.5e-6),
     3547: (654e-6, 704e-6),
     4405: (3.863e-3, 4.155e-3),
 }
+FRESH = Fresh(11, "real GPUs")
 
 
-def call(size: int, told: float, iterations: int = 7) -> tuple[timing.Call, dict[str, Any]]:
+def card(float32: float, float16: float, bfloat16: float, float64: float, gigabytes: float) -> Card:
+    flops = {"float32": float32, "float16": float16, "bfloat16": bfloat16, "float64": float64}
+    memory = int(gigabytes * 1e9)
+    return Card({name: value * 1e12 for name, value in flops.items()}, memory, memory)
+
+
+# Of products of an odd size, rounded down.
+CARDS = {
+    "H100": card(32, 128, 128, 32, 80),
+    "B300": card(64, 256, 256, 1, 288),
+    "T4": card(2, 16, 1, 0.125, 16),
+    "laptop": card(4, 16, 16, 0.0625, 8),
+    "a slice": card(4, 32, 32, 4, 5),
+    "a slow one": card(0.5, 0.5, 0.25, 0.015625, 2),
+}
+
+
+class Real:
+    """A submission on a real card: each probe tells what it is given."""
+
+    device = Device("cuda", "a card")
+
+    def __init__(self, **probes: dict[str, Any]) -> None:
+        self._probes = {
+            "shared.card.measured": {
+                "flops": CARDS["H100"].flops, "memory_bytes": 80 * 10**9, "free_bytes": 79 * 10**9,
+            },
+            **{name.replace("__", "."): seen for name, seen in probes.items()},
+        }  # fmt: skip
+
+    def probe(self, name: str, **inputs: Any) -> Seen:
+        return Seen(self._probes[name], {})
+
+    numeric_probe = probe
+
+
+def real(**probes: dict[str, Any]) -> Submission:
+    return cast(Submission, Real(**probes))
+
+
+def call(size: int, told: float, iterations: int = 7, **more: Any) -> tuple[timing.Call, dict[str, Any]]:
     products = [{"device": "cuda", "dtype": "float32", "flops": 2 * size**3, "count": iterations}]
-    observed = {"result": {"seconds": told}, "products": products, "truth": list(SEEN[size]), "pace": None}
+    observed = {"result": {"seconds": told}, "products": products, "truth": list(SEEN[size]), "pace": None, **more}
     return {"size": size, "iterations": iterations}, observed
 
 
@@ -47,3 +100,171 @@ def test_mistakes_are_seen_in_long_products(size: int) -> None:
     ):
         asked, seen = call(size, told)
         assert mistakes.mistake_of("cuda", asked, seen) is cause
+
+
+def test_a_slow_host_may_add_more() -> None:
+    asked, seen = call(643, SEEN[643][1] + 90e-6, host_seconds=200e-6)
+    assert mistakes.mistake_of("cuda", asked, seen) is None
+    asked, seen = call(643, SEEN[643][1] + 90e-6, 50, host_seconds=45e-6)
+    assert mistakes.mistake_of("cuda", asked, seen) is mistakes.MORE
+
+
+def test_tf32_is_named() -> None:
+    asked, seen = call(4405, SEEN[4405][0] / 4, tf32=True)
+    assert mistakes.mistake_of("cuda", asked, seen) is mistakes.TF32
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_no_product_takes_long(name: str) -> None:
+    found = CARDS[name]
+    for dtype in found.flops:
+        sizes = [
+            timing.long_size("cuda", FRESH, dtype, card=found),
+            *timing.short_sizes("cuda", FRESH, 3, dtype, card=found),
+            timing.aligned_size(FRESH, dtype, found),
+        ]
+        for size in sizes:
+            assert 2 * size**3 / found.flops[dtype] < 1.05 * 6e-3 or size == 384
+    for size in timing.long_sizes("cuda", FRESH, 9, card=found):
+        assert 2 * size**3 / found.flops["float32"] < 1.05 * 6e-3
+
+
+def test_a_fast_card_gets_large_products() -> None:
+    for dtype in ("float32", "float16"):
+        assert 3500 <= timing.long_size("cuda", FRESH, dtype, card=CARDS["H100"]) <= 4501
+
+
+def test_a_machine_whose_profiler_sees_no_kernels_is_for_people() -> None:
+    seen = Seen({"operations": [], "steps_run": 0, "recorded": False}, {})
+    with pytest.raises(NeedsReview, match="records no kernels"):
+        operations.require_profiled(seen, "aten::mm", {}, 1, 0, indexed=False, timed=False)
+
+
+def test_speeds_are_rounded_so_that_two_gradings_ask_the_same() -> None:
+    flops = {"float32": 51.3e12, "float16": 201e12, "bfloat16": 199e12, "float64": 30e12}
+    one, other = (
+        card_of(real(shared__card__measured={
+            "flops": {name: factor * value for name, value in flops.items()},
+            "memory_bytes": 80 * 10**9, "free_bytes": 79 * 10**9 - used,
+        }))
+        for factor, used in ((1.0, 0), (1.02, 10**6))
+    )  # fmt: skip
+    assert one == other is not None
+
+
+def _compared(took: float, truth: list[float]) -> Submission:
+    names = list(comparison._ACCURACIES)
+    plan = comparison.plans(Real.device, FRESH)["cuda"]
+    steps = plan["steps"] + plan["warmup"]
+    adam = {"kind": "Adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}
+    rows = [
+        {"dtype": name, "device": "cuda", "accuracy": value, "step_seconds": took, "peak_bytes": 10**9}
+        for name, value in plan["accuracies"]
+    ]
+    models = [
+        {
+            "forwards": steps, "modes": [True], "steps": steps, "losses": [], "optimizers": [adam],
+            "updates": steps if name == "float16" else 0,
+        }
+        for name, _ in plan["accuracies"]
+    ]  # fmt: skip
+    seen = {"rows": rows, "models": models, "truths": dict.fromkeys(names, truth)}
+    return real(lab2__comparison__compare=seen)
+
+
+def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
+    check = comparison.TestComparison().test_step_seconds_equal_truth
+    before_and_after = [0.050, 0.051, 0.066, 0.068]  # the clock has fallen meanwhile
+    for took in (0.047, 0.058, 0.072):
+        check(_compared(took, before_and_after), FRESH)
+    for took in (0.040, 0.090, 0.058e3):
+        with pytest.raises(CheckFailed, match="seconds of a training step"):
+            check(_compared(took, before_and_after), FRESH)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CARDS[name]
+    monkeypatch.setattr(comparison, "card_of", lambda _: found)
+    case = comparison.network(FRESH)
+    batch = comparison.on(real(), "cuda", case)["batch"]
+    step_flops = 6 * batch * sum(a * b for a, b in zip(case["widths"], case["widths"][1:], strict=False))
+    slowest = min(found.flops[name] for name in ("float32", "float16", "bfloat16"))
+    assert batch == case["batch"] // 4 or step_flops / slowest < 0.11
+    assert 4 * batch * 2 * sum(case["widths"]) < 0.5 * found.memory_bytes
+    sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
+    batch = checkpointing._batch_for(found, sizes)
+    assert 1 <= batch <= 9
+    assert batch == 9 or name != "H100"
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_two_lengths_fit_a_card_and_one_never_does(name: str) -> None:
+    found = CARDS[name]
+    arguments = {"lengths": [3501, 2101, 40001], "batch": 2, "heads": 12}
+    *short, longest = attention._lengths_for(found, arguments)
+    pair_bytes = 2 * 2 * 12
+    assert all(length % 2 for length in (*short, longest))
+    assert 8 * pair_bytes * max(short) ** 2 < 0.45 * found.memory_bytes
+    assert pair_bytes * longest**2 > 1.4 * found.memory_bytes
+    assert short[0] > 1.3 * short[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "nvml", "right"),
+    [
+        (68.0, 71.5, True), (700.0, 690.0, True), (0.4, 0.6, True), (None, None, True),
+        (68_000.0, 71.5, False), (0.068, 71.5, False), (None, 71.5, False), (0.0, None, False),
+    ],
+)  # fmt: skip
+def test_power_is_what_nvml_says_or_nothing(told: float | None, nvml: float | None, right: bool) -> None:
+    own = Seen({"reading": {"power_watts": told}, "nvml": {"gpus": 1, "watts": nvml}}, {})
+    if right:
+        monitoring._require_own_gpu(own, simulated=False)
+    else:
+        with pytest.raises(CheckFailed, match="power_watts"):
+            monitoring._require_own_gpu(own, simulated=False)
+
+
+CLOCKS = {"perf_counter", "elapsed_time", "profile_operations", "mem_get_info"}
+"""What a probe measures with, or has measured."""
+UNDISTURBED = {
+    "lab3.joining.setup": "on a GPU no rank waits for another one by the clock",
+    "lab3.training.evaluate": "judged by accuracies",
+    "lab3.training.on_cpu": "on the CPU only",
+    "lab3.training.train": "a time within another one of the same process",
+    "lab5.counting.logged": "on the CPU only",
+    "lab5.monitoring.on_this_device": "the whole memory, which no other process changes",
+    "lab5.watching.program": "sleeps of the host",
+}
+
+
+def _on_the_device() -> set[str]:
+    """The probes that may be asked on the grading's device and name a clock, in their own body or in a helper's."""
+    elsewhere = {"operations.on_cpu", "slow_cpu", "scaling", "launch", "largest", "installed", "fits", "tuning",
+                 "profiling", "watched", "background", "unharmed", "refused", "saving", "stopping"}  # fmt: skip
+    folder = Path(grader.__file__).parent
+    found = set()
+    for path in folder.glob("*/probes/*.py"):
+        functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+        names = {
+            name: {node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute)}
+            | {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+            for name, body in functions.items()
+        }
+        for name in functions:
+            reached, more = {name}, {name}
+            while more:
+                more = {other for one in more for other in names[one] & functions.keys()} - reached
+                reached |= more
+            used = {one for other in reached for one in names[other]}
+            arguments = [argument.arg for argument in functions[name].args.args]
+            if arguments[:1] == ["student"] and not name.startswith("_") and CLOCKS & used:
+                found.add(f"{path.parent.parent.name}.{path.stem}.{name}")
+    return {one for one in found if not any(word in one for word in elsewhere)}
+
+
+def test_every_probe_that_measures_says_so() -> None:
+    folder = Path(grader.__file__).parent
+    silent = {probe for probe in _on_the_device() if not measured_by(folder, probe)}
+    assert silent == UNDISTURBED.keys()

@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 
 import pytest
 
 import grader
+from benchmarks.on_a_gpu.jobs import BUGS
+from gradebox.hardware.measuring import measured_by
+from gradebox.order import Order
+from gradebox.run import Grading
+from grader.rehearsal import devices
+from grader.rehearsal.__main__ import Disturbed
 from tests.scenarios.build import ROOT
 
+WITHOUT_A_BUG = {"lab1.benchmark.returns_result", "lab2.amp.returns_result", "lab1.benchmark.nonsense_refused"}
+"""They share what was measured with others, and judge no time."""
 LABS = {lab.id: float(lab.points) for lab in grader.course().labs}
 
 
@@ -51,6 +61,50 @@ def test_a_criterion(criterion: str, points: float) -> None:
 @pytest.mark.parametrize(("lab", "points"), LABS.items())
 def test_the_reference_earns_every_point(lab: str, points: float) -> None:
     assert _earns_all("--lab", lab) == points
+
+
+@pytest.mark.parametrize(
+    "criterion", ["lab1.measurements", *(pytest.param(lab, marks=pytest.mark.night) for lab in LABS)]
+)
+def test_neighbours_on_the_card_cost_no_point(criterion: str) -> None:
+    """Every probe that measures says so: all others may be slowed down."""
+    option = "--criterion" if "." in criterion else "--lab"
+    _earns_all(option, criterion, "--disturbed")
+
+
+def test_a_probe_that_measures_and_does_not_say_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("grader.rehearsal.__main__", "gradebox.hardware.use"):
+        monkeypatch.setattr(f"{module}.measured_by", lambda folder, probe: frozenset())
+    course = grader.course()
+    rehearsed = replace(
+        course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
+    )
+    rubric, labs = rehearsed.select(criteria="lab1.measurements")
+    order = Order(rehearsed, ROOT / "solutions", rubric, tuple(labs), devices.parse("cuda"), 1)
+    with Grading(order, device_use=Disturbed(order)) as grading:
+        grading.carry_out()
+        assert grading.result().score < grading.result().max_score
+
+
+@pytest.mark.night
+def test_every_check_that_measures_has_a_planted_bug_for_a_visit_to_a_gpu() -> None:
+    course = grader.course()
+    rehearsed = replace(
+        course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
+    )
+    order = Order(rehearsed, ROOT / "solutions", course.rubric, course.labs, devices.parse("cuda"), 1, jobs=2)
+    with Grading(order) as grading:
+        grading.carry_out()
+        measuring = {
+            check.id
+            for check in grading.plan
+            if any(
+                request.device == "cuda" and measured_by(course.folder, request.probe)
+                for request in grading.grounds(check.id).requests
+            )
+        }
+    listed = {check for checks in tomllib.loads(BUGS.read_text(encoding="utf-8")).values() for check in checks}
+    assert measuring - listed <= WITHOUT_A_BUG, "benchmarks/on_a_gpu/bugs.toml"
 
 
 def test_less_is_told_with_its_reason() -> None:

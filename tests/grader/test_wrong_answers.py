@@ -71,7 +71,7 @@ def test_a_step_that_was_never_run() -> None:
             slowest = max(inputs["repeats"], key=lambda each: {"mm": 9, "exp": inputs["repeats"]["exp"]}[each])
             calls = inputs["repeats"][slowest] * inputs["steps"]
             row = {"name": f"aten::{slowest}", "calls": calls, "cpu_seconds": 1.0, "device_seconds": 1.0}
-            return Seen({"operations": [row], "steps_run": 0, "device_seconds": {}}, {})
+            return Seen({"operations": [row], "steps_run": 0, "recorded": True, "device_seconds": {}}, {})
 
     with pytest.raises(CheckFailed, match="the step ran 0 times"):
         analysis.TestAnalysis().test_slowest_operation_found(cast(Submission, NeverRun()), FRESH)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab3.probes.training import DDP, occupy_usual_ports
-from grader.shared.probes.ranks import TIMEOUT_SECONDS
+from grader.shared.probes.ranks import GPU_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from grader.shared.probes.support import plain
 
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -41,6 +41,7 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
     environment["MASTER_PORT"] = str(port)
     _kept.append(occupy_usual_ports(student.rank))
     seen = []
+    wait = GPU_TIMEOUT_SECONDS if kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
     for index, case in enumerate(cases):
         address: str | None = f"{student.rendezvous}-{index}"
         if case["way"] == "tcp":
@@ -55,7 +56,7 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
                 os.environ["NCCL_HOSTID"] = f"machine{student.rank // place[1]}"
         with _seeing(case.get("gpus", torch.cuda.device_count())):
             own = module.setup(
-                student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=TIMEOUT_SECONDS
+                student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=wait
             )
         total = torch.ones(1, device=own)
         try:

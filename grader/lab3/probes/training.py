@@ -22,7 +22,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
-from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, group, half_squares, numbered
+from grader.shared.probes.ranks import (
+    GPU_TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS,
+    Indexed,
+    group,
+    half_squares,
+    numbered,
+)
 from grader.shared.probes.support import fields, plain
 from labkit import data, models
 from labkit.device import open_device
@@ -175,6 +182,7 @@ def train(
     if debugging:  # the sandbox's is one of the usual ones
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
     run = getattr(student.module(module), name)
+    wait = GPU_TIMEOUT_SECONDS if kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
 
     def call(model: Regression, address: str, changed: dict[str, Any]) -> Any:
         changed = dict(changed)
@@ -186,7 +194,7 @@ def train(
             device=kind,
             model=model,
             dataset=dataset,
-            timeout_seconds=TIMEOUT_SECONDS + student.ranks,
+            timeout_seconds=wait + student.ranks,
             **extra,
             **{**arguments, **changed},
         )

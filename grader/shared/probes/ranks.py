@@ -18,6 +18,8 @@ from torch.utils.data import Dataset
 
 TIMEOUT_SECONDS = 10.0
 """How long a rank waits for one that does not come; a right solution never waits longer than a slow machine needs."""
+GPU_TIMEOUT_SECONDS = 30.0
+"""The same where ranks start a real GPU first: without persistence mode its driver alone may need ten seconds."""
 
 
 class Indexed(Dataset[tuple[Tensor, Tensor]]):
