@@ -22,8 +22,10 @@ _POLL_SECONDS = 0.005
 class DeviceLock:
     """A readers-writer lock on one piece of hardware. Without a name it locks nothing.
 
-    Readers go first: a request that measures begins once nobody else has anything to run. Every grading comes to such
-    a request or to its end, so it always begins.
+    Who wants it alone goes first: while one waits, nobody else comes in, so that it waits for the requests that run
+    now and for no others. If the others went first, all measurements would come at the end, one after the other, while
+    nothing else is left to run beside: 107 s for a grade with eight sandboxes, and 56 s so (a model of the scheduling
+    with the seconds that each check took on an H100).
     """
 
     def __init__(self, hardware: str) -> None:
@@ -31,7 +33,7 @@ class DeviceLock:
         self._path: Path | None = None
         if hardware:
             digest = hashlib.sha256(hardware.encode()).hexdigest()[:16]
-            self._path = Path(tempfile.gettempdir(), f"gpulabs-device-{digest}.lock")
+            self._path = Path(tempfile.gettempdir(), f"gpulabs-device-{digest}")
 
     @contextlib.contextmanager
     def held(self, *, alone: bool, abandoned: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -43,32 +45,38 @@ class DeviceLock:
         if self._path is None:
             yield
             return
-        lock = _opened(self._path)
-        try:
-            kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-            # Not a blocking call: a thread that waits in it could not be told that the grading has ended.
-            while not _taken(lock, kind):
-                if abandoned():
-                    raise InterruptedError("the grading ended while a request waited for the device")
-                time.sleep(_POLL_SECONDS)
+        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as at_the_door:
+                door = at_the_door.enter_context(_opened(self._path.with_suffix(".door")))
+                _take(door, kind, abandoned)
+                lock = stack.enter_context(_opened(self._path.with_suffix(".lock")))
+                _take(lock, kind, abandoned)
             yield
-        finally:
-            os.close(lock)
 
 
-def _taken(lock: int, kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _take(lock: int, kind: int, abandoned: Callable[[], bool]) -> None:
+    """Not in one blocking call: a thread that waits in it could not be told that the grading has ended."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return
+        if abandoned():
+            raise InterruptedError("the grading ended while a request waited for the device")
+        time.sleep(_POLL_SECONDS)
 
 
-def _opened(path: Path) -> int:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
     """A descriptor of its own for each request: locks belong to descriptors, not to processes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC  # it may be another user's file; reading is enough
     try:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # perhaps another user's; reading is enough
+        descriptor = os.open(path, flags)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -69,6 +69,26 @@ def test_who_measures_has_it_alone(hardware: str) -> None:
     assert _get(hardware, alone=True)
 
 
+def test_who_waits_to_measure_goes_before_those_who_come_later(hardware: str) -> None:
+    order: list[str] = []
+
+    def measure() -> None:
+        with DeviceLock(hardware).held(alone=True):
+            order.append("alone")
+
+    with DeviceLock(hardware).held(alone=False):
+        thread = threading.Thread(target=measure)
+        thread.start()
+        ends = time.monotonic() + 10
+        while _get(hardware, alone=False):  # until it is at the door
+            assert time.monotonic() < ends
+        order.append("shared")
+    thread.join()
+    with DeviceLock(hardware).held(alone=False):
+        order.append("later")
+    assert order == ["shared", "alone", "later"]
+
+
 def test_another_device_is_another_lock(hardware: str) -> None:
     with DeviceLock(hardware).held(alone=True):
         assert _get(f"{hardware}-other", alone=True)
