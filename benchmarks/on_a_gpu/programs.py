@@ -9,6 +9,7 @@ import csv
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,11 +84,14 @@ def acceptance(tools: Tools, *, options: Sequence[str] = ()) -> Finding:
         check["name"]: {"status": check["status"], "evidence": check.get("evidence", "")}
         for check in document["validation"]["checks"]
     }
-    passed = [name for name, check in checks.items() if check["status"] == "pass"]
-    others = sorted(set(checks) - set(passed))
-    failed = [name for name in others if checks[name]["status"] == "fail"]
-    summary = f"{len(passed)} of {len(checks)} checks pass" + (f"; {', '.join(others)}" if others else "")
-    return Finding(not failed and bool(passed), summary, {"checks": checks, "verdict": document.get("verdict", "")})
+    counts = Counter(check["status"] for check in checks.values())
+    verdict = document["acceptance"]["status"]
+    others = [
+        f"{name} {check['status']}" for name, check in checks.items() if check["status"] not in ("pass", "skipped")
+    ]
+    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    summary = "; ".join([f"{verdict}: {counts['pass']} of {len(checks)} checks pass{skipped}", *others])
+    return Finding(verdict == "PASS", summary, {"checks": checks, "performance": document["performance"]})
 
 
 def conformance(tools: Tools, *, files: Sequence[str]) -> Finding:
@@ -182,14 +186,15 @@ def small_class(tools: Tools) -> Finding:
     styles = sorted(path for path in (SCENARIOS / "lab1" / "variants").iterdir() if path.is_dir())
     for name, scenario in zip(honest, (SCENARIOS / "exploits" / "honest_right", *styles[:3]), strict=True):
         load(scenario).build(folder / name)
-    hostile = load(SCENARIOS / "exploits" / "honest_right").build(folder / "hostile")
-    _append(hostile / "lab1_gpu_basics" / "benchmark.py", _HOSTILE)
+    attacker = load(SCENARIOS / "exploits" / "honest_right").build(folder / "hostile")
+    _append(attacker / "lab1_gpu_basics" / "benchmark.py", _HOSTILE)
     command = ["-c", "from grader.cli import app; app()"]  # `gpulabs`, which is not installed everywhere
     arguments = [*command, "class", str(folder), "--out", str(out), "--device", "cuda"]
     tools.command([*arguments, "--lab", _CLASS_LABS, "--seed", "1"], accepted=(0, 3))
     scores = _scores(out / "exports" / "grades.csv")
     full = [name for name in honest if scores.get(name, {}).get("score") == scores.get(name, {}).get("max_score", -1)]
-    summary = f"{len(full)} of {len(honest)} honest students have every point; the hostile one {scores.get('hostile')}"
+    hostile = scores.get("hostile", {}).get("score") or "none"
+    summary = f"{len(full)} of {len(honest)} honest students have every point; points of the hostile one: {hostile}"
     return Finding(len(full) == len(honest), summary, {"scores": scores})
 
 
