@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from gradebox.submission import Submission
 
+_STEP_BYTES = 2**28
+
 
 @dataclass(frozen=True)
 class Card:
@@ -20,6 +22,8 @@ class Card:
     flops: Mapping[str, float]
     """Floating-point operations per second of a square product, by dtype."""
     memory_bytes: int
+    free_bytes: int
+    """Of its memory, rounded down to whole `_STEP_BYTES`: what other processes hold is theirs."""
 
     def largest_size(self, seconds: float, dtype: str = "float32") -> float:
         """Rows of the largest square product that takes no longer than this."""
@@ -34,4 +38,5 @@ def card_of(submission: Submission) -> Card | None:
     return Card(
         flops={dtype: 2.0 ** math.floor(math.log2(flops)) for dtype, flops in seen.flops.items()},
         memory_bytes=int(seen.memory_bytes),
+        free_bytes=int(seen.free_bytes) // _STEP_BYTES * _STEP_BYTES,
     )

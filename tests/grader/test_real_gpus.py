@@ -182,6 +182,37 @@ def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
             check(_compared(took, before_and_after), FRESH)
 
 
+def _table(took: float, truth: list[float]) -> None:
+    """Judge a table of Lab 4 all of whose steps took so long, beside what the course's own took before and after."""
+    drawn = Fresh(3, "table")
+    intervals = drawn.shuffled([None, drawn.integer(1, 2)])
+    steps, warmup = drawn.integer(3, 5), drawn.integer(2, 3)
+    begun = [{"input_requires_gradient": False, "gradients": 0}] * (steps + warmup)
+    seen = {
+        "rows": [
+            {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}
+            for every in intervals
+        ],
+        "truths": [{"seconds": truth, "peak_bytes": 10**9, "flops": 10**9}] * 2,
+        "most_blocks": 3,
+        "forwards": [begun, begun],
+        "flops": 2 * (steps + warmup) * 10**9,
+        "device": "cuda",
+        "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
+    }
+    check = checkpointing.TestCheckpointing().test_measured_table_equals_truth
+    check(real(lab4__checkpointing__measured=seen), Fresh(3, "table"))
+
+
+def test_a_table_lies_between_what_a_card_took_before_and_after() -> None:
+    before_and_after = [0.050, 0.070]
+    for took in (0.040, 0.060, 0.085):
+        _table(took, before_and_after)
+    for took in (0.017, 0.140, 60.0):
+        with pytest.raises(CheckFailed, match="step_seconds"):
+            _table(took, before_and_after)
+
+
 @pytest.mark.parametrize("name", CARDS)
 def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = CARDS[name]
@@ -229,6 +260,7 @@ def test_power_is_what_nvml_says_or_nothing(told: float | None, nvml: float | No
 CLOCKS = {"perf_counter", "elapsed_time", "profile_operations", "mem_get_info"}
 """What a probe measures with, or has measured."""
 UNDISTURBED = {
+    "lab2.comparison.compare_truth": "on a real GPU judged by its peaks",
     "lab3.joining.setup": "on a GPU no rank waits for another one by the clock",
     "lab3.training.evaluate": "judged by accuracies",
     "lab3.training.on_cpu": "on the CPU only",

@@ -24,7 +24,7 @@ def ask(submission: Submission, probe: str, *, counted: bool = False, device: st
     """What a probe of this exercise saw; on a virtual GPU where accesses are `counted`.
 
     Raises:
-        NeedsReview: Triton is not installed here.
+        NeedsReview: Triton is not installed here, or does not work on this card.
     """
     if importlib.util.find_spec("triton") is None:
         raise NeedsReview(
@@ -33,7 +33,20 @@ def ask(submission: Submission, probe: str, *, counted: bool = False, device: st
         )
     if counted and not submission.device.simulated:
         device = COUNTING
+    if device is None and not submission.device.simulated:
+        _require_triton_works(submission)
     return submission.probe(f"kernels.{probe}", device=device, limits=_SLOW, **inputs)
+
+
+def _require_triton_works(submission: Submission) -> None:
+    """Raise where a product of our own fails: on an old card, or on a machine without a C compiler."""
+    errors = submission.probe("kernels.trial.product", student=False, limits=_SLOW).errors
+    for dtype, error in errors.items():
+        if error:
+            raise NeedsReview(
+                f"Triton does not multiply in {dtype} on this machine, whoever asks: {error}",
+                "grade this exercise with --device vgpu; Triton needs compute capability 8.0 and a C compiler",
+            )
 
 
 def is_counted(run: Mapping[str, Any], submission: Submission) -> bool:

@@ -97,9 +97,10 @@ class TestRoofline:
         """Saves the kernels' places and a plot."""
         arguments = ["--elements", "9000", "--rows", "9", "--size", "64", "--length", "65"]
         what = f"python -m labs.kernels_exercise.roofline {' '.join(arguments)}"
-        seen = ask(submission, "roofline.program", arguments=arguments)
+        # Of a virtual GPU the data sheet is known, and no kernel is above its roof because a clock is.
+        seen = ask(submission, "roofline.program", counted=True, arguments=arguments)
         rows = picture_and_json(seen, what)
-        require_provenance(seen, what, simulated=submission.device.simulated)
+        require_provenance(seen, what, simulated=True)
         kernels = ["vector add", "softmax", "matmul", "flash attention"]
         require_equal([row.get("kernel") for row in rows], kernels, what=f"kernels in the results of {what}")
         for row in rows:

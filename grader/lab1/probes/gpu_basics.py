@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from gradebox.hardware.measuring import measures
+from grader.shared.probes.card import full_precision, wake
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import next_stage, reading, watch_products
 from grader.shared.probes.support import fields, plain, sequence
@@ -94,6 +96,7 @@ def _driver() -> str | None:
         return None
 
 
+@measures("time")
 def matmul(
     student: Any,
     *,
@@ -115,6 +118,9 @@ def matmul(
     """
     module = student.module(BENCHMARK)
     observed: list[dict[str, Any]] = []
+    host_seconds = 0.0
+    if truth:
+        wake()
     for call in calls:
         arguments = {"device": student.device, **call}
         _typed(arguments)
@@ -135,11 +141,14 @@ def matmul(
             ran = products.counts()
         if truth:
             truths += _true_seconds(size, dtype)
+            host_seconds = host_seconds or _host_seconds()
         observed.append(
             {
                 "result": fields(result, MatmulResult, f"benchmark_matmul({arguments['device']!r}, {size})"),
                 "products": ran,
                 "truth": truths,
+                "host_seconds": host_seconds,
+                "tf32": truth and torch.backends.cuda.matmul.fp32_precision == "tf32",
                 "idle_at_start": None
                 if student.gpu is None
                 else reading(student.gpu, "idle_at_start", 0, size=size, timed=arguments.get("iterations", 100)),
@@ -176,21 +185,32 @@ _HELD_CYCLES = 4_000_000
 
 
 def _true_seconds(size: int, dtype: torch.dtype) -> list[float]:
-    """Median seconds per product on a real GPU, by two methods that are both right.
+    """Quartiles of the seconds per product on a real GPU, by two methods that are both right.
 
     Of the products alone, which wait in the queue, so that no launch is in it; and of single products by the host's
     clock, from an idle device to an idle device, watched as the submission's are: on an H100 that takes some 5 % longer
-    for products of milliseconds, and 30 to 60 us more for short ones.
+    for products of milliseconds, and 30 to 60 us more for short ones. On a card whose clock changes they lie apart.
     """
     left = torch.randn(size, size, device="cuda").to(dtype)
     right = torch.randn(size, size, device="cuda").to(dtype)
     out = torch.empty_like(left)
-    for _ in range(10):
-        torch.mm(left, right, out=out)
-    return [_held_seconds(lambda: torch.mm(left, right, out=out)), _waited_seconds(lambda: torch.mm(left, right))]
+    with full_precision():
+        for _ in range(10):
+            torch.mm(left, right, out=out)
+        return [
+            *_held_seconds(lambda: torch.mm(left, right, out=out)),
+            *_waited_seconds(lambda: torch.mm(left, right)),
+        ]
 
 
-def _held_seconds(launch: Callable[[], object], count: int = 10, blocks: int = 5) -> float:
+def _host_seconds() -> float:
+    """What the host takes for a product that costs the device nothing, watched, from an idle device to an idle one."""
+    tiny = torch.ones(16, 16, device="cuda")
+    torch.mm(tiny, tiny)
+    return max(_waited_seconds(lambda: torch.mm(tiny, tiny)))
+
+
+def _held_seconds(launch: Callable[[], object], count: int = 10, blocks: int = 5) -> list[float]:
     found: list[float] = []
     for _ in range(blocks):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -201,10 +221,10 @@ def _held_seconds(launch: Callable[[], object], count: int = 10, blocks: int = 5
         stop.record()
         torch.cuda.synchronize()
         found.append(start.elapsed_time(stop) / 1e3 / count)
-    return statistics.median(found)
+    return _quartiles(found)
 
 
-def _waited_seconds(launch: Callable[[], object], count: int = 9) -> float:
+def _waited_seconds(launch: Callable[[], object], count: int = 9) -> list[float]:
     found: list[float] = []
     with watch_products(None):
         for _ in range(count):
@@ -213,7 +233,13 @@ def _waited_seconds(launch: Callable[[], object], count: int = 9) -> float:
             launch()
             torch.cuda.synchronize()
             found.append(time.perf_counter() - start)
-    return statistics.median(found)
+    return _quartiles(found)
+
+
+def _quartiles(found: Sequence[float]) -> list[float]:
+    """The lower and the upper one: a median of such times lies between them, whatever a single one was."""
+    low, _, high = statistics.quantiles(found, n=4, method="inclusive")
+    return [low, high]
 
 
 def compare(

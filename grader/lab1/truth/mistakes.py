@@ -102,6 +102,8 @@ def mistake_of(device: str, call: Call, observed: dict[str, Any]) -> Cause | Non
         if factor != 1 and (1 - _NEAR) * honest.low <= took / factor <= (1 + _NEAR) * honest.high:
             return cause
     if took < honest.low:
+        if observed.get("tf32") and call.get("dtype", "float32") == "float32":
+            return TF32
         # Whoever does not wait reads what launches take, and no number that was made up.
         return NOT_WAITED if least_read(device, call, observed) <= took < _FAR * honest.low else None
     return MORE

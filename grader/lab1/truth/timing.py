@@ -1,8 +1,9 @@
 """What a measured time must be: exact on the virtual GPU, whose cost model is known, and bracketed on a real one.
 
 On the virtual GPU a time may exceed the kernel's by 2 % and by what an honest method can add to each product: launches,
-synchronisations and readings of a clock around it. On a real GPU the truth is a measurement by events before and after
-the student's, give or take 10 %. Not here: what a time that is wrong shows (`grader.lab1.truth.mistakes`).
+synchronisations and readings of a clock around it. On a real GPU the reference is measured in the same process, right
+before and right after the student's call: quartiles by two methods, give or take 10 %. Sizes follow from how fast the
+card multiplies. Not here: what a time that is wrong shows (`grader.lab1.truth.mistakes`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gradebox.assertions import number, require, require_between, seconds
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
+from grader.shared.cards import Card, card_of
 from grader.shared.cases import every_value
 
 Call = dict[str, Any]
@@ -43,6 +45,13 @@ _PLACES = {"cuda": "GPU", "cpu": "CPU"}
 _CLOCK_SECONDS = 5e-6
 _REAL_TOLERANCE = 0.10
 _REAL_OVERHEAD_SECONDS = 30e-6
+_REAL_HOST_SHARE = 0.5
+"""Of what this host takes for a product that costs the GPU nothing: so much an honest method may add on a slow host."""
+_REAL_LONG_SECONDS = 6e-3
+"""The longest product on a real GPU. One call with its references runs up to 270 of them, and a probe has a minute."""
+_REAL_SHORT_SECONDS = (10e-6, 160e-6)
+_REAL_LONG_SIZES, _REAL_SHORT_SIZES = (3500, 4500), (600, 1600)
+"""On a card that is fast enough for them."""
 _REAL_LAUNCH_SECONDS = 0.5e-6
 """Faster than any program launches a kernel."""
 
@@ -74,10 +83,27 @@ def _launch_seconds(spec: vgpu.Spec) -> float:
     return vgpu.cost.launch_seconds(spec, "product")
 
 
-def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int = KERNEL_LAUNCHES) -> int:
-    """An odd size whose product lasts at least `launches` launches on this device; random on every grading."""
+def _real_longest(card: Card | None, dtype: str) -> float:
+    """How large a long product may be on a real card, as a part of `_REAL_LONG_SIZES`."""
+    return 1.0 if card is None else min(1.0, card.largest_size(_REAL_LONG_SECONDS, dtype) / _REAL_LONG_SIZES[1])
+
+
+def long_size(
+    device: str,
+    fresh: Fresh,
+    dtype: str = "float32",
+    launches: int = KERNEL_LAUNCHES,
+    *,
+    card: Card | None = None,
+) -> int:
+    """An odd size whose product lasts at least `launches` launches on this device; random on every grading.
+
+    Args:
+        card: the real card of this grading; without it, one that is as fast as they come.
+    """
     if device == "cuda":
-        return fresh.odd(3500, 4500)
+        part = _real_longest(card, dtype)
+        return _odd(part * fresh.odd(*_REAL_LONG_SIZES))
     spec = _spec(device)
     size = fresh.odd(1201, 1501)
     while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * _launch_seconds(spec):
@@ -85,23 +111,30 @@ def long_size(device: str, fresh: Fresh, dtype: str = "float32", launches: int =
     return size
 
 
-def long_sizes(device: str, fresh: Fresh, count: int) -> list[int]:
+def long_sizes(device: str, fresh: Fresh, count: int, *, card: Card | None = None) -> list[int]:
     """Odd sizes of such products, the longest of which may last 27 times as long as the shortest.
 
     Whoever knows what they took in another grading, or tells the same for all, is right by luck only.
     """
     if device == "cuda":
-        return [_odd(fresh.log_uniform(1500, 4500)) for _ in range(count)]
+        most = _real_longest(card, "float32") * _REAL_LONG_SIZES[1]
+        return [_odd(fresh.log_uniform(most / 3, most)) for _ in range(count)]
     return [_odd(long_size(device, fresh) * fresh.log_uniform(1, 3)) for _ in range(count)]
 
 
-def short_sizes(device: str, fresh: Fresh, count: int, dtype: str = "float32") -> list[int]:
+def short_sizes(
+    device: str, fresh: Fresh, count: int, dtype: str = "float32", *, card: Card | None = None
+) -> list[int]:
     """Odd sizes whose products last some launches: every microsecond beside it shows, and so does a missing wait.
 
     Were the kernel shorter than its launch, a clock that is stopped too early would read what an honest one reads.
     """
     if device == "cuda":
-        return [_odd(fresh.log_uniform(600, 1600)) for _ in range(count)]
+        low, high = _REAL_SHORT_SIZES
+        if card is not None:
+            shortest, longest = (card.largest_size(took, dtype) for took in _REAL_SHORT_SECONDS)
+            low, high = min(low, round(shortest)), min(high, round(longest))
+        return [_odd(fresh.log_uniform(low, high)) for _ in range(count)]
     spec = _spec(device)
     sizes = []
     for _ in range(count):
@@ -110,6 +143,12 @@ def short_sizes(device: str, fresh: Fresh, count: int, dtype: str = "float32") -
             size += fresh.integer(3, 9) * 2
         sizes.append(size)
     return sizes
+
+
+def aligned_size(fresh: Fresh, dtype: str, card: Card | None) -> int:
+    """A size that suits tensor cores; on a real card whose product is not too long there."""
+    size = fresh.integer(4, 8) * 512
+    return size if card is None else max(384, round(size * _real_longest(card, dtype)) // 128 * 128)
 
 
 _CROSSED: dict[str, tuple[Any, ...]] = {
@@ -134,8 +173,8 @@ def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]
 
     The same for all checks of one grading, so asked once.
     """
-    fresh, device = fresh.shared("lab1.crossed"), submission.device.name
-    calls = [_crossed(fresh, device, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
+    fresh, device, card = fresh.shared("lab1.crossed"), submission.device.name, card_of(submission)
+    calls = [_crossed(fresh, device, card, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
     calls.sort(key=lambda call: -call["size"])  # a hiccup that is left over hits no smaller one
     disturbed = [call.pop("disturbed") and submission.device.simulated for call in calls]
     hiccups = [
@@ -149,9 +188,12 @@ def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]
     return calls, [{**one, "disturbed": slow} for one, slow in zip(seen, disturbed, strict=True)]
 
 
-def _crossed(fresh: Fresh, device: str, row: Mapping[str, Any]) -> Call:
+def _crossed(fresh: Fresh, device: str, card: Card | None, row: Mapping[str, Any]) -> Call:
     dtype = row["dtype"] or "float32"
-    size = long_size(device, fresh, dtype) if row["size"] == "long" else short_sizes(device, fresh, 1, dtype)[0]
+    if row["size"] == "long":
+        size = long_size(device, fresh, dtype, card=card)
+    else:
+        size = short_sizes(device, fresh, 1, dtype, card=card)[0]
     counts = {"1": 1, "a few": fresh.integer(2, 4), "fives": 5 * fresh.integer(1, 3), "no fives": fresh.integer(6, 9)}
     warmups = {"0": 0, "some": fresh.integer(1, 9)}
     call: Call = {"size": size, "disturbed": row["disturbed"], **row["name"]}
@@ -255,7 +297,8 @@ def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
     """The interval for one observed call."""
     if device == "cuda":
         truth = observed["truth"]
-        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + _REAL_OVERHEAD_SECONDS)
+        overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * observed.get("host_seconds", 0.0))
+        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + overhead)
     spec, size = _spec(device), call["size"]
     kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
     overhead = 2 * _launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import statistics
 import time
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from gradebox.hardware.measuring import measures
 from grader.lab2.probes.training import classifier, one_thread
+from grader.shared.probes.card import full_precision
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, plain, sequence
@@ -56,6 +59,7 @@ class Noted(nn.Module):
         return output
 
 
+@measures("time")
 def compare(
     student: Any,
     *,
@@ -64,6 +68,7 @@ def compare(
     accuracies: Sequence[tuple[str, float]],
     steps: int,
     warmup: int,
+    truth_steps: int = 0,
 ) -> dict[str, Any]:
     """`compare_precisions` of a fully connected network.
 
@@ -72,8 +77,14 @@ def compare(
     Beside its rows, for each model that it made: how often that ran, which optimizer made how many steps then, how
     often a loss scale was updated, in which modes it ran, and on a virtual GPU in which dtypes a logarithm of softmax
     was computed.
+
+    With `truth_steps`, `truths` are the seconds of so many steps of the course's own in each precision, some of them
+    right before the student's call and some right after it: a real card's clock changes.
     """
     create, create_batch = _network(widths, batch)
+    module = student.module(COMPARISON)
+    precisions = [name for name, _ in accuracies]
+    truths = _true_seconds(widths, batch, precisions, truth_steps)
     made: list[dict[str, Any]] = []
     begins: list[int] = []
 
@@ -112,7 +123,7 @@ def compare(
     torch.amp.GradScaler.update = counted  # type: ignore[assignment,method-assign]
     try:
         told = sequence(
-            student.module(COMPARISON).compare_precisions(
+            module.compare_precisions(
                 dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
             ),
             "compare_precisions()",
@@ -123,7 +134,24 @@ def compare(
     for note, begin, end in zip(made, begins, [*begins[1:], place()][: len(made)], strict=True):
         note["losses"] = reading(student.gpu, "dtypes", begin, end, name=_LOSS) if student.gpu is not None else []
     rows = [fields(row, PrecisionResult, f"compare_precisions()[{i}]") for i, row in enumerate(told)]
-    return {"rows": rows, "models": made}
+    for name, more in _true_seconds(widths, batch, precisions, truth_steps).items():
+        truths[name] += more
+    return {"rows": rows, "models": made, "truths": truths}
+
+
+def _true_seconds(widths: Sequence[int], batch: int, precisions: Sequence[str], steps: int) -> dict[str, list[float]]:
+    """Quartiles of the seconds of so many steps, by precision; nothing for none."""
+    if not steps:
+        return {}
+    found = {}
+    for name in precisions:
+        with full_precision():
+            took = _measure(widths, batch, getattr(torch, name), steps)["seconds"]
+        low, _, high = statistics.quantiles(took, n=4, method="inclusive")
+        found[name] = [low, high]
+        gc.collect()
+    torch.cuda.empty_cache()
+    return found
 
 
 def _on_cpu() -> tuple[list[str], Callable[[], nn.Module], tuple[Tensor, Tensor]]:
@@ -159,10 +187,14 @@ def compare_truth(
     student: Any, *, widths: Sequence[int], batch: int, precisions: Sequence[str], steps: int, turn: int
 ) -> dict[str, Any]:
     """The same steps measured by the course, in a child without any student's code. `turn` tells repetitions apart."""
-    return {"rows": {name: _measure(widths, batch, getattr(torch, name), steps) for name in precisions}}
+    rows = {}
+    for name in precisions:
+        seen = _measure(widths, batch, getattr(torch, name), steps)
+        rows[name] = {"step_seconds": statistics.median(seen["seconds"]), "peak_bytes": seen["peak_bytes"]}
+    return {"rows": rows}
 
 
-def _measure(widths: Sequence[int], batch: int, dtype: torch.dtype, steps: int) -> dict[str, float]:
+def _measure(widths: Sequence[int], batch: int, dtype: torch.dtype, steps: int) -> dict[str, Any]:
     create_model, create_batch = _network(widths, batch)
     torch.cuda.reset_peak_memory_stats()
     model = create_model().cuda()
@@ -181,7 +213,7 @@ def _measure(widths: Sequence[int], batch: int, dtype: torch.dtype, steps: int) 
         scaler.update()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    return {"step_seconds": statistics.median(seconds[3:]), "peak_bytes": torch.cuda.max_memory_allocated()}
+    return {"seconds": seconds[3:], "peak_bytes": torch.cuda.max_memory_allocated()}
 
 
 def _digits(order: Tensor, wrong: Tensor) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from gradebox.hardware.measuring import measures
 from grader.shared.probes.endings import refused
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, plain
@@ -142,6 +143,7 @@ def classifier(first: Tensor, second: Tensor) -> nn.Module:
     return model
 
 
+@measures("time")
 def precision(
     student: Any,
     *,

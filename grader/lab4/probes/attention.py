@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import math
 import statistics
 import sys
 import time
@@ -17,6 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gradebox.hardware.measuring import measures
+from grader.shared.probes.card import wake
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, instance, plain, sequence
 from labkit.results import AttentionResult
@@ -25,6 +28,8 @@ MODULE = "lab4_memory.flash_attention"
 
 _BUSY_SIZE, _BUSY_TIMES = 16_000, 10
 """Of a matrix: so many operations on it take longer than attention of few tokens, with all its launches."""
+_REAL_BUSY_SIZE, _REAL_BUSY = 8_000, 20
+"""On a real GPU the host's launches decide: there it takes so many times as long as one iteration was seen to take."""
 
 
 def _without_libraries(student: Any) -> Any:
@@ -222,11 +227,12 @@ def _stand_in(name: str, version: str) -> types.ModuleType:
     return module
 
 
+@measures("time", "device memory")
 def benchmark(
     student: Any, *, arguments: dict[str, Any], counted: dict[str, Any], on_cpu: dict[str, Any]
 ) -> dict[str, Any]:
     """`benchmark_attention`, beside an independent measurement of the same functions; and of one length the other way,
-    with a mask or without.
+    with a mask or without. On a real GPU all but the longest are measured before it, too: clocks change.
 
     Of a second, `counted` benchmark only the work in products is noted, beside that of one iteration, and its seconds:
     the first `warmup` calls of each method make the device work for longer than anything here. A third one runs on the
@@ -236,28 +242,34 @@ def benchmark(
     dtype = getattr(torch, arguments["dtype"])
     other_way = {**arguments, "lengths": arguments["lengths"][1:2], "causal": not arguments["causal"]}
     rows, truths = [], []
+    real = student.gpu is None
+    if real:
+        wake()
     for asked in (arguments, other_way):
+        before = _truths(module, dtype, student.device, asked, asked["lengths"][:2]) if real else []
         told = module.benchmark_attention(**{**asked, "dtype": dtype}, device=student.device)
         rows += sequence(told, "benchmark_attention()")
-        for length in asked["lengths"]:
-            for method in asked["methods"]:
-                attention = getattr(module, f"{method}_attention")
-                shape = (asked["batch"], asked["heads"], length, asked["head_dim"])
-                try:
-                    truths.append(_measure(attention, shape, dtype, student.device, asked["causal"]))
-                except torch.OutOfMemoryError:
-                    truths.append({"seconds": None, "peak_bytes": None})
-                torch.cuda.empty_cache()
+        after = _truths(module, dtype, student.device, asked, asked["lengths"])
+        for index, truth in enumerate(after):
+            if index < len(before) and truth["seconds"] is not None and before[index]["seconds"] is not None:
+                truth["seconds"] += before[index]["seconds"]
+        truths += after
     dtype_counted = getattr(torch, counted["dtype"])
-    busy = torch.ones(_BUSY_SIZE, _BUSY_SIZE, device=student.device)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    _be_busy(busy)
-    torch.cuda.synchronize()
-    busy_seconds = time.perf_counter() - start
+
+    def one_each() -> None:
+        for length in counted["lengths"]:
+            for method in counted["methods"]:
+                shape = (counted["batch"], counted["heads"], length, counted["head_dim"])
+                inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
+                getattr(module, f"{method}_attention")(*inputs, causal=counted["causal"]).sum().backward()
+
+    size = _REAL_BUSY_SIZE if real else _BUSY_SIZE
+    busy = torch.ones(size, size, device=student.device)
+    times = _times_of_busy(busy, one_each) if real else _BUSY_TIMES
+    busy_seconds = _seconds(lambda: _be_busy(busy, times))
     with (
         watch_products(student.gpu) as products,
-        _gradients(module, counted["methods"], counted["warmup"], lambda: _be_busy(busy)) as gradients,
+        _gradients(module, counted["methods"], counted["warmup"], lambda: _be_busy(busy, times)) as gradients,
     ):
         small = sequence(
             module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
@@ -265,12 +277,8 @@ def benchmark(
         )
         flops = products.flops()
     with watch_products(student.gpu) as products:
-        for length in counted["lengths"]:
-            for method in counted["methods"]:
-                shape = (counted["batch"], counted["heads"], length, counted["head_dim"])
-                inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
-                getattr(module, f"{method}_attention")(*inputs, causal=counted["causal"]).sum().backward()
-        one_each = products.flops()
+        one_each()
+        flops_of_one_each = products.flops()
     cpu = sequence(
         module.benchmark_attention(**{**on_cpu, "dtype": getattr(torch, on_cpu["dtype"])}, device="cpu"),
         "benchmark_attention()",
@@ -279,7 +287,7 @@ def benchmark(
     return {
         "of_integers": _error(lambda: module.benchmark_attention(**whole, device=student.device)),
         "flops": flops,
-        "flops_of_one_each": one_each,
+        "flops_of_one_each": flops_of_one_each,
         "gradients": gradients,
         "busy_seconds": busy_seconds,
         "device": student.device,
@@ -291,8 +299,42 @@ def benchmark(
     }
 
 
-def _be_busy(matrix: torch.Tensor) -> None:
-    for _ in range(_BUSY_TIMES):
+def _truths(
+    module: Any, dtype: torch.dtype, device: str, asked: dict[str, Any], lengths: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Seconds and peak of every length with every method; None for both if memory runs out."""
+    truths = []
+    for length in lengths:
+        for method in asked["methods"]:
+            attention = getattr(module, f"{method}_attention")
+            shape = (asked["batch"], asked["heads"], length, asked["head_dim"])
+            try:
+                truths.append(_measure(attention, shape, dtype, device, asked["causal"]))
+            except torch.OutOfMemoryError:
+                truths.append({"seconds": None, "peak_bytes": None})
+            torch.cuda.empty_cache()
+    return truths
+
+
+def _times_of_busy(matrix: torch.Tensor, iteration: Callable[[], object]) -> int:
+    """How many operations on this matrix last far longer than an iteration that is watched."""
+    with watch_products(None):
+        iteration()  # first use of the libraries
+        wanted = _REAL_BUSY * _seconds(iteration)
+    _be_busy(matrix, 1)
+    return math.ceil(wanted / _seconds(lambda: _be_busy(matrix, 1)))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _be_busy(matrix: torch.Tensor, times: int) -> None:
+    for _ in range(times):
         torch.exp(matrix)
 
 
@@ -356,5 +398,5 @@ def _measure(
         tensor.grad = None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    seconds = statistics.median(iteration() for _ in range(3))
+    seconds = [statistics.median(iteration() for _ in range(3))]
     return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() - before}

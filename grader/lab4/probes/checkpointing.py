@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 
+from gradebox.hardware.measuring import measures
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, sequence
@@ -156,13 +157,14 @@ def saved(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[st
     return {"runs": runs, "input_bytes": inputs.numel() * 4}
 
 
+@measures("time")
 def measured(
     student: Any, *, intervals: Sequence[int | None], sizes: dict[str, int], steps: int, warmup: int
 ) -> dict[str, Any]:
     """`measure_checkpointing`, beside an independent measurement of the student's own model, and once on the CPU.
 
     On a real GPU what watches products costs the host more time than a step has, so the rows are those of a second
-    call, which nothing watches.
+    call, which nothing watches; and the independent measurement is made before that call and after it: clocks change.
     """
     module = student.module(MODULE)
     kind = module.CheckpointedTransformer
@@ -176,22 +178,13 @@ def measured(
     with watch_products(student.gpu) as products, _blocks() as counts, _forwards(kind) as forwards:
         rows = measure()
         flops = products.flops()
+    truths = [_truth(student, kind, sizes, interval) for interval in intervals] if student.gpu is None else []
     if student.gpu is None:
         rows = measure()
-    truths = []
-    for interval in intervals:
-        gc.collect()
-        with torch.device(student.device):
-            model = module.CheckpointedTransformer(
-                sizes["num_layers"], width=sizes["width"], heads=sizes["heads"], checkpoint_every=interval
-            )
-        inputs = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
-        seconds, peak = _measure(model, inputs)
-        with watch_products(student.gpu) as products:
-            model(inputs).square().mean().backward()
-            step_flops = products.flops()
-        truths.append({"seconds": seconds, "peak_bytes": peak, "flops": step_flops})
-        del model, inputs
+    before = [truth["seconds"] for truth in truths]
+    truths = [_truth(student, kind, sizes, interval) for interval in intervals]
+    for truth, earlier in zip(truths, before, strict=False):
+        truth["seconds"] += earlier
     tiny = {"num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
     on_cpu = sequence(
         module.measure_checkpointing([2], device="cpu", steps=1, warmup=0, **tiny), "measure_checkpointing()"
@@ -205,6 +198,19 @@ def measured(
         "truths": truths,
         "device": student.device,
     }
+
+
+def _truth(student: Any, kind: Any, sizes: dict[str, int], interval: int | None) -> dict[str, Any]:
+    """Seconds, peak and work in products of a step of the student's model."""
+    gc.collect()
+    with torch.device(student.device):
+        model = kind(sizes["num_layers"], width=sizes["width"], heads=sizes["heads"], checkpoint_every=interval)
+    inputs = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
+    seconds, peak = _measure(model, inputs)
+    with watch_products(student.gpu) as products:
+        model(inputs).square().mean().backward()
+        flops = products.flops()
+    return {"seconds": [seconds], "peak_bytes": peak, "flops": flops}
 
 
 @contextlib.contextmanager

@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import vgpu
+from gradebox.hardware.measuring import measures
 from grader.shared.probes.support import fields, plain, run_program
 from labkit.device import GPU_24_GB
 from labkit.results import LargeTraining
 
 SCRIPT, RETRY = "lab4_memory.oom_fixes", "lab4_memory.oom_retry"
 _BALLAST_BYTES = 2**20
+_NOBODY_HAS = 2**50
+"""Bytes. A driver may lend a GPU the machine's memory (Windows does), so that twice its own is there."""
 _STEP = 2**28
 """Bytes: what fills the device leaves less than that free."""
 
@@ -280,6 +283,7 @@ def steady(student: Any, *, width: int, batches: Sequence[int], validation: Sequ
     }
 
 
+@measures("device memory")
 def retry(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`run_with_oom_retry` with attempts that really run out of memory above `fits`, or then raise the error named.
 
@@ -288,7 +292,7 @@ def retry(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     run = student.module(RETRY).run_with_oom_retry
     kinds = {"RuntimeError": RuntimeError, "ValueError": ValueError, "MemoryError": MemoryError}
-    capacity = torch.cuda.get_device_properties(0).total_memory
+    too_much = 2 * torch.cuda.get_device_properties(0).total_memory if student.gpu is not None else _NOBODY_HAS
     observed = []
     for case in cases:
         attempts: list[int] = []
@@ -312,7 +316,7 @@ def retry(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 own: list[Any] = [activations]
                 own.append(own)
             if micro_batch > case["fits"]:
-                torch.empty(2 * capacity, dtype=torch.uint8, device=student.device)
+                torch.empty(too_much, dtype=torch.uint8, device=student.device)
             if case.get("raises"):
                 raise kinds[case["raises"]](case["message"])
             return None if case.get("returns_nothing") else f"done with {micro_batch} and {activations.numel()} bytes"

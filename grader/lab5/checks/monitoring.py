@@ -36,6 +36,9 @@ EXACT = 1e-9
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
 
+_POWER = 10
+"""Times as much, or as little, power may be between two questions; milliwatts would be a thousand times as much."""
+
 
 @criterion("lab5.monitoring", early=True)
 class TestMonitoring:
@@ -63,10 +66,7 @@ class TestMonitoring:
             wanted = readings(gpus[1])[field]
             require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
         own = submission.probe("lab5.monitoring.on_this_device", work=2048, values=False)
-        watts, total = (own.reading.get(name) for name in ("power_watts", "memory_total_bytes"))
-        require_between(watts, 1, 3000, what="power_watts of this machine's GPU", hint="watts, not milliwatts")
-        if submission.device.simulated:
-            require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
+        _require_own_gpu(own, simulated=submission.device.simulated)
 
     @builds_on("base_units")
     def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
@@ -247,3 +247,19 @@ class TestMonitoring:
         """Measures what it costs a training step."""
         lab5_overhead.judge(submission, fresh)
         lab5_overhead.judge_watching(submission, fresh)
+
+
+def _require_own_gpu(own: Any, *, simulated: bool) -> None:
+    """Fail unless the reading of this machine's GPU is in base units; a real one may have no figure of some kinds."""
+    watts, total = (own.reading.get(name) for name in ("power_watts", "memory_total_bytes"))
+    what = "power_watts of this machine's GPU"
+    if simulated:
+        require_between(watts, 1, 3000, what=what, hint="watts, not milliwatts")
+        require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
+        return
+    real = own.nvml["watts"]
+    if real is None:
+        require(watts is None, f"{what}: saw {watts!r}, but NVML does not tell it", "what is not told is None")
+    else:
+        low, high = real / _POWER, _POWER * real
+        require_between(watts, low, high, what=what, expected=f"about {real:g}", hint="watts, not milliwatts")

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import torch
 from prometheus_client import generate_latest
 
@@ -302,7 +303,11 @@ def raised(
 
 
 def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
-    """What a monitor says of the device that this grading runs on, after some products."""
+    """What a monitor says of the device that this grading runs on, after some products.
+
+    On a real GPU `nvml` is what NVML itself says: how many GPUs there are, and the watts of the first; None where it
+    does not tell them.
+    """
     monitor = student.module(MONITOR).GPUMonitor(interval=_NEVER)
     matrix = torch.ones(work, work, device=student.device)
     for _ in range(50):
@@ -312,6 +317,20 @@ def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
     snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
     monitor.close()
     gpus = sequence(snapshot.gpus, "Snapshot.gpus")
-    if not gpus:
+    nvml = _nvml() if student.gpu is None else {"gpus": 1, "watts": None}
+    if not gpus and nvml["gpus"]:
         raise WrongReturn("GPUMonitor.snapshot() has no GPU on a machine with one, after sample()")
-    return {"reading": fields(gpus[0], GpuReading, "Snapshot.gpus[0]"), "total_bytes": torch.cuda.mem_get_info()[1]}
+    reading = fields(gpus[0], GpuReading, "Snapshot.gpus[0]") if gpus else {}
+    return {"reading": reading, "total_bytes": torch.cuda.mem_get_info()[1], "nvml": nvml}
+
+
+def _nvml() -> dict[str, Any]:
+    """How many GPUs NVML finds, 0 where it does not start, and the watts of the first, None where it has none."""
+    try:
+        pynvml.nvmlInit()
+        found: dict[str, Any] = {"gpus": int(pynvml.nvmlDeviceGetCount()), "watts": None}
+    except pynvml.NVMLError:
+        return {"gpus": 0, "watts": None}
+    with contextlib.suppress(pynvml.NVMLError):
+        found["watts"] = pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(0)) / 1e3
+    return found

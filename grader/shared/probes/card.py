@@ -14,8 +14,9 @@ import torch
 
 from gradebox.hardware.measuring import measures
 
-_SIZE = 1025
-"""Odd, as most sizes are that checks draw: an odd size takes another path through the library."""
+_SIZE = 2049
+"""Odd, as most sizes are that checks draw: an odd size takes another path through the library. Large enough that a
+launch is little beside the product; the slowest card takes half a second for it in float64."""
 _SECONDS = 0.05
 """Of products in each dtype: an idle card needs some of it to raise its clock."""
 _WAKE_SECONDS = 0.1
@@ -23,13 +24,13 @@ _FEWEST = 3
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
-@measures("time")
+@measures("time", "device memory")
 def measured(student: Any) -> dict[str, Any]:
-    """Floating-point operations per second of a square product by dtype (`flops`), and the memory of the card."""
-    return {
-        "flops": {dtype: _flops(getattr(torch, dtype)) for dtype in DTYPES},
-        "memory_bytes": torch.cuda.get_device_properties(0).total_memory,
-    }
+    """Floating-point operations per second of a square product by dtype (`flops`), and the card's memory."""
+    flops = {dtype: _flops(getattr(torch, dtype)) for dtype in DTYPES}
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return {"flops": flops, "free_bytes": free, "memory_bytes": total}
 
 
 def _flops(dtype: torch.dtype) -> float:
@@ -60,7 +61,7 @@ def full_precision() -> Iterator[None]:
 
 def wake() -> None:
     """Let the card's clock rise, without a product: libraries stay as cold as they were."""
-    matrix = torch.ones(4 * _SIZE, _SIZE, device="cuda")
+    matrix = torch.ones(_SIZE, _SIZE, device="cuda")
     begun = time.perf_counter()
     while time.perf_counter() - begun < _WAKE_SECONDS:
         torch.cos(matrix)
