@@ -9,6 +9,7 @@ import typer
 from gradebox import release
 from gradebox.configuration import ROOT
 from grader.cli.echo import echo
+from grader.release import branch as branches
 from grader.release import course
 
 
@@ -21,6 +22,12 @@ def release_labs(
         Path | None,
         typer.Option(metavar="DIR", help="Commit a release to the students' git repository instead: main, solutions."),
     ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Make or update this branch of the checkout instead: labs/ with every task solved."
+        ),
+    ] = None,
     hold_solutions_until: Annotated[
         str | None,
         typer.Option(metavar="DATE", help="No branch solutions before then (2026-12-01, 2026-12-01T18:00+01:00)."),
@@ -32,7 +39,11 @@ def release_labs(
 ) -> None:
     """Generate the students' stubs from the solutions, or commit a release to the students' repository."""
     try:
-        if repository is not None:
+        if branch is not None:
+            if check or repository is not None:
+                raise release.ReleaseError("--branch NAME goes with neither --check nor --repository")
+            _to_branch(branch)
+        elif repository is not None:
             _to_repository(repository, hold_solutions_until, address, check=check, force=force)
         elif hold_solutions_until is not None or address is not None:
             raise release.ReleaseError("--hold-solutions-until and --address go with --repository DIR")
@@ -59,6 +70,13 @@ def _to_folder(solutions: Path, labs: Path, *, check: bool, force: bool) -> None
     for name in released.removed:
         echo(f"removed {labs / name}")
     echo(f"{released.unchanged} files were up to date")
+
+
+def _to_branch(name: str) -> None:
+    made = branches.make(ROOT, name)
+    echo(f"branch {name}: {'committed' if made.is_new else 'up to date'} ({made.commit[:10]})")
+    echo(f"go there with: git switch {name}; labs/ then holds the solutions, and make grade shows 100")
+    echo("nothing was pushed: who can read the branch can read the solutions")
 
 
 def _to_repository(folder: Path, hold: str | None, address: str | None, *, check: bool, force: bool) -> None:

@@ -157,7 +157,19 @@ def _folder() -> list[Fact]:
     command = ["git", "rev-parse", "--is-inside-work-tree"]
     if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
         return [note("labs", "five labs; they are not under version control", "git init && git add labs")]
-    return [ok("labs", "five labs, under version control")]
+    return [ok("labs", "five labs, under version control"), *_solutions_branch()]
+
+
+def _solutions_branch() -> list[Fact]:
+    """For instructors: without a branch `solutions`, git takes that word for the folder."""
+    if not (ROOT / "solutions").is_dir():
+        return []  # the students' repository
+    command = ["git", "-C", str(ROOT), "for-each-ref", "--count=1", "refs/heads/solutions", "refs/remotes/*/solutions"]
+    found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if found.returncode or found.stdout:
+        return []
+    text = "there is no branch of this name, so `git checkout solutions` discards what you edited in the folder"
+    return [note("solutions", text, "gpulabs release --branch solutions")]
 
 
 def _extras() -> Fact:

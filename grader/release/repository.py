@@ -40,6 +40,25 @@ class Repository:
         answer = self._run("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}")
         return answer.stdout.decode().strip() if answer.returncode == 0 else None
 
+    def resolve(self, name: str) -> str | None:
+        """The object that a name stands for; None if there is none."""
+        answer = self._run("rev-parse", "--verify", "--quiet", name)
+        return answer.stdout.decode().strip() if answer.returncode == 0 else None
+
+    def current_branch(self) -> str | None:
+        """The branch that the working tree shows; None if it shows a commit."""
+        answer = self._run("symbolic-ref", "--quiet", "--short", "HEAD")
+        return answer.stdout.decode().strip() or None
+
+    def message(self, commit: str) -> str:
+        """A commit's message."""
+        return self._git("log", "-1", "--format=%B", commit).decode("utf-8", "replace")
+
+    def edited(self, folder: str) -> list[str]:
+        """Files of a folder that differ from the last commit, or that it does not have; ignored ones aside."""
+        status = self._git("status", "--porcelain", "-z", "--untracked-files=all", "--", folder)
+        return [entry[3:] for entry in status.decode("utf-8", "replace").split("\0") if entry]
+
     def files(self, commit: str) -> dict[str, bytes]:
         """Content by path of a commit's tree."""
         listing = self._git("ls-tree", "-r", "-z", "--full-tree", commit)
@@ -88,14 +107,27 @@ class Repository:
         Raises:
             ReleaseError: git refuses, so nothing was changed.
         """
+        return self.commit_tree(branch, self.tree_with(None, files), parents, message)
+
+    def tree_with(self, base: str | None, files: Mapping[str, bytes]) -> str:
+        """A tree: that of the commit `base`, or an empty one, with these files instead of those of their names."""
         with tempfile.TemporaryDirectory() as scratch:
             index = {"GIT_INDEX_FILE": f"{scratch}/index"}
+            if base is not None:
+                self._git("read-tree", base, environment=index)
             entries = b"".join(
                 f"100644 {self._store(content)}\t{name}\0".encode("utf-8", "surrogateescape")
                 for name, content in files.items()
             )
             self._git("update-index", "-z", "--add", "--index-info", stdin=entries, environment=index)
-            tree = self._git("write-tree", environment=index).decode().strip()
+            return self._git("write-tree", environment=index).decode().strip()
+
+    def commit_tree(self, branch: str, tree: str, parents: list[str], message: str) -> str:
+        """Commit a tree to `branch`; the working tree follows if it shows that branch.
+
+        Raises:
+            ReleaseError: git refuses, so nothing was changed.
+        """
         arguments = [argument for parent in parents for argument in ("-p", parent)]
         commit = self._git("commit-tree", tree, *arguments, "-F", "-", stdin=message.encode()).decode().strip()
         before = self.tip(branch)
