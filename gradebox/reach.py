@@ -28,7 +28,10 @@ _IMPORT = "<the import>"
 """What a module does when it is imported, besides defining functions and constants."""
 _PROGRAM = "<the program>"
 """What runs only where the module is the program."""
-_HARMLESS = frozenset(("cache", "lru_cache", "contextmanager", "no_grad", "inference_mode", "property", "wraps"))
+_HARMLESS = frozenset((
+    *("cache", "lru_cache", "contextmanager", "no_grad", "inference_mode", "property", "wraps"),
+    "measures",  # of `gradebox.hardware`, on probes
+))  # fmt: skip
 """Decorators that do nothing to any other code."""
 _DOUBTFUL = frozenset((
     *("globals", "exec", "eval", "__import__", "import_module", "modules", "_getframe", "currentframe", "getframeinfo"),

@@ -12,7 +12,7 @@ import pytest
 import grader
 from gradebox import front, ordering, resources
 from gradebox.configuration import ROOT
-from gradebox.devices import DeviceError
+from gradebox.devices import CPU, Device, DeviceError
 from gradebox.options import TIME_LIMIT_SECONDS, Options
 from gradebox.order import GradingError
 from gradebox.ordering import order_of
@@ -113,4 +113,18 @@ def test_sandboxes_that_nobody_asked_for_fit_the_machine_and_the_work(
 ) -> None:
     monkeypatch.setattr(resources, "cores", lambda: cores)
     monkeypatch.setattr(resources, "memory_bytes", lambda: gigabytes and gigabytes * 2**30)
-    assert ordering._jobs(checks) == jobs
+    assert ordering.jobs_on(Device(CPU, "CPU"), checks) == jobs
+
+
+@pytest.mark.parametrize(
+    ("cores", "device_gibibytes", "checks", "jobs"),
+    [(16, 80, 160, 8), (16, 15, 160, 2), (16, None, 160, 8), (4, 80, 160, 2), (2, 80, 160, 1), (16, 80, 7, 2)],
+)
+def test_on_a_real_gpu_its_memory_counts_as_well(
+    cores: int, device_gibibytes: int | None, checks: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "cores", lambda: cores)
+    monkeypatch.setattr(resources, "memory_bytes", lambda: 128 << 30)
+    memory = None if device_gibibytes is None else device_gibibytes << 30
+    device = Device("cuda", "a GPU", hardware="GPU-1", memory_bytes=memory)
+    assert ordering.jobs_on(device, checks) == jobs
