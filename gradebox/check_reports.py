@@ -6,6 +6,7 @@ Not for how a submission's process ended (`gradebox/submission.py`), which comes
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def of_error(error: Exception, course: Path) -> CheckReport:
         case SandboxError():
             return CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again")
     return CheckReport(Outcome.NEEDS_REVIEW, _of_check(error, course), "report this to the course staff")
+
+
+def of_disturbance(failed: CheckReport, disturbances: Iterable[str]) -> CheckReport:
+    """The report of a check that failed by what it measured on a device that something disturbed."""
+    why = "; ".join(dict.fromkeys(disturbances))
+    return CheckReport(
+        Outcome.NEEDS_REVIEW,
+        f"the device was disturbed while this was measured ({why}). The check reported: {failed.message}",
+        "grade again when nothing else uses the device",
+    )
 
 
 def _of_check(error: Exception, course: Path) -> str:

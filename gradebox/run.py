@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from gradebox import hints, source, trial
-from gradebox.check_reports import Blocked, of_error
+from gradebox.check_reports import Blocked, of_disturbance, of_error
 from gradebox.configuration import ENGINE_COMMAND
 from gradebox.criterion import CheckFunction
 from gradebox.devices import CPU
@@ -321,12 +321,7 @@ class Grading:
             disturbances = [unsteady]
         if not disturbances:
             return again
-        why = "; ".join(dict.fromkeys(disturbances))
-        return CheckReport(
-            Outcome.NEEDS_REVIEW,
-            f"the device was disturbed while this was measured ({why}). It saw: {again.message}",
-            "grade again when nothing else uses the device",
-        )
+        return of_disturbance(again, disturbances)
 
     def _try(self, box: Sandbox) -> None:
         """Ask a probe of our own first, on each device that checks use.

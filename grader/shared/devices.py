@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradebox.devices import CPU, Device, DeviceError, Simulator
-from grader.shared import disturbance
 
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
@@ -36,8 +35,10 @@ def parse(option: str) -> Device:
     Raises:
         DeviceError: for an unknown word, an unknown model, or `cuda` where NVML finds no GPU.
     """
+    from grader.shared import nvidia_gpu  # not in the sandbox's processes: a submission decides when NVML is imported
+
     if option in ("auto", "cuda"):
-        device = _nvidia_gpu()
+        device = nvidia_gpu.find()
         if device is not None:
             return device
         if option == "cuda":
@@ -62,57 +63,11 @@ def _virtual(model: str) -> Device:
     return Device(f"vgpu:{model}", f"virtual {spec.name} (simulated)", simulated=True)
 
 
-def _nvidia_gpu() -> Device | None:
-    """The GPU that CUDA calls the first, by NVML, or None without a driver or a GPU."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        if pynvml.nvmlDeviceGetCount() == 0:
-            return None
-        handle = _first_visible()
-        return Device(
-            "cuda", _text(pynvml.nvmlDeviceGetName(handle)), hardware=_text(_told(pynvml.nvmlDeviceGetUUID, handle)),
-            memory_bytes=getattr(_told(pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
-            one_process=_told(pynvml.nvmlDeviceGetComputeMode, handle) == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
-        )  # fmt: skip
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _first_visible() -> Any:
-    """NVML's handle of the first GPU in `CUDA_VISIBLE_DEVICES`; the first of all where that names none."""
-    import pynvml
-
-    first = os.environ.get(_VISIBLE, "").partition(",")[0].strip()
-    with contextlib.suppress(pynvml.NVMLError):
-        if first.isdigit():
-            return pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        if first:  # GPU-... or MIG-..., whose memory is the slice's
-            return pynvml.nvmlDeviceGetHandleByUUID(first)
-    return pynvml.nvmlDeviceGetHandleByIndex(0)
-
-
-def _told(ask: Any, handle: Any) -> Any:
-    """What NVML answers; "GPU" where it does not tell, which is one name for all GPUs of the machine."""
-    import pynvml
-
-    try:
-        return ask(handle)
-    except pynvml.NVMLError:
-        return "GPU"
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def watch(device: str) -> contextlib.AbstractContextManager[Sequence[str]]:
     """What NVML says of the GPU while a request measures on it."""
-    return disturbance.watched(_first_visible) if device == "cuda" else contextlib.nullcontext(())
+    from grader.shared import disturbance, nvidia_gpu
+
+    return disturbance.watched(nvidia_gpu.first_visible) if device == "cuda" else contextlib.nullcontext(())
 
 
 # --- in the sandbox ---------------------------------------------------------------------------------------------------

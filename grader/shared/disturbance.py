@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pynvml
+
 _PERIOD_SECONDS = 0.05
 _MUCH_PERCENT = 5
 """Of the GPU's time: a process that uses less is idle."""
@@ -46,8 +48,6 @@ def watched(find: Callable[[], Any]) -> Iterator[list[str]]:
 
 def _opened(stack: contextlib.ExitStack, find: Callable[[], Any]) -> Any:
     """NVML's handle of a GPU; None where NVML does not answer."""
-    import pynvml
-
     try:
         pynvml.nvmlInit()
         stack.callback(_closed)
@@ -57,16 +57,12 @@ def _opened(stack: contextlib.ExitStack, find: Callable[[], Any]) -> Any:
 
 
 def _closed() -> None:
-    import pynvml
-
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
 
 
 def _processes(handle: Any) -> frozenset[int]:
     """Processes that compute on the GPU now: before a request that has the device alone, all are somebody else's."""
-    import pynvml
-
     try:
         return frozenset(one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except pynvml.NVMLError:
@@ -78,8 +74,6 @@ def _reasons(handle: Any) -> Iterator[str]:
 
     A power cap is: products of large matrices reach it on every data-centre card.
     """
-    import pynvml
-
     ask = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
         pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
     )
@@ -102,8 +96,6 @@ def _newest_sample(handle: Any) -> int:
 
 
 def _samples(handle: Any, since: int) -> list[Any]:
-    import pynvml
-
     try:
         return list(pynvml.nvmlDeviceGetProcessUtilization(handle, since))
     except (pynvml.NVMLError, AttributeError):
