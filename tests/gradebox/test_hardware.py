@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -41,8 +42,10 @@ with DeviceLock(sys.argv[1]).held(alone=True):
 
 
 @pytest.fixture
-def hardware() -> str:
-    """A piece of hardware that no other test uses."""
+def hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A piece of hardware that no other test uses; its lock goes with the test."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     return f"test-{os.getpid()}-{time.monotonic_ns()}"
 
 
