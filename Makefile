@@ -129,6 +129,7 @@ on-a-gpu: $(READY) ## what only a real GPU can show, in MINUTES=12; OUT=DIR writ
 	@$(BIN)/python -m benchmarks.on_a_gpu --minutes "$(MINUTES)" $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 gpu-results: $(READY) ## take over what on-a-gpu wrote on another machine (FROM=DIR), and write the table of docs/on-a-gpu.md
+	@test -n "$(FROM)" || { echo "say where the results are: make gpu-results FROM=DIR" >&2; exit 2; }
 	@$(BIN)/python -m benchmarks.on_a_gpu --take "$(FROM)"
 
 foreign: $(READY) ## programs of public repositories on the virtual GPU, from the mirror that FOREIGN_MIRROR names

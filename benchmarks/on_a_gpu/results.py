@@ -18,6 +18,8 @@ FOLDER = ROOT / "benchmarks" / "results" / "gpu"
 SCHEMA = 1
 MEASURED = "-measured"
 """Ends the name of the file with a card's large measurements: entries by job."""
+REHEARSED = "-rehearsed"
+"""Ends the name of the card of a rehearsal."""
 LARGEST_BYTES = 16 * 2**20
 """Of one file that is brought back from a GPU machine."""
 _VERDICTS = ("passed", "failed")
@@ -118,12 +120,15 @@ def merge(source: Path, folder: Path = FOLDER) -> Mapping[str, int]:
     Of two results of one job the newer counts. Entries join, each once.
 
     Raises:
-        ResultsError: there are none in `source`, or a file is damaged; then nothing is changed.
+        ResultsError: there are none in `source`, they are of a rehearsal, or a file is damaged; then nothing is
+            changed.
     """
     if not source.is_dir():
         raise ResultsError(f"there is no folder {source}; name the one that --out was given")
     merged, counts = [], {}
     for card in cards(source):
+        if card.endswith(REHEARSED):
+            raise ResultsError(f"{source / card}.json is of a rehearsal: no figure in it was measured on a GPU")
         theirs, ours = Results(source, card), Results(folder, card)
         newer = {
             name: result

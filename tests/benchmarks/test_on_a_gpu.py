@@ -22,6 +22,7 @@ from benchmarks.on_a_gpu.__main__ import main
 from benchmarks.on_a_gpu.job import ROOT, Job
 from benchmarks.on_a_gpu.results import Results, ResultsError, merge
 from benchmarks.on_a_gpu.schedule import Visit
+from grader.rehearsal import devices as rehearsal_devices
 from tests.benchmarks import made_up_jobs as made_up
 from tests.scenarios.build import SCENARIOS, load
 
@@ -167,6 +168,7 @@ import time
 from pathlib import Path
 from benchmarks.on_a_gpu.results import Results
 from benchmarks.on_a_gpu.schedule import Visit
+from grader.rehearsal import devices as rehearsal_devices
 from tests.benchmarks import made_up_jobs as made_up
 folder = Path({str(queue.folder)!r})
 Visit(results=Results(folder / "results", {CARD!r}), jobs=[getattr(made_up, name) for name in {names!r}],
@@ -237,6 +239,13 @@ def test_what_is_no_result_is_refused_by_name(tmp_path: Path, text: str | None, 
     assert not here.exists()
     with pytest.raises(ResultsError, match="there is no folder"):
         merge(tmp_path / "absent", here)
+
+
+def test_results_of_a_rehearsal_are_not_taken_for_measured_ones(tmp_path: Path) -> None:
+    card = results.card_of(rehearsal_devices.parse("cuda").label)
+    Results(tmp_path / "source", card).write()
+    with pytest.raises(ResultsError, match="is of a rehearsal"):
+        merge(tmp_path / "source", tmp_path / "here")
 
 
 def test_a_file_that_could_not_be_brought_back_is_refused(
