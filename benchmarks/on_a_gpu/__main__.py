@@ -70,13 +70,13 @@ def _chosen(only: str | None) -> list[Job]:
     """
     if only is None:
         return list(JOBS)
-    found = []
+    matching = []
     for pattern in only.split(","):
         fitting = [job for job in JOBS if fnmatch.fnmatchcase(job.name, pattern.strip())]
         if not fitting:
             raise ValueError(f"--only {pattern}: no job has this name; --list shows them")
-        found += fitting
-    return [job for job in JOBS if job in found]
+        matching += fitting
+    return [job for job in JOBS if job in matching]
 
 
 def _visit(chosen: argparse.Namespace, jobs: Sequence[Job], device: Device, known: Results) -> int:

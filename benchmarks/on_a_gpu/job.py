@@ -20,7 +20,7 @@ _CONTENT = frozenset({".py", ".toml", ".jsonl", ".json", ".md", ".txt"})
 
 @dataclass(frozen=True)
 class Finding:
-    """What a job has found."""
+    """What a job returns."""
 
     passed: bool
     summary: str
@@ -61,11 +61,11 @@ class Job:
 @functools.cache
 def digest(depends: tuple[str, ...]) -> str:
     """The same for the same content of these files and folders and the same version of PyTorch."""
-    found = hashlib.sha256(version("torch").encode())
+    sha = hashlib.sha256(version("torch").encode())
     for path in sorted(set(_files(depends))):
-        found.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode())
-        found.update(_sha256(path))
-    return found.hexdigest()[:16]
+        sha.update(f"\0{path.relative_to(ROOT).as_posix()}\0".encode())
+        sha.update(_sha256(path))
+    return sha.hexdigest()[:16]
 
 
 def _files(depends: Sequence[str]) -> Iterator[Path]:

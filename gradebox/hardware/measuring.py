@@ -55,9 +55,9 @@ def _declared(path: Path) -> dict[str, frozenset[str]]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except OSError:
         return {}
-    found: dict[str, frozenset[str]] = {}
+    declarations: dict[str, frozenset[str]] = {}
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         for decorator in function.decorator_list:
             if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") == measures.__name__:
-                found[function.name] = frozenset(ast.literal_eval(argument) for argument in decorator.args)
-    return found
+                declarations[function.name] = frozenset(ast.literal_eval(argument) for argument in decorator.args)
+    return declarations

@@ -22,11 +22,11 @@ _MUCH_PERCENT = 5
 @contextlib.contextmanager
 def watched(find: Callable[[], Any]) -> Iterator[list[str]]:
     """While it is open, look at the GPU whose handle `find` gets from NVML; the list is filled when it ends."""
-    found: list[str] = []
+    disturbances: list[str] = []
     with contextlib.ExitStack() as stack:
         handle = _opened(stack, find)
         if handle is None:
-            yield found
+            yield disturbances
             return
         before, since = _processes(handle), _newest_sample(handle)
         over, slowed = threading.Event(), set[str]()
@@ -38,12 +38,12 @@ def watched(find: Callable[[], Any]) -> Iterator[list[str]]:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         try:
-            yield found
+            yield disturbances
         finally:
             over.set()
             thread.join()
-            found += [f"the GPU's clock was lowered: {reason}" for reason in sorted(slowed)]
-            found += _work_of(before, handle, since)
+            disturbances += [f"the GPU's clock was lowered: {reason}" for reason in sorted(slowed)]
+            disturbances += _work_of(before, handle, since)
 
 
 def _opened(stack: contextlib.ExitStack, find: Callable[[], Any]) -> Any:
