@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 import grader
+import vgpu
 from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.devices import Device
 from gradebox.fresh import Fresh
@@ -23,6 +25,7 @@ from grader.lab2.checks import comparison
 from grader.lab4.checks import attention, checkpointing
 from grader.lab5.checks import monitoring
 from grader.shared.cards import Card, card_of
+from grader.shared.probes.record import watch_products
 
 SEEN = {  # size: seconds of a product
     643: (20.6e-6, 57.5e-6),
@@ -300,3 +303,23 @@ def test_every_probe_that_measures_says_so() -> None:
     folder = Path(grader.__file__).parent
     silent = {probe for probe in _on_the_device() if not measured_by(folder, probe)}
     assert silent == UNDISTURBED.keys()
+
+
+def test_products_of_a_cuda_graph_run_when_it_is_replayed() -> None:
+    """As on a real GPU, where nobody can be asked what ran."""
+    before = {name: getattr(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end", "replay")}
+    with vgpu.attach("A100-80GB"):
+        x = torch.ones(8, 8, device="cuda")
+        with watch_products(None) as products:
+            x @ x
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                x @ x
+            assert products.number() == 1
+            for _ in range(3):
+                graph.replay()
+            assert products.number() == 4
+        with watch_products(None) as later:
+            graph.replay()
+        assert later.flops() == 2 * 8**3
+    assert {name: getattr(torch.cuda.CUDAGraph, name) for name in before} == before

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -103,6 +104,44 @@ class _ProductSpy(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+_captured: WeakKeyDictionary[Any, list[tuple[str, str, int]]] = WeakKeyDictionary()
+"""The products of CUDA graphs, which may be captured in one block and replayed in another."""
+
+
+@contextmanager
+def _count_replays(products: list[tuple[str, str, int]]) -> Iterator[None]:
+    """What a CUDA graph captures does not run then; each replay runs it, and no dispatcher sees that."""
+    kind: Any = torch.cuda.CUDAGraph
+    before = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
+    begins: dict[int, int] = {}
+
+    def capture_begin(graph: Any, *given: Any, **named: Any) -> None:
+        begins[id(graph)] = len(products)
+        before["capture_begin"](graph, *given, **named)
+
+    def capture_end(graph: Any) -> None:
+        before["capture_end"](graph)
+        begin = begins.pop(id(graph), len(products))
+        _captured[graph] = products[begin:]
+        del products[begin:]
+
+    def replay(graph: Any) -> None:
+        products.extend(_captured.get(graph, ()))
+        before["replay"](graph)
+
+    own = {name for name in before if name in vars(kind)}
+    for name, function in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replay)):
+        setattr(kind, name, function)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            if name in own:
+                setattr(kind, name, function)
+            else:
+                delattr(kind, name)
+
+
 @contextmanager
 def watch_products(gpu: Any) -> Iterator[Products]:
     """The matrix products that run in the block.
@@ -114,7 +153,7 @@ def watch_products(gpu: Any) -> Iterator[Products]:
         yield _OnVirtualGpu(gpu)
         return
     seen = _Dispatched()
-    with in_every_thread(lambda: _ProductSpy(seen.products)):
+    with _count_replays(seen.products), in_every_thread(lambda: _ProductSpy(seen.products)):
         yield seen
 
 
