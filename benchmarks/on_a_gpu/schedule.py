@@ -85,7 +85,8 @@ class Visit:
 
     def _broke(self, job: Job) -> bool:
         """Whether it ended without a verdict in this visit; once is enough."""
-        return job.name in self.done and self.results.jobs[job.name]["outcome"] not in ("passed", "failed")
+        entry = self.results.jobs.get(job.name, {})
+        return job.name in self.done and entry.get("outcome") not in ("passed", "failed")
 
     def _needs(self, job: Job) -> float:
         return job.shortest if job.is_elastic else _MARGIN * self.results.seconds_of(job)
@@ -100,8 +101,12 @@ class Visit:
             limit = seconds + self.slowness * _LEAST_PATIENCE_SECONDS
         about = f"{seconds:.0f} s" if job.is_elastic else f"usually {usual:.0f} s"
         self.say(f"{job.group}  {job.title} ({about}; {self.seconds_left:.0f} s left)")
-        started = time.monotonic()
+        started, is_last = time.monotonic(), self.seconds_left < limit
         reply = worker.carry_out(job, seconds, self.results.measured.get(job.name, []), min(limit, self.seconds_left))
+        if is_last and reply.get("timed_out"):
+            self.done.append(job.name)
+            self.say("   took longer than usual, and no time is left: nothing is recorded")
+            return True
         outcome = "passed" if reply["passed"] else "failed"
         if reply.get("broke"):
             outcome = "no answer"
@@ -172,7 +177,8 @@ class Worker:
             return reply
         self._end(tidy=False)
         why = f"no answer within {limit:.0f} s" if line is None else f"its process ended; see {self._log}"
-        return {"passed": False, "summary": why, "details": {}, "complete": True, "broke": True}
+        nothing: Document = {"passed": False, "summary": why, "details": {}, "complete": True}
+        return {**nothing, "broke": True, "timed_out": line is None}
 
     @property
     def _log(self) -> Path:

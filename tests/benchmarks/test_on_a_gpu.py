@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,13 @@ def test_without_time_nothing_is_started(queue: Queue) -> None:
     assert queue.visit(made_up.FIRST, made_up.MEASURES, seconds=0.0)
     assert queue.runs == []
     assert "left: 2 of 2 jobs" in queue.said[-1]
+
+
+def test_a_job_that_the_end_of_the_visit_cuts_off_is_not_said_to_hang(queue: Queue) -> None:
+    assert queue.visit(replace(made_up.HANGS, seconds=0.1), seconds=7.0)
+    assert queue.results.jobs == {}
+    assert "left: 1 of 1 jobs" in queue.said[-1]
+    assert any("no time is left" in line for line in queue.said)
 
 
 def test_a_jobs_own_duration_counts_once_it_is_known(queue: Queue) -> None:
