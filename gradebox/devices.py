@@ -42,8 +42,8 @@ class Device:
     """Whether its times are computed and not measured, so that a busy machine changes nothing."""
 
     hardware: str = ""
-    """Which piece of hardware it is, the same text in all processes of a machine. What is measured on it others would
-    disturb: a request whose probe measures has it alone (`gradebox.hardware`). Empty: nothing is disturbed."""
+    """Names the piece of hardware; the same text in all processes of a machine. Other work would disturb what is
+    measured on it, so a request whose probe measures has it alone (`gradebox.hardware`). Empty: no hardware."""
 
     memory_bytes: int | None = None
     """Of a real device; None if it is not known."""

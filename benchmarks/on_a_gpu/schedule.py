@@ -23,7 +23,7 @@ from benchmarks.on_a_gpu.job import ROOT, Job
 from benchmarks.on_a_gpu.results import Document, Results
 
 _MARGIN = 1.15
-"""A job may take so much longer than usual before it is not worth to start it."""
+"""A job is started only if this many times its usual time is left."""
 _PATIENCE = 4.0
 """A job that takes so many times its usual time hangs."""
 _LEAST_PATIENCE_SECONDS = 90.0
@@ -162,7 +162,7 @@ class Worker:
         self._end(tidy=error[0] is None)
 
     def carry_out(self, job: Job, seconds: float, known: Sequence[Document], limit: float) -> Document:
-        """The job's finding as a document; with `broke` where it has none after `limit` seconds."""
+        """The job's finding. `broke` says that there is none; `timed_out`, that `limit` seconds passed."""
         process, replies = self._started()
         assert process.stdin is not None
         order = {"job": job.name, "seconds": seconds, "known": list(known)}

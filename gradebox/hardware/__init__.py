@@ -1,4 +1,4 @@
-"""Real devices: whose turn it is on one, which probes measure, and whether something disturbed a measurement.
+"""Real devices: which request may use one now, which probes measure, and what disturbed a measurement.
 
 A simulated device needs none of it. Not here: which devices a course has (`gradebox.devices`).
 """

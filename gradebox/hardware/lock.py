@@ -22,10 +22,10 @@ _POLL_SECONDS = 0.005
 class DeviceLock:
     """A readers-writer lock on one piece of hardware. Without a name it locks nothing.
 
-    Who wants it alone goes first: while one waits, nobody else comes in, so that it waits for the requests that run
-    now and for no others. If the others went first, all measurements would come at the end, one after the other, while
-    nothing else is left to run beside: 107 s for a grade with eight sandboxes, and 56 s so (a model of the scheduling
-    with the seconds that each check took on an H100).
+    A request that wants the device alone goes first. While it waits, no other request comes in, so it waits only for
+    the requests that run now. If the others went first, all measurements would come at the end, when nothing else is
+    left to run. With the seconds that each check took on an H100, and eight sandboxes, a model gives 56 s for this
+    order and 107 s for the other one.
     """
 
     def __init__(self, hardware: str) -> None:

@@ -1,6 +1,6 @@
-"""Which probes measure what other work on the same device would disturb, and the turns that they take for it.
+"""Which probes measure something that other work on the same device would disturb.
 
-A probe says so itself:
+A probe declares it:
 
     @measures("time")
     def product(student, *, size): ...

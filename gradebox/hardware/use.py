@@ -1,4 +1,4 @@
-"""How the requests of one grading use a real device: in which turn, watched by whom, and once more when in doubt.
+"""How the requests of one grading use a real device: when each may run, and what disturbed a measurement.
 
 Not here: what is run (`gradebox.sandbox`), and what a reply means for a check (`gradebox.submission`).
 """
@@ -21,17 +21,17 @@ _WORDS_OF_A_FULL_DEVICE = ("out of memory", "CUDA error", "CUDNN_STATUS", "CUBLA
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, and under which circumstances it came about."""
+    """A reply, and what is known of the device meanwhile."""
 
     reply: Reply
     measured: bool = False
     """Whether the request had a real device alone, because its probe measures."""
     disturbance: str = ""
-    """What else happened to the device meanwhile, in words; empty where nothing is known of."""
+    """What else happened to the device, in words; empty if nothing is known."""
 
 
 class DeviceUse:
-    """The way of one grading's requests to its device; used by several threads."""
+    """Runs the requests of one grading on its device; used by several threads."""
 
     def __init__(self, device: Device | None = None, course: Path | None = None, module: str = "") -> None:
         """`course` is the folder whose probes declare what they measure, `module` its module of devices."""
