@@ -28,7 +28,7 @@ from labkit.results.lab4 import (
 )
 from labkit.results.lab5 import EpochResult, TrainerRun, ValidationResult
 from labkit.results.lab5_monitoring import MonitorOverhead
-from labkit.results.lab5_profiling import DeviceTime, PipelineSettings, PipelineStage, StepBreakdown, TuningPoint
+from labkit.results.lab5_profiling import DeviceTime, PipelineSettings, PipelineStage, TuningPoint
 from labkit.results.sharding import ShardedMemory, ShardingResult
 
 __all__ = [
@@ -66,7 +66,6 @@ __all__ = [
     "ShardingResult",
     "StabilityRun",
     "StageMemory",
-    "StepBreakdown",
     "StepProfile",
     "TileTiming",
     "Tiles",

@@ -14,14 +14,14 @@ class EpochResult:
     """Counted from 0."""
     complete: bool
     """False if the training was told to stop in the middle of it."""
-    loss: float | None
-    """Mean over the samples (or tokens) of all ranks, as it was before each step; None where none counted."""
+    loss: float
+    """Mean over the samples of all ranks, as it was before each step."""
     samples: int
-    """Samples (or tokens) on all ranks that the epoch has gone through, those before a resume included."""
+    """Samples on all ranks that the epoch has gone through, those before a resume included."""
     optimizer_steps: int
     """Steps that the optimizer really took in this epoch, those before a resume included."""
     skipped_steps: int
-    """Steps left out because of an overflow or because no target counted, those before a resume included."""
+    """Steps left out because of an overflow, those before a resume included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class ValidationResult:
     """One pass over the validation data; the same on every rank."""
 
     loss: float
-    """Mean over the samples (or tokens) of all ranks."""
-    accuracy: float | None
-    """Share of them that were classified right, 0 to 1; None where outputs are not logits [N, classes] of classes."""
+    """Mean over the samples of all ranks."""
+    accuracy: float
+    """Share of them that were classified correctly, 0 to 1."""
     samples: int
-    """Samples (or tokens) that were counted, on all ranks."""
+    """Samples on all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

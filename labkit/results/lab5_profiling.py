@@ -21,24 +21,6 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepBreakdown:
-    """The parts of one training step in seconds, each taken with the device idle at both ends: nothing overlaps."""
-
-    data_seconds: float
-    """Waiting for the next batch."""
-    transfer_seconds: float
-    """Its way to the device."""
-    forward_seconds: float
-    """Model and loss."""
-    backward_seconds: float
-    """Clearing the gradients and the backward pass, without any exchange of gradients."""
-    optimizer_seconds: float
-    """The optimizer's step."""
-    communication_seconds: float
-    """Exchange of gradients that the backward pass does not hide, waiting for other ranks included; 0.0 alone."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DeviceTime:
     """What the device does, or waits for, in the seconds of one training step; the six add up to the step."""
 
@@ -61,6 +43,12 @@ class DeviceTime:
         busy = self.compute_seconds + self.communication_seconds
         return busy + self.data_seconds + self.transfer_seconds + self.sync_seconds + self.launch_seconds
 
+    @property
+    def utilization(self) -> float:
+        """The share of a step in which at least one kernel runs, collectives included, 0 to 1: what NVML calls
+        utilisation (nvml.h, nvmlUtilization_t)."""
+        return (self.compute_seconds + self.communication_seconds) / self.step_seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class TuningPoint:
@@ -82,6 +70,5 @@ class PipelineStage:
     bottleneck: str
     """By `find_bottleneck`: what to work on next."""
     device_time: DeviceTime
-    breakdown: StepBreakdown
     nvml_utilization: float | None
     """What NVML said of a longer run, 0 to 1; None where there is no NVML."""

@@ -1,4 +1,4 @@
-"""Task 5.2: checkpoint files that survive a kill and a power failure, and the random numbers that belong in them.
+"""Given: checkpoint files that survive a kill and a power failure, and the random numbers that belong in them.
 
 Not for what a training consists of (trainer.py), and not for several ranks: one of them calls this.
 """
@@ -20,12 +20,12 @@ NAME = re.compile(r"step-(\d{8,})\.pt")
 
 
 def checkpoint_path(folder: Path | str, step: int) -> Path:
-    """Given: where the checkpoint of a step lies."""
+    """Where the checkpoint of a step is."""
     return Path(folder) / f"step-{step:08d}.pt"
 
 
 def list_checkpoints(folder: Path | str) -> list[Path]:
-    """Given: the checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
+    """The checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
     folder = Path(folder)
     found = [(int(name[1]), path) for path in folder.glob("step-*.pt") if (name := NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
@@ -53,19 +53,31 @@ def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None)
     Source: Pillai et al. 2014, "All File Systems Are Not Created Equal" (OSDI), on why the file is forced to the disk
         before it is renamed.
     """
-    # TODO(task 5.2):
-    # 1. Make the folder; remove what killed processes left in it.
-    # 2. Save to a temporary file, flush it and force it to the disk; if that fails, remove it.
-    # 3. Give it its name; force the folder to the disk.
-    # 4. Remove all but the newest `keep` checkpoints.
-    raise NotImplementedError(
-        "Task 5.2 is open: write write_checkpoint "
-        "in labs/lab5_production/checkpoints.py (about 21 lines)"
-    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left_behind in path.parent.glob(".*.pt.tmp"):
+        left_behind.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if keep is not None:
+        for old in list_checkpoints(path.parent)[:-keep]:
+            old.unlink()
 
 
 def read_checkpoint(path: Path | str) -> State:
-    """Given: what `write_checkpoint` wrote, on the CPU.
+    """What `write_checkpoint` wrote, on the CPU.
 
     Raises:
         OSError: there is no such file.
@@ -81,11 +93,14 @@ def latest_checkpoint(folder: Path | str) -> Path | None:
     Newest is the one with the most steps; times of files say nothing once they were copied. A damaged file (a disk that
     lied) is passed over, for the one before it.
     """
-    # TODO(task 5.2): try them, the newest first; read_checkpoint says whether one can be read.
-    raise NotImplementedError(
-        "Task 5.2 is open: write latest_checkpoint "
-        "in labs/lab5_production/checkpoints.py (about 8 lines)"
-    )
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            read_checkpoint(path)
+        except Exception as error:  # torch.load has no class of its own for damaged files
+            print(f"{path} cannot be read ({type(error).__name__}): taking an older one")
+        else:
+            return path
+    return None
 
 
 def capture_random_state() -> State:
@@ -93,18 +108,23 @@ def capture_random_state() -> State:
 
     Python's `random`, NumPy's global one, PyTorch's on the CPU and, where there is CUDA, on the current GPU.
     """
-    # TODO(task 5.2): all four. NumPy's holds an array, which is none of the kinds in `State`: make it a list.
-    raise NotImplementedError(
-        "Task 5.2 is open: write capture_random_state "
-        "in labs/lab5_production/checkpoints.py (about 8 lines)"
-    )
+    state: Any = np.random.get_state(legacy=True)
+    name, key, *rest = state
+    return {
+        "python": random.getstate(),
+        "numpy": (name, key.tolist(), *rest),
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
 
 
 def restore_random_state(state: State) -> None:
     """Put every generator back to where `capture_random_state` found it. A GPU's is left alone where none was captured,
     or where there is no GPU now."""
-    # TODO(task 5.2): the same four. random.setstate wants tuples.
-    raise NotImplementedError(
-        "Task 5.2 is open: write restore_random_state "
-        "in labs/lab5_production/checkpoints.py (about 7 lines)"
-    )
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, key, *rest = state["numpy"]
+    np.random.set_state((name, np.array(key, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

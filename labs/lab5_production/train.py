@@ -20,7 +20,7 @@ from labkit.results import TrainerRun, save_json
 
 from .config import TrainerConfig
 from .launch import job
-from .telling import MetricSink
+from .log import MetricSink
 from .trainer import ProductionTrainer
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,7 +36,7 @@ def make_trainer(
     data_dir: Path | None = None,
     monitor: MetricSink | None = None,
 ) -> ProductionTrainer:
-    """Given: a trainer of a small network on a data set of `labkit.data`; in a process group, one rank of it."""
+    """A trainer of a small network on a data set of `labkit.data`; in a process group, one rank of it."""
     training, validation = (data.load(name, split=split, data_dir=data_dir) for split in ("train", "test"))
     torch.manual_seed(config.seed)
     model = models.mlp(training.tensors[0][0].numel()).to(device)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train as a configuration says; print a table; write OUT/training.json and OUT/training.png.
 
     Started again, it goes on from the newest checkpoint of OUT/run (or of the configuration's own folder). With
-    `--port` the monitor of Task 5.5 is told the metrics, and shows them there.
+    `--port` the monitor of Task 5.3 receives the metrics, and shows them there.
 
     Returns:
         0, also when it was told to stop.

@@ -1,119 +1,170 @@
-"""Task 5.3: a trainer for one process or many, that can be killed at any moment and goes on with the same bits.
+"""Task 5.1: a trainer for one process or many, that can be killed at any moment and goes on with the same bits.
 
-Not for its parts (parts.py), single steps (window.py), starting ranks (launch.py), files (checkpoints.py) or a program
-(train.py).
+Not for a run from start to end, and not for what the ranks say to each other (base.py, given). Nor for files
+(checkpoints.py, given) or a program (train.py, given).
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
-import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from labkit.results import EpochResult, TrainerRun, ValidationResult
+from labkit.loader import ResumableLoader
+from labkit.results import EpochResult, ValidationResult
 
+from .base import Batch, Progress, TrainerBase
 from .checkpoints import (
     capture_random_state,
     checkpoint_path,
-    latest_checkpoint,
     read_checkpoint,
     restore_random_state,
     write_checkpoint,
 )
-from .parts import Progress, count_targets
-from .telling import when_terminated
-from .window import WindowTrainer
+from .config import TrainerConfig
+from .log import Log, MetricSink
+from .schedule import make_scheduler
 
 
-class ProductionTrainer(WindowTrainer):
-    """Trains a model as a `TrainerConfig` says; alone, or as one rank of a process group that was joined before.
+class ProductionTrainer(TrainerBase):
+    """Trains a classifier as a `TrainerConfig` says; alone, or as one rank of a process group that was joined before.
 
     In a process group every rank makes a trainer of an equal model and the same configuration, and calls the same
-    methods in the same order. Attributes that stay valid: `model` (the module itself, on the device), `optimizer`,
-    `scheduler`, `scaler`, `steps` (optimizer steps taken so far, skipped ones not counted).
+    methods in the same order. `TrainerBase` has the attributes and the methods that you need; read it first.
 
     Args:
-        model: any module that maps a batch of inputs to outputs; trained in place.
-        train_loader: this rank's batches (inputs, targets); every rank has as many.
-        val_loader: this rank's share of the validation batches, each sample on one rank only; the ranks may have
-            different numbers of batches.
-        config: what the run depends on, besides.
-        criterion: maps (outputs, targets) to the mean loss over the samples (or tokens: see `count_targets`) of a
-            batch; None: cross entropy.
-        device: None: where the model is.
-        monitor: told the same metrics as TensorBoard, by rank 0.
+        model: maps a batch of inputs to logits [N, classes]; on its device already, and trained there in place.
+        train_loader: this rank's batches (inputs, classes [N]). The k-th batches of all ranks have equally many
+            samples; the last batch of an epoch may be smaller than the others.
+        val_loader: this rank's share of the validation batches, each sample on one rank only. The ranks may have
+            different numbers of batches, one of them none.
+        config: everything else that the run depends on.
+        monitor: receives the same metrics as TensorBoard, from rank 0.
     """
 
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: ResumableLoader,
+        val_loader: Iterable[Batch],
+        config: TrainerConfig,
+        monitor: MetricSink | None = None,
+    ) -> None:
+        """Build the parts of the trainer: `replica`, `optimizer`, `scheduler`, `scaler` and `log`.
+
+        The optimizer is AdamW or SGD with momentum (`config.optimizer`), over `self.parameters`, with the
+        configuration's learning rate and weight decay. The scheduler counts optimizer steps: those of all epochs,
+        where the last window of an epoch may be shorter.
+        """
+        super().__init__(model, train_loader, val_loader, config)
+        # TODO(task 5.1):
+        # 1. The replica: DistributedDataParallel if there are other ranks (on a GPU it wants device_ids).
+        # 2. The optimizer, and make_scheduler with the number of optimizer steps of the whole run.
+        # 3. A torch.amp.GradScaler, enabled for float16 only, that begins with config.initial_scale.
+        # 4. A Log in the folder "tensorboard" of `self.folder`, with the monitor.
+        raise NotImplementedError(
+            "Task 5.1 is open: write ProductionTrainer.__init__ "
+            "in labs/lab5_production/trainer.py (about 21 lines)"
+        )
+
+    def forward(self, module: nn.Module, inputs: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and mean cross entropy of a batch, which is moved to the device first; for training and validation.
+
+        Both are computed in autocast to `self.dtype`, unless that is float32.
+
+        Args:
+            module: `replica` (its backward pass exchanges gradients) or `model` (nothing of it communicates).
+        """
+        # TODO(task 5.1): move both, then autocast around the module and the loss.
+        raise NotImplementedError(
+            "Task 5.1 is open: write ProductionTrainer.forward "
+            "in labs/lab5_production/trainer.py (about 5 lines)"
+        )
+
+    def train_window(self, window: list[Batch]) -> bool:
+        """Make one optimizer step along the gradient of the mean loss over all samples of a window on all ranks.
+
+        Gradients are exchanged once per window, and clipped once, to `max_grad_norm` (None: not clipped). A float16
+        step whose gradients are not finite is skipped: nothing moves except the loss scale. The scheduler moves once
+        for each step that was taken.
+
+        Adds to `steps` and `progress` (the samples and the loss of a skipped window, too), and passes each step that
+        was taken to `log_step`.
+
+        Args:
+            window: this rank's batches, at least one; the last window of an epoch may have fewer than the others.
+
+        Returns:
+            Whether the step was taken.
+        """
+        # TODO(task 5.1):
+        # 1. Per batch: forward, the loss weighted by its share of the window's samples (Task 3.3), scaled backward;
+        #    no_sync for all batches except the last.
+        # 2. Unscale, clip, step, update (Task 2.2). A step was skipped only if update() lowered the scale.
+        # 3. If the step was taken: scheduler, `steps`, log_step. The norm is logged even if nothing is clipped.
+        # Read no number from the GPU (`item()`): each one makes the CPU wait.
+        raise NotImplementedError(
+            "Task 5.1 is open: write ProductionTrainer.train_window "
+            "in labs/lab5_production/trainer.py (about 29 lines)"
+        )
+
     def train_epoch(self, epoch: int) -> EpochResult:
-        """Train one epoch, or the rest of it where the loader is in the middle of it; the model ends in training mode.
+        """Train one epoch, or the rest of it if the loader is in the middle of it. The model ends in training mode.
 
-        The batches are taken in windows of `accumulation_steps`; the last window of an epoch may be shorter. For each
-        window the optimizer makes one step along the gradient of the mean loss over *all* samples (or tokens) of the
-        window on *all* ranks, clipped to `max_grad_norm`. Gradients are exchanged once per window.
+        The batches are taken in windows of `accumulation_steps`; the last window of an epoch may be shorter.
 
-        The learning rate moves once per optimizer step. A float16 step whose gradients are not finite is left out:
-        nothing moves but the loss scale, and it does not count in `steps`. A window in which no target counts, on any
-        rank, is left out as well: nothing moves, and it counts as skipped. Forward passes run in autocast; the loss is
-        computed in float32 (or in float64, if the outputs are). Windows that were left out have their samples and their
-        loss in the result all the same.
-
-        After every `save_every_steps` optimizer steps a checkpoint is saved, but not at the end of the epoch: there
-        validation comes first (`fit`). After every `log_every_steps` steps rank 0 alone writes an entry with the
-        number of the step to TensorBoard: train/loss (of that window, all ranks), train/learning_rate (of that step),
-        train/grad_norm (before clipping; where nothing is clipped, too), train/samples_per_second (all ranks, since the
-        entry before, or since the epoch began).
-
-        If a rank was told to stop, all ranks leave the epoch after the same window.
+        After every `save_every_steps` steps of the run a checkpoint is saved, but not at the end of the epoch: there
+        `fit` validates first. If a rank was told to stop, all ranks leave the epoch after the same window.
 
         Args:
             epoch: its number, from 0 on; the loader's order depends on it.
 
         Returns:
-            An `EpochResult`, the same on every rank.
+            An `EpochResult`, the same on every rank. It includes the part of the epoch before a resume.
         """
-        # TODO(task 5.3):
-        # 1. Go to the beginning of the epoch, unless the loader is in the middle of it. Training mode.
-        # 2. Take the batches in windows (itertools.islice), each to train_window.
-        # 3. Save in the middle, stop in the middle.
-        # 4. Sum up loss and samples over the ranks.
+        # TODO(task 5.1):
+        # 1. begin_epoch; training mode.
+        # 2. Take the batches in windows (itertools.islice) and pass each window to train_window.
+        # 3. After each window, in this order: stop at the end of the epoch (epoch_is_complete); stop if a rank was
+        #    told to (stop_requested); save if it is time to.
+        # 4. Sum `progress.loss_sum` and `progress.samples` over the ranks.
         raise NotImplementedError(
-            "Task 5.3 is open: write ProductionTrainer.train_epoch "
-            "in labs/lab5_production/trainer.py (about 26 lines)"
+            "Task 5.1 is open: write ProductionTrainer.train_epoch "
+            "in labs/lab5_production/trainer.py (about 20 lines)"
         )
 
     def validate(self) -> ValidationResult:
         """Mean loss and accuracy over the validation samples of all ranks, each sample counted once and equally.
 
-        The model is evaluated in evaluation mode, without gradients, in autocast as in training; afterwards each of its
-        modules is in the mode it was in before. The ranks may have different numbers of batches, one of them none, so
-        nothing in a forward pass may communicate: DistributedDataParallel's may. Buffers of all ranks (batch norm's)
-        are first made rank 0's. Targets that do not count (`count_targets`) count neither in the loss nor in the
-        accuracy; a batch may have no others.
+        The model is evaluated in evaluation mode and without gradients; afterwards each of its modules is in the mode
+        it was in before. The ranks may have different numbers of batches, so nothing in a forward pass may
+        communicate: that of DistributedDataParallel may.
 
         Raises:
             ValueError: no rank has a sample.
         """
-        # TODO(task 5.3):
-        # 1. Make the ranks' buffers equal (dist.broadcast). Evaluation mode; remember the mode of every module.
-        # 2. Per batch: mean loss times its samples, right ones, samples.
-        # 3. Sum all three over the ranks, then divide.
+        # TODO(task 5.1):
+        # 1. Evaluation mode; remember the mode of every module.
+        # 2. Per batch: mean loss times its samples, correct predictions, samples.
+        # 3. Sum all three over the ranks, then divide. Put the modes back.
         raise NotImplementedError(
-            "Task 5.3 is open: write ProductionTrainer.validate "
-            "in labs/lab5_production/trainer.py (about 26 lines)"
+            "Task 5.1 is open: write ProductionTrainer.validate "
+            "in labs/lab5_production/trainer.py (about 17 lines)"
         )
 
     def save_checkpoint(self, epoch: int) -> Path:
-        """Save everything that the rest of the run depends on, to `checkpoint_path(output_dir/checkpoints, steps)`.
+        """Save everything that the rest of the run depends on, to `checkpoint_path(folder/checkpoints, steps)`.
 
-        Called by every rank, between two windows; rank 0 alone writes, and no rank returns before the file is complete.
-        Old checkpoints go as `keep_checkpoints` says. Saving draws no random number and changes nothing.
+        Called by every rank, between two windows. Rank 0 alone writes, and no rank returns before the file is
+        complete; `keep_checkpoints` of them are kept. Saving draws no random number and changes nothing.
 
-        What a run depends on: model, optimizer, scheduler, scaler and `steps`; of *each* rank, the state of its random
-        numbers, its loader's position and its `progress`; and what `fit` has made so far, which early stopping goes by.
+        A run depends on: model, optimizer, scheduler, scaler and `steps`; of *each* rank, the state of its random
+        numbers, its loader's position and its `progress`; and the `epochs` and `validations` that `fit` has made.
 
         Args:
             epoch: the epoch that is being trained, or was trained last.
@@ -122,24 +173,24 @@ class ProductionTrainer(WindowTrainer):
             The path of the file.
 
         Raises:
-            OSError, RuntimeError: it could not be written (on rank 0).
+            OSError, RuntimeError: rank 0 could not write it.
         """
-        # TODO(task 5.3):
-        # 1. Collect what each rank has of its own (dist.all_gather_object, if there are others).
+        # TODO(task 5.1):
+        # 1. Gather what each rank has of its own. A file holds plain values: dataclasses.asdict, numbers, tensors.
         # 2. Rank 0: write_checkpoint with all of it.
         # 3. All ranks: wait for rank 0.
         raise NotImplementedError(
-            "Task 5.3 is open: write ProductionTrainer.save_checkpoint "
-            "in labs/lab5_production/trainer.py (about 26 lines)"
+            "Task 5.1 is open: write ProductionTrainer.save_checkpoint "
+            "in labs/lab5_production/trainer.py (about 22 lines)"
         )
 
     def load_checkpoint(self, path: Path | str) -> int:
         """Go to where the run was when `save_checkpoint` wrote this file. Called by every rank.
 
-        Entries of later steps that a killed run has left in TensorBoard no longer count (`Log.resume_at`).
+        TensorBoard's entries of later steps, which a killed run may have left, no longer count (`Log.resume_at`).
 
         Returns:
-            The epoch to train next: the one that was being trained if batches of it were left, else the one after it.
+            The epoch to train next: the one that was being trained if batches of it are left, else the one after it.
 
         Raises:
             ValueError: the run had another number of ranks, or its loader another order, so that it cannot go on with
@@ -147,37 +198,10 @@ class ProductionTrainer(WindowTrainer):
             OSError: there is no such file.
             RuntimeError: it belongs to another model.
         """
-        # TODO(task 5.3): everything that save_checkpoint saved, random numbers last; then tell the log (resume_at).
+        # TODO(task 5.1):
+        # 1. read_checkpoint; compare the number of ranks. The loader checks its own order.
+        # 2. Put back all that save_checkpoint saved, and tell the log. Random numbers last.
         raise NotImplementedError(
-            "Task 5.3 is open: write ProductionTrainer.load_checkpoint "
-            "in labs/lab5_production/trainer.py (about 19 lines)"
-        )
-
-    def fit(self) -> TrainerRun:
-        """Train until the last epoch, until validation no longer improves, or until SIGTERM comes.
-
-        Begins where `load_checkpoint` or `train_epoch` left this trainer; else with the newest checkpoint of the run
-        that can be read; else at the beginning. So the same command starts a run and continues it.
-
-        Each complete epoch is validated; then rank 0 adds validation/loss and validation/accuracy to TensorBoard (step:
-        `steps`), and a checkpoint is saved. The parameters of the best epoch so far are in `output_dir/best.pt`, as
-        {"model": state_dict, "epoch": number}.
-
-        With `patience` = p the run ends after p complete epochs in a row whose validation loss was not below the lowest
-        one before; a loss that is not a number is never the lowest, and nothing is compared with it. After SIGTERM (to
-        any rank) the current window is finished and a checkpoint saved; the run then ends in good order, and a later
-        `fit` makes the steps that it would have made. Where it comes outside of a window, during a validation for
-        example, at most one window follows.
-
-        Returns:
-            A `TrainerRun`, the same on every rank but for `seconds`; its `epochs` are the complete ones. It ended
-            "finished" if the last epoch is complete, be patience at its end or not.
-        """
-        # TODO(task 5.3):
-        # 1. Find out where to begin; rank 0 decides which checkpoint is the newest (dist.broadcast_object_list).
-        # 2. Inside when_terminated(...): per epoch train, validate, remember, log, save.
-        # 3. Out of patience and complete runs train nothing, also right after a resume.
-        raise NotImplementedError(
-            "Task 5.3 is open: write ProductionTrainer.fit "
-            "in labs/lab5_production/trainer.py (about 53 lines)"
+            "Task 5.1 is open: write ProductionTrainer.load_checkpoint "
+            "in labs/lab5_production/trainer.py (about 17 lines)"
         )

@@ -1,4 +1,4 @@
-"""Task 5.4: turn what can be turned in a training pipeline, and show what it gave.
+"""Task 5.2: turn what can be turned in a training pipeline, and show what it gave.
 
 Not for finding out what is slow (profiling.py).
 
@@ -18,11 +18,11 @@ import torch
 
 from labkit import plotting, program
 from labkit.device import open_device
-from labkit.profiling import REGIONS, TrainingJob
+from labkit.profiling import TrainingJob
 from labkit.progress import track
 from labkit.results import PipelineSettings, PipelineStage, TuningPoint, save_json
 
-from .profiling import LOSSES, find_bottleneck, profile_job, step_breakdown, utilization, where_time_goes
+from .profiling import LOSSES, find_bottleneck, profile_job, where_time_goes
 from .slow_pipeline import AS_FOUND, make_job
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,12 +58,12 @@ def tune(
         and the utilization by `profile_job` of the same job, run after that. Settings for which the device's memory
         does not suffice (`torch.OutOfMemoryError`) are left out; other errors go through.
     """
-    # TODO(task 5.4):
+    # TODO(task 5.2):
     # 1. Make the job; warm up; wait for the device; time the steps (job.train makes one); wait again before the clock
     #    is read.
     # 2. Profile it for its utilization.
     # 3. Leave out what runs out of memory, and free what it held before the next one is made.
-    raise NotImplementedError("Task 5.4 is open: write tune in labs/lab5_production/tuning.py (about 29 lines)")
+    raise NotImplementedError("Task 5.2 is open: write tune in labs/lab5_production/tuning.py (about 29 lines)")
 
 
 def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningPoint:
@@ -76,8 +76,8 @@ def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningP
     Raises:
         ValueError: there are no points.
     """
-    # TODO(task 5.4): keep the fast ones, and take the least of them in the order that the docstring gives.
-    raise NotImplementedError("Task 5.4 is open: write choose in labs/lab5_production/tuning.py (about 5 lines)")
+    # TODO(task 5.2): keep the fast ones, and take the least of them in the order that the docstring gives.
+    raise NotImplementedError("Task 5.2 is open: write choose in labs/lab5_production/tuning.py (about 5 lines)")
 
 
 def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
@@ -102,7 +102,7 @@ def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
 
 
 def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
-    """Plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
+    """Given: plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
 
     Args:
         stages: in the order of the improvements.
@@ -114,16 +114,25 @@ def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
     Raises:
         OSError: the file cannot be written.
     """
-    # TODO(task 5.4):
-    # 1. Take a figure from labkit.plotting.new_figure.
-    # 2. Draw a bar for each stage, stacked from the six shares of its device_time. labkit.plotting.COLORS has four
-    #    colours: add two of your own.
-    # 3. Write it with labkit.plotting.save_png.
-    raise NotImplementedError("Task 5.4 is open: write plot_stages in labs/lab5_production/tuning.py (about 15 lines)")
+    figure, (axis,) = plotting.new_figure("What the device does in a training step", x_label="share of the step")
+    colors = (*plotting.COLORS, "#999999", "#ddbb44")
+    names = [
+        f"{stage.name}\n{stage.point.samples_per_second:,.0f} samples/s, {stage.point.utilization:.0%} utilised"
+        for stage in stages
+    ]
+    left = [0.0] * len(stages)
+    for name, color in zip(("compute", *LOSSES), colors, strict=True):
+        times = [stage.device_time for stage in stages]
+        shares = [getattr(each, f"{name}_seconds") / each.step_seconds for each in times]
+        axis.barh(names, shares, left=left, color=color, label=name)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axis.invert_yaxis()
+    axis.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    return plotting.save_png(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Improve the slow pipeline stage by stage; print tables; write OUT/profiling.json, OUT/profiling.png and traces.
+    """Given: improve the slow pipeline stage by stage, print tables, and write OUT/profiling.json, its plot and traces.
 
     The stages are "as found", "metrics read every 50 steps", "batches of N" (the largest) and "tuned"; each has a
     trace, OUT/trace-1.json.gz and so on.
@@ -151,7 +160,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 point=point,
                 bottleneck=find_bottleneck(times),
                 device_time=times,
-                breakdown=step_breakdown(make(point.settings), steps=options.steps),
                 # A virtual GPU's timeline is exact; a second of training would add nothing but time.
                 nvml_utilization=None if device.simulated else nvml_utilization(make(point.settings), 3.0),
             )
@@ -176,11 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             points += tune(make, [settings], steps=options.steps)
         stages.append(measured("tuned", choose(points), len(stages) + 1))
         _print(points, stages)
-        # TODO(task 5.4):
-        # 1. Save the stages with save_json as OUT/profiling.json, with device.provenance().
-        # 2. Draw OUT/profiling.png with plot_stages.
-        # 3. Print both paths with program.print_written.
-        raise NotImplementedError("Task 5.4 is open: write main in labs/lab5_production/tuning.py (about 2 lines)")
+        written = save_json(options.out / "profiling.json", stages, device.provenance())
+        program.print_written(written, plot_stages(stages, options.out / "profiling.png"))
     return 0
 
 
@@ -196,10 +201,6 @@ def _print(points: Sequence[TuningPoint], stages: Sequence[PipelineStage]) -> No
         parts = [f"{getattr(times, f'{name}_seconds') / times.step_seconds:.0%}" for name in ("compute", *LOSSES)]
         shares.append((stage.name, *parts))
     program.print_table("Share of the step", ("stage", "comp.", "data", "transf.", "sync", "comm.", "launch"), shares)
-    parts = [f"{name}_seconds" for name in (*REGIONS, "communication")]
-    each_part = [(stage.name, *(f"{getattr(stage.breakdown, part) * 1e6:,.0f}" for part in parts)) for stage in stages]
-    columns = ("stage", "data", "transf.", "forward", "backw.", "optim.", "comm.")
-    program.print_table("Parts of a step one by one, microseconds", columns, each_part)
     for stage in stages:
         rate = f"{stage.point.samples_per_second:,.0f} samples/s, utilisation {stage.point.utilization:.0%}"
         print(f"{stage.name}: {rate}; bottleneck: {stage.bottleneck} ({ADVICE[stage.bottleneck]})")

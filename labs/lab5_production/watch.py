@@ -1,4 +1,4 @@
-"""Task 5.5: train under a monitor, and measure what the monitor costs the training.
+"""Given: train under a monitor, and measure what the monitor costs the training. Nothing to write here.
 
 Not for monitoring (monitor.py), nor for a real training: train.py.
 
@@ -29,7 +29,7 @@ LOADING_SECONDS = 0.005
 
 
 class _Training:
-    """Given: a small model on the digits, one step at a time."""
+    """A small model on the digits, one step at a time."""
 
     def __init__(self, device: str, *, batch_size: int = 128, width: int = 512) -> None:
         torch.manual_seed(0)
@@ -70,13 +70,37 @@ def measure_overhead(steps: int = 200, *, device: str = "cpu", interval: float =
     Returns:
         A `MonitorOverhead`; step and log seconds are medians.
     """
-    # TODO(task 5.5):
-    # 1. A _Training, some steps to warm up, and a GPUMonitor that writes to a temporary folder.
-    # 2. By turns: time a step; time a step and log_metrics, and log_metrics alone. Neither always comes first.
-    # 3. Medians; the ratio; time sample() a few times.
-    raise NotImplementedError(
-        "Task 5.5 is open: write measure_overhead "
-        "in labs/lab5_production/watch.py (about 32 lines)"
+    training = _Training(device)
+    for number in range(10):
+        training.step(number)
+    bare, monitored, logs, samples = [], [], [], []
+    with tempfile.TemporaryDirectory() as folder, GPUMonitor(folder, port=0, interval=interval) as monitor:
+        for number in range(2 * steps):
+            start = time.perf_counter()
+            metrics = training.step(number)
+            trained = time.perf_counter()
+            if number % 4 in (0, 3):  # without, with, with, without: neither always comes first
+                bare.append(trained - start)
+                continue
+            monitor.log_metrics(number, metrics)
+            end = time.perf_counter()
+            monitored.append(end - start)
+            logs.append(end - trained)
+        for _ in range(5):
+            start = time.perf_counter()
+            monitor.sample()
+            samples.append(time.perf_counter() - start)
+        gpus = len(monitor.snapshot().gpus)
+    return MonitorOverhead(
+        device=device,
+        steps=steps,
+        interval_seconds=interval,
+        gpus=gpus,
+        bare_step_seconds=statistics.median(bare),
+        monitored_step_seconds=statistics.median(monitored),
+        overhead_ratio=statistics.median(monitored) / statistics.median(bare) - 1,
+        log_seconds=statistics.median(logs),
+        sample_seconds=statistics.mean(samples),
     )
 
 
@@ -90,11 +114,29 @@ def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
     Returns:
         The path written.
     """
-    # TODO(task 5.5):
-    # 1. Take a figure of two columns, with an axis each, from labkit.plotting.new_figure(share_y=False).
-    # 2. Draw what there is; leave out what is None.
-    # 3. Save it with labkit.plotting.save_png.
-    raise NotImplementedError("Task 5.5 is open: write plot_history in labs/lab5_production/watch.py (about 23 lines)")
+    start = history[0].time
+    figure, (left, right) = plotting.new_figure(
+        "What the monitor saw", columns=2, x_label="seconds", y_label="", share_y=False
+    )
+    left.set_title("training loss")
+    losses = [(seen.time - start, seen.metrics["loss"]) for seen in history if "loss" in seen.metrics]
+    left.plot([x for x, _ in losses], [y for _, y in losses], color=plotting.COLORS[0])
+    right.set_title("GPU 0")
+    for field, label, color in (
+        ("utilization_ratio", "utilisation, ratio", plotting.COLORS[1]),
+        ("power_watts", "power, share of the limit", plotting.COLORS[2]),
+    ):
+        points = []
+        for seen in history:
+            for gpu in seen.gpus[:1]:
+                value = getattr(gpu, field)
+                limit = gpu.power_limit_watts if field == "power_watts" else 1.0
+                if value is not None and limit:
+                    points.append((seen.time - start, value / limit))
+        right.plot([x for x, _ in points], [y for _, y in points], color=color, label=label)
+    right.set_ylim(0, 1.05)
+    right.legend(frameon=False, fontsize=9)
+    return plotting.save_png(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,11 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             ],
         )
-        # TODO(task 5.5):
-        # 1. Save the overhead with save_json as OUT/monitoring.json, with device.provenance().
-        # 2. Draw OUT/monitoring.png with plot_history.
-        # 3. Print both paths with program.print_written.
-        raise NotImplementedError("Task 5.5 is open: write main in labs/lab5_production/watch.py (about 2 lines)")
+        written = save_json(options.out / "monitoring.json", [overhead], device.provenance())
+        program.print_written(written, plot_history(history, options.out / "monitoring.png"))
     return 0
 
 

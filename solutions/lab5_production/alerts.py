@@ -1,4 +1,4 @@
-"""Task 5.5: find out, inside the training, which rules are broken for long enough to tell somebody.
+"""Task 5.3: find out, inside the training, which rules are broken for long enough to tell somebody.
 
 Not for the rules (`labkit.monitoring.rules`), which Prometheus evaluates in the same way from outside: a program that
 hangs or is gone cannot raise an alert.
@@ -36,7 +36,7 @@ class AlertEngine:
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self.rules = tuple(rules)
         self.since: dict[tuple[str, int | None], float] = {}
-        """Given: room for when the condition of a rule began to hold, by rule's name and GPU."""
+        """Given: when the condition of a rule began to hold, by the rule's name and GPU."""
 
     def evaluate(self, snapshot: Snapshot) -> tuple[Alert, ...]:
         """The alerts that fire at this snapshot, in the order of the rules, then of the GPUs.
@@ -51,12 +51,12 @@ class AlertEngine:
         Raises:
             ValueError: a rule has a name that is not listed above.
         """
-        # TODO(task 5.5):
+        # TODO(task 5.3):
         # 1. Write a function that gives, for one rule, the value of each GPU (or None, for the training) for which the
         #    condition holds.
         # 2. Remember since when each holds; forget those that do not.
         # 3. Return those that have held for long enough.
-        # --- solution: task 5.5 ---
+        # --- solution: task 5.3 ---
         holding = {(rule.name, gpu): value for rule in self.rules for gpu, value in _holds(rule, snapshot).items()}
         self.since = {key: self.since.get(key, snapshot.time) for key in holding}
         rules = {rule.name: rule for rule in self.rules}

@@ -1,4 +1,4 @@
-"""Task 5.2: checkpoint files that survive a kill and a power failure, and the random numbers that belong in them.
+"""Given: checkpoint files that survive a kill and a power failure, and the random numbers that belong in them.
 
 Not for what a training consists of (trainer.py), and not for several ranks: one of them calls this.
 """
@@ -20,12 +20,12 @@ NAME = re.compile(r"step-(\d{8,})\.pt")
 
 
 def checkpoint_path(folder: Path | str, step: int) -> Path:
-    """Given: where the checkpoint of a step lies."""
+    """Where the checkpoint of a step is."""
     return Path(folder) / f"step-{step:08d}.pt"
 
 
 def list_checkpoints(folder: Path | str) -> list[Path]:
-    """Given: the checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
+    """The checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
     folder = Path(folder)
     found = [(int(name[1]), path) for path in folder.glob("step-*.pt") if (name := NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
@@ -53,12 +53,6 @@ def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None)
     Source: Pillai et al. 2014, "All File Systems Are Not Created Equal" (OSDI), on why the file is forced to the disk
         before it is renamed.
     """
-    # TODO(task 5.2):
-    # 1. Make the folder; remove what killed processes left in it.
-    # 2. Save to a temporary file, flush it and force it to the disk; if that fails, remove it.
-    # 3. Give it its name; force the folder to the disk.
-    # 4. Remove all but the newest `keep` checkpoints.
-    # --- solution: task 5.2 ---
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_behind in path.parent.glob(".*.pt.tmp"):
@@ -80,11 +74,10 @@ def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None)
     if keep is not None:
         for old in list_checkpoints(path.parent)[:-keep]:
             old.unlink()
-    # --- end ---
 
 
 def read_checkpoint(path: Path | str) -> State:
-    """Given: what `write_checkpoint` wrote, on the CPU.
+    """What `write_checkpoint` wrote, on the CPU.
 
     Raises:
         OSError: there is no such file.
@@ -100,8 +93,6 @@ def latest_checkpoint(folder: Path | str) -> Path | None:
     Newest is the one with the most steps; times of files say nothing once they were copied. A damaged file (a disk that
     lied) is passed over, for the one before it.
     """
-    # TODO(task 5.2): try them, the newest first; read_checkpoint says whether one can be read.
-    # --- solution: task 5.2 ---
     for path in reversed(list_checkpoints(folder)):
         try:
             read_checkpoint(path)
@@ -110,7 +101,6 @@ def latest_checkpoint(folder: Path | str) -> Path | None:
         else:
             return path
     return None
-    # --- end ---
 
 
 def capture_random_state() -> State:
@@ -118,8 +108,6 @@ def capture_random_state() -> State:
 
     Python's `random`, NumPy's global one, PyTorch's on the CPU and, where there is CUDA, on the current GPU.
     """
-    # TODO(task 5.2): all four. NumPy's holds an array, which is none of the kinds in `State`: make it a list.
-    # --- solution: task 5.2 ---
     state: Any = np.random.get_state(legacy=True)
     name, key, *rest = state
     return {
@@ -128,14 +116,11 @@ def capture_random_state() -> State:
         "cpu": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     }
-    # --- end ---
 
 
 def restore_random_state(state: State) -> None:
     """Put every generator back to where `capture_random_state` found it. A GPU's is left alone where none was captured,
     or where there is no GPU now."""
-    # TODO(task 5.2): the same four. random.setstate wants tuples.
-    # --- solution: task 5.2 ---
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, key, *rest = state["numpy"]
@@ -143,4 +128,3 @@ def restore_random_state(state: State) -> None:
     torch.set_rng_state(state["cpu"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-    # --- end ---

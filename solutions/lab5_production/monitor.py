@@ -1,10 +1,9 @@
-"""Task 5.5: watch a training while it runs: GPUs in the background, metrics as they come, alerts on both.
+"""Task 5.3: watch a training while it runs: GPUs in the background, metrics as they come, alerts on both.
 
-Not for a fleet of machines: there, let Prometheus collect what each of these exports, beside NVIDIA's DCGM. Nor a
-program: watch.py trains under a monitor.
+Not for reading GPUs and not for what the exports look like (`labkit.monitoring`, given), nor for when an alert fires
+(alerts.py). Not a program: watch.py trains under a monitor.
 """
 
-import contextlib
 import os
 import sys
 import threading
@@ -21,14 +20,13 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from labkit.monitoring import RULES, Alert, Rule, Snapshot
+from labkit.monitoring.exports import MetricFiles, prometheus_metrics
+from labkit.monitoring.gpus import GpuReader
 from labkit.monitoring.names import SAMPLES, SAMPLES_HELP, SECONDS, SECONDS_HELP
 from labkit.monitoring.web import Server
 
 from .alerts import AlertEngine
-from .exporting import jsonl_line, prometheus_metrics, write_tensorboard
-from .gpu_readings import GpuReader
 
-RESULTS = Path(__file__).parent / "results"
 HISTORY = 3600
 """Snapshots that a monitor remembers: an hour at one per second."""
 
@@ -41,26 +39,23 @@ def print_alert(alert: Alert) -> None:
 class GPUMonitor:
     """Samples all GPUs of this machine in the background and takes training metrics, until it is closed.
 
-    A monitor must never be what ends a training: without NVML it says so, once, in one line on standard error, and goes
-    on without GPUs; what one GPU cannot tell is absent everywhere; when its files cannot be written any more (the disk
-    is full), it says so and goes on without them. It starts with its construction and ends with `close` or at the end
-    of a `with` block; a program that fails before that ends all the same, since its threads are daemons.
+    A monitor must never be what ends a training. Without NVML it says so once, in one line on standard error, and goes
+    on without GPUs. It starts with its construction and ends with `close` or at the end of a `with` block; if a program
+    fails before that, the program ends all the same, since the monitor's threads are daemons.
 
-    In a job of several processes only rank 0 monitors: on any other one the constructor and all methods do nothing,
+    In a job of several processes only rank 0 monitors: on any other rank the constructor and all methods do nothing,
     and there are no files, no thread, no NVML and no port.
 
     Args:
-        log_dir: folder for `metrics.jsonl` and TensorBoard's event file; made if need be; None: neither is written. An
-            existing `metrics.jsonl` is continued.
+        log_dir: folder for `metrics.jsonl` and TensorBoard's event file (`MetricFiles`); None: neither is written.
         port: where `labkit.monitoring.web.Server` serves Prometheus (/metrics) and people (/); 0 takes a free one;
             None: no server.
         interval: seconds from one sample to the next.
         dcgm_names: export GPU metrics under DCGM's names and in its units.
         rules: what to raise alerts for.
         on_alert: called once for every alert that begins to fire, and again only after it had stopped; by `sample` or
-            `log_metrics`, whichever notices it, in its thread, which alone waits for it: while one thread mails, others
-            log, sample and ask. What it raises is told in a line on standard error, and ends neither the training nor
-            the sampling.
+            `log_metrics`, whichever notices it, in its thread. While it works, other threads can log, sample and ask.
+            What it raises is reported in a line on standard error, and ends neither the training nor the sampling.
         rank: this process's rank; None: the environment variable RANK, else 0.
 
     Attributes:
@@ -87,13 +82,6 @@ class GPUMonitor:
         rank: int | None = None,
     ) -> None:
         """Take the first sample and start the thread that takes the others; see the class."""
-        # TODO(task 5.5):
-        # 1. Not rank 0: remember that, and nothing more.
-        # 2. A GpuReader; say its message if it has one. A registry, with this monitor registered.
-        # 3. Open metrics.jsonl to append, and a SummaryWriter (import it here: it is slow to import).
-        # 4. Take the first sample, then start a daemon thread that takes one every `interval` seconds.
-        # 5. Start the server last: it asks for snapshots at once. Where it does not start, close what is open.
-        # --- solution: task 5.5 ---
         if interval <= 0:
             raise ValueError(f"interval is a time above 0, not {interval}")
         self.active = (int(os.environ.get("RANK", "0")) if rank is None else rank) == 0
@@ -104,20 +92,20 @@ class GPUMonitor:
         self._interval, self._dcgm_names, self._on_alert = interval, dcgm_names, on_alert
         self._alerts = AlertEngine(rules)
         self._lock = threading.RLock()
-        self._stop = threading.Event()
+        """Held while the snapshot changes; never while a GPU is asked or an alert is reported."""
         self._now = Snapshot(time=time.time())
         self._samples, self._seconds = 0, 0.0
-        self._jsonl: Any = None
-        self._writer: Any = None
-        self._server: Server | None = None
+        """Calls of `sample`, and the seconds that all calls of `sample` and `log_metrics` took."""
+        self._stop = threading.Event()
+        # TODO(task 5.3): on rank 0 only,
+        # 1. Open the files (MetricFiles) and the GPUs (GpuReader). If the reader has a message, say it once.
+        # 2. Register this monitor with its registry; Prometheus then calls `collect`.
+        # 3. Take the first sample, then start a daemon thread that takes one every `interval` seconds.
+        # 4. Start the server last: it asks for snapshots at once. If it does not start, close what is open.
+        # --- solution: task 5.3 ---
         if not self.active:
             return
-        if log_dir is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            Path(log_dir).mkdir(parents=True, exist_ok=True)
-            self._jsonl = (Path(log_dir) / "metrics.jsonl").open("a", encoding="utf-8")
-            self._writer = SummaryWriter(str(log_dir))
+        self._files = MetricFiles(log_dir)
         self._reader = GpuReader()
         self.message = self._reader.message
         if self.message is not None:
@@ -127,6 +115,7 @@ class GPUMonitor:
         self.sample()
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._thread.start()
+        self._server: Server | None = None
         if port is not None:
             try:
                 self._server = Server(self, port)
@@ -137,24 +126,24 @@ class GPUMonitor:
         # --- end ---
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a training step: update what is exported, write one line and one set of scalars.
+        """Take the metrics of a training step: update the snapshot, report alerts that begin, write to the files.
 
-        Cheap enough for every step: it asks no GPU but takes the latest sample. A tensor of one number is
-        taken as well, but to read it waits for the GPU. Metrics logged earlier and not now keep their values.
+        Cheap enough for every step: it asks no GPU but takes the latest sample. A tensor of one number is taken as
+        well, but to read it waits for the GPU. Metrics that were logged earlier and are not now keep their values.
 
         Args:
-            step: the optimizer step they belong to. A step other than the last one is progress, a smaller one too.
+            step: the optimizer step they belong to. `step_time` of the snapshot is when the step last changed; a
+                smaller step is a change, too.
             metrics: by name; "loss", "accuracy" (0 to 1), "throughput" (samples per second), "learning_rate" and
                 "gradient_norm" have names of their own in Prometheus, others are welcome. Any number, NaN included.
 
-        The line in metrics.jsonl, and the scalars, hold the metrics of this call only, and the latest readings. The
-        line is in the file when the call returns, for whoever watches.
+        What is written has the metrics of this call only, and the latest readings.
         """
-        # TODO(task 5.5):
+        # TODO(task 5.3):
         # 1. Make every value a float.
-        # 2. Under the lock: update the snapshot (time, step, step_time, metrics), evaluate the alerts.
-        # 3. Write the line, and flush it; write TensorBoard's scalars. On an OSError: say it once, write no more.
-        # --- solution: task 5.5 ---
+        # 2. Under the lock: update the snapshot (time, step, step_time, metrics) and its alerts, write to the files.
+        # 3. Without the lock: report the alerts that begin.
+        # --- solution: task 5.3 ---
         if not self.active:
             return
         start = time.perf_counter()
@@ -164,17 +153,20 @@ class GPUMonitor:
             step_time = self._now.step_time if step == self._now.step else now
             known = {**self._now.metrics, **logged}
             begun = self._update(time=now, step=step, step_time=step_time, metrics=known)
-            self._write(replace(self._now, metrics=logged))
+            self._files.write(replace(self._now, metrics=logged))
             self._seconds += time.perf_counter() - start
-        self._tell(begun)
+        self._report(begun)
         # --- end ---
 
     def sample(self) -> None:
-        """Read all GPUs now, evaluate the alerts, and remember the snapshot; the background thread calls this."""
-        # TODO(task 5.5):
+        """Read all GPUs now, update the snapshot and its alerts, and add it to the history.
+
+        The background thread calls this every `interval` seconds, and anybody may.
+        """
+        # TODO(task 5.3):
         # 1. Read without holding the lock: some queries last 20 ms, and log_metrics must not wait for them.
-        # 2. Under the lock: update the snapshot, evaluate the alerts, append to the history.
-        # --- solution: task 5.5 ---
+        # 2. Under the lock: update the snapshot and its alerts, append it to the history.
+        # --- solution: task 5.3 ---
         if not self.active:
             return
         start = time.perf_counter()
@@ -184,17 +176,13 @@ class GPUMonitor:
             self.history.append(self._now)
             self._samples += 1
             self._seconds += time.perf_counter() - start
-        self._tell(begun)
+        self._report(begun)
         # --- end ---
 
     def snapshot(self) -> Snapshot:
-        """The latest readings, the latest value of each metric, and the alerts that fire now."""
-        # TODO(task 5.5):
-        # 1. Return it; it is frozen.
-        # --- solution: task 5.5 ---
+        """Given: the latest readings, the latest value of each metric, and the alerts that fire now."""
         with self._lock:
             return self._now
-        # --- end ---
 
     def collect(self) -> Iterator[Metric]:
         """Everything for Prometheus: `prometheus_metrics` of the snapshot, and what the monitor itself does.
@@ -202,10 +190,10 @@ class GPUMonitor:
         prometheus_client calls it at each scrape, in the server's thread. The last two families are the counters
         SAMPLES and SECONDS of `labkit.monitoring.names`: SECONDS is what all samples and all calls of log_metrics took.
         """
-        # TODO(task 5.5):
-        # 1. The snapshot's metrics.
-        # 2. The two counters.
-        # --- solution: task 5.5 ---
+        # TODO(task 5.3):
+        # 1. The snapshot's metrics, by prometheus_metrics.
+        # 2. Two counters (CounterMetricFamily).
+        # --- solution: task 5.3 ---
         with self._lock:
             snapshot, samples, seconds = self._now, self._samples, self._seconds
         yield from prometheus_metrics(snapshot, dcgm_names=self._dcgm_names)
@@ -215,17 +203,17 @@ class GPUMonitor:
 
     def close(self) -> None:
         """End the thread and wait for it, then close server, files and NVML. A second call does nothing."""
-        # TODO(task 5.5):
+        # TODO(task 5.3):
         # 1. Tell the thread to stop, and join it: it must not ask an NVML that is gone.
         # 2. Close the rest.
-        # --- solution: task 5.5 ---
+        # --- solution: task 5.3 ---
         if not self.active or self._stop.is_set():
             return
         self._stop.set()
         self._thread.join()
         if self._server is not None:
             self._server.close()
-        self._close_files()
+        self._files.close()
         self._reader.close()
         # --- end ---
 
@@ -249,29 +237,11 @@ class GPUMonitor:
         self._now = replace(changed, alerts=self._alerts.evaluate(changed))
         return tuple(alert for alert in self._now.alerts if (alert.rule, alert.gpu) not in before)
 
-    def _tell(self, begun: Sequence[Alert]) -> None:
+    def _report(self, begun: Sequence[Alert]) -> None:
         for alert in begun:
             try:
                 self._on_alert(alert)
             except Exception as error:  # a mailbox that is full must not end a training
                 print(f"monitor: on_alert raised {error!r} at {alert.rule}", file=sys.stderr)
-
-    def _write(self, entry: Snapshot) -> None:
-        if self._jsonl is None:
-            return
-        try:
-            self._jsonl.write(jsonl_line(entry))
-            self._jsonl.flush()
-            write_tensorboard(self._writer, entry)
-        except OSError as error:
-            print(f"monitor: {error}: no more metrics are written to files", file=sys.stderr)
-            self._close_files()
-
-    def _close_files(self) -> None:
-        for file in (self._jsonl, self._writer):
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    file.close()
-        self._jsonl = self._writer = None
 
     # --- end ---

@@ -1,23 +1,18 @@
-"""Task 5.4: find out what a training pipeline's GPU waits for.
+"""Task 5.2: find out what a training pipeline's GPU waits for.
 
 Not for turning anything (tuning.py, which is also the program), nor for making a model's own operations faster: this is
 about the loop around them.
 """
 
-import statistics
-import time
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, record_function
 
 from labkit.profiling import Timeline, TrainingJob, intersect, read_timeline, subtract, total
-from labkit.results import DeviceTime, StepBreakdown
+from labkit.results import DeviceTime
 
 WAIT, WARMUP = 1, 2
 """Steps that the profiler leaves out, and steps in which it gets ready; neither is recorded."""
@@ -48,13 +43,13 @@ def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = 
 
     Source: https://docs.pytorch.org/docs/stable/profiler.html
     """
-    # TODO(task 5.4):
+    # TODO(task 5.2):
     # 1. Refuse arguments that make no sense.
     # 2. Make a torch.profiler.profile for the CPU and, on a GPU, for CUDA, with a schedule that records once.
     # 3. Run the steps, each part in its record_function; tell the profiler at the end of each step.
     # 4. Wait for the device in the two places where the docstring says so, before the profiler is told of the step.
     # 5. Write the trace, and read the timeline.
-    # --- solution: task 5.4 ---
+    # --- solution: task 5.2 ---
     if steps < 1:
         raise ValueError(f"steps start at 1, got {steps}")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (job.device == "cuda")
@@ -120,11 +115,11 @@ def where_time_goes(timeline: Timeline) -> DeviceTime:
     Returns:
         The seconds of each, divided by the number of steps; together they make up (stop - start) / steps.
     """
-    # TODO(task 5.4): labkit.profiling has union, intersect, subtract and total for intervals.
+    # TODO(task 5.2): labkit.profiling has union, intersect, subtract and total for intervals.
     # 1. Take the moments of kernels; then those of collectives that are left; what is idle is then left.
     # 2. Of the idle moments take those of the data region; of the rest those of transfers.
     # 3. Find the gaps with a wait in them; the rest is sync inside of these, and launch outside.
-    # --- solution: task 5.4 ---
+    # --- solution: task 5.2 ---
     whole = [(timeline.start, timeline.stop)]
     regions = timeline.regions
     compute = intersect(whole, timeline.kernels)
@@ -148,22 +143,11 @@ def where_time_goes(timeline: Timeline) -> DeviceTime:
     # --- end ---
 
 
-def utilization(times: DeviceTime) -> float:
-    """The share of a step in which at least one kernel runs, collectives included, 0 to 1: what NVML calls utilisation.
-
-    Source: nvml.h, nvmlUtilization_t.
-    """
-    # TODO(task 5.4): divide.
-    # --- solution: task 5.4 ---
-    return (times.compute_seconds + times.communication_seconds) / times.step_seconds
-    # --- end ---
-
-
 def find_bottleneck(times: DeviceTime, *, target: float = 0.8) -> Bottleneck:
     """Say what to work on first.
 
     "compute" if the device computes for more than `target` of the step (communication does not count): the pipeline is
-    as good as its model and its device. Else the largest of
+    as good as its model and its device. Otherwise the largest of
     "data" (a slow loader), "transfer", "sync" (waiting for the device where there is no need), "communication", and
     "launch" (batches too small for the device). Of equal ones, the first in this order.
 
@@ -171,87 +155,9 @@ def find_bottleneck(times: DeviceTime, *, target: float = 0.8) -> Bottleneck:
         times: of a step.
         target: share of the step in which the device should compute, 0 to 1.
     """
-    # TODO(task 5.4): compare the device's computing with the step, and else find the largest of the five.
-    # --- solution: task 5.4 ---
+    # TODO(task 5.2): compare the device's computing with the step, and else find the largest of the five.
+    # --- solution: task 5.2 ---
     if times.compute_seconds > target * times.step_seconds:
         return "compute"
     return max(LOSSES, key=lambda name: float(getattr(times, f"{name}_seconds")))  # max keeps the first of equal ones
     # --- end ---
-
-
-def step_breakdown(job: TrainingJob, *, steps: int = 5, warmup: int = 2) -> StepBreakdown:
-    """Time the parts of a step one by one, with the device idle whenever the clock is read.
-
-    First `warmup` untimed steps, then `steps` timed ones. The parts are the regions of `profile_job`; `after_step` is
-    called, and not counted. Each figure is the median over the timed steps.
-
-    If the job's model is a DistributedDataParallel, as many steps follow without exchange of gradients (`no_sync`, for
-    the forward and the backward pass). All figures are then of these, and communication_seconds is what backward took
-    longer in the steps with exchange, by the medians, never below 0. Otherwise communication_seconds is 0.0.
-
-    Args:
-        job: what to run.
-        steps: timed ones, of each sort.
-        warmup: untimed ones before them, of each sort.
-
-    Raises:
-        ValueError: `steps` is below 1 or `warmup` below 0.
-    """
-    # TODO(task 5.4):
-    # 1. Refuse arguments that make no sense.
-    # 2. Time the five parts, and wait for the device before each reading of the clock; take medians.
-    # 3. With several processes do it again without exchange, and compare the backward passes.
-    # --- solution: task 5.4 ---
-    if steps < 1 or warmup < 0:
-        raise ValueError(f"steps start at 1, warmup at 0; got {steps}, {warmup}")
-    batches = job.batches()
-    data, transfer, forward, backward, optimizer = _time_parts(job, batches, steps, warmup)
-    communication = 0.0
-    if isinstance(job.model, DistributedDataParallel):
-        exchanged = backward
-        with job.model.no_sync():
-            data, transfer, forward, backward, optimizer = _time_parts(job, batches, steps, warmup)
-        communication = max(0.0, exchanged - backward)
-    return StepBreakdown(
-        data_seconds=data,
-        transfer_seconds=transfer,
-        forward_seconds=forward,
-        backward_seconds=backward,
-        optimizer_seconds=optimizer,
-        communication_seconds=communication,
-    )
-    # --- end ---
-
-
-# --- solution only ---
-def _time_parts(
-    job: TrainingJob, batches: Iterator[tuple[Tensor, Tensor]], steps: int, warmup: int
-) -> tuple[float, ...]:
-    """Median seconds of data, transfer, forward, backward, optimizer."""
-
-    def now() -> float:
-        _synchronize(job.device)
-        return time.perf_counter()
-
-    readings = []
-    for step in range(warmup + steps):
-        moments = [now()]
-        inputs, targets = next(batches)
-        moments.append(now())
-        inputs = inputs.to(job.device, non_blocking=job.non_blocking)
-        targets = targets.to(job.device, non_blocking=job.non_blocking)
-        moments.append(now())
-        loss = job.criterion(job.model(inputs), targets)
-        moments.append(now())
-        job.optimizer.zero_grad()
-        loss.backward()
-        moments.append(now())
-        job.optimizer.step()
-        moments.append(now())
-        if job.after_step is not None:
-            job.after_step(step, job.model, loss.detach())
-        readings.append([stop - start for start, stop in pairwise(moments)])
-    return tuple(statistics.median(column) for column in zip(*readings[warmup:], strict=True))
-
-
-# --- end ---

@@ -1,4 +1,4 @@
-"""Task 5.1: how the learning rate changes over a run: a linear warm-up, then half a cosine.
+"""Given: how the learning rate changes over a run: a linear warm-up, then half a cosine.
 
 Not for deciding when a step counts (trainer.py).
 """
@@ -28,23 +28,18 @@ def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, minimum_rat
     Source: Loshchilov and Hutter 2017, "SGDR" (arXiv:1608.03983), equation 5 without restarts; Goyal et al. 2017
         (arXiv:1706.02677), section 2.2, for the warm-up.
     """
-    # TODO(task 5.1):
-    # 1. The warm-up.
-    # 2. The cosine, from the end of the warm-up to the end of the run; nothing below the minimum after it.
-    # --- solution: task 5.1 ---
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if step >= total_steps:
         return minimum_ratio
     progress = (step - warmup_steps) / (total_steps - warmup_steps)
     return minimum_ratio + (1 - minimum_ratio) * (1 + math.cos(math.pi * progress)) / 2
-    # --- end ---
 
 
 def make_scheduler(
     optimizer: torch.optim.Optimizer, *, warmup_steps: int, total_steps: int, minimum_ratio: float
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """Given: a scheduler whose `step()` is called once per optimizer step that was really taken."""
+    """A scheduler whose `step()` is called once per optimizer step that was really taken."""
 
     def factor(step: int) -> float:
         return warmup_cosine(step, warmup_steps=warmup_steps, total_steps=total_steps, minimum_ratio=minimum_ratio)

@@ -1,4 +1,4 @@
-"""Task 5.5: train under a monitor, and measure what the monitor costs the training.
+"""Given: train under a monitor, and measure what the monitor costs the training. Nothing to write here.
 
 Not for monitoring (monitor.py), nor for a real training: train.py.
 
@@ -29,7 +29,7 @@ LOADING_SECONDS = 0.005
 
 
 class _Training:
-    """Given: a small model on the digits, one step at a time."""
+    """A small model on the digits, one step at a time."""
 
     def __init__(self, device: str, *, batch_size: int = 128, width: int = 512) -> None:
         torch.manual_seed(0)
@@ -70,11 +70,6 @@ def measure_overhead(steps: int = 200, *, device: str = "cpu", interval: float =
     Returns:
         A `MonitorOverhead`; step and log seconds are medians.
     """
-    # TODO(task 5.5):
-    # 1. A _Training, some steps to warm up, and a GPUMonitor that writes to a temporary folder.
-    # 2. By turns: time a step; time a step and log_metrics, and log_metrics alone. Neither always comes first.
-    # 3. Medians; the ratio; time sample() a few times.
-    # --- solution: task 5.5 ---
     training = _Training(device)
     for number in range(10):
         training.step(number)
@@ -107,7 +102,6 @@ def measure_overhead(steps: int = 200, *, device: str = "cpu", interval: float =
         log_seconds=statistics.median(logs),
         sample_seconds=statistics.mean(samples),
     )
-    # --- end ---
 
 
 def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
@@ -120,11 +114,6 @@ def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
     Returns:
         The path written.
     """
-    # TODO(task 5.5):
-    # 1. Take a figure of two columns, with an axis each, from labkit.plotting.new_figure(share_y=False).
-    # 2. Draw what there is; leave out what is None.
-    # 3. Save it with labkit.plotting.save_png.
-    # --- solution: task 5.5 ---
     start = history[0].time
     figure, (left, right) = plotting.new_figure(
         "What the monitor saw", columns=2, x_label="seconds", y_label="", share_y=False
@@ -148,7 +137,6 @@ def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
     right.set_ylim(0, 1.05)
     right.legend(frameon=False, fontsize=9)
     return plotting.save_png(figure, path)
-    # --- end ---
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,14 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             ],
         )
-        # TODO(task 5.5):
-        # 1. Save the overhead with save_json as OUT/monitoring.json, with device.provenance().
-        # 2. Draw OUT/monitoring.png with plot_history.
-        # 3. Print both paths with program.print_written.
-        # --- solution: task 5.5 ---
         written = save_json(options.out / "monitoring.json", [overhead], device.provenance())
         program.print_written(written, plot_history(history, options.out / "monitoring.png"))
-        # --- end ---
     return 0
 
 

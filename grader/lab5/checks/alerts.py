@@ -1,4 +1,4 @@
-"""Judges the alerts of Lab 5's monitor, snapshot by snapshot, and who is told of them. Asked for by monitoring.py."""
+"""Judges the alerts of Lab 5's monitor, snapshot by snapshot, and what a monitor reports of them. For monitoring.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def judge_alerts(submission: Submission, fresh: Fresh, *, at_once: bool) -> None
     """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
     for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
         seen = submission.probe("lab5.monitoring.evaluate", device="cpu", rules=rules, snapshots=given)
-        told = seen.alerts
         require(bool(seen.refused), "AlertEngine.evaluate() with a rule of an unknown name raised no ValueError")
         for place, (snapshot, alerts, wanted) in enumerate(
-            zip(given, told, expected_alerts(rules, given), strict=True)
+            zip(given, seen.alerts, expected_alerts(rules, given), strict=True)
         ):
             keys = [[alert["rule"], alert["gpu"]] for alert in alerts]
             shown = {key: value for key, value in snapshot.items() if key != "gpus" or value}
@@ -59,8 +58,8 @@ def judge_alerts(submission: Submission, fresh: Fresh, *, at_once: bool) -> None
                 )
 
 
-def judge_told(submission: Submission, fresh: Fresh) -> None:
-    """Fail unless a monitor tells each alert once, of each GPU and of the training."""
+def judge_reported(submission: Submission, fresh: Fresh) -> None:
+    """Fail unless a monitor reports each alert once, of each GPU and of the training."""
     draw = fresh.shared("lab5.monitoring")
     limit = 85
     first, second, lost = taking_turns(fresh, 10)
@@ -70,7 +69,7 @@ def judge_told(submission: Submission, fresh: Fresh) -> None:
     ]
     gpus = [gpu(draw, index) for index in range(2)]
     seen = submission.probe("lab5.monitoring.raised", device="cpu", gpus=gpus, celsius=celsius, lost=lost)
-    told = [[alert["rule"], alert["gpu"]] for alert in seen.told]
+    received = [[alert["rule"], alert["gpu"]] for alert in seen.received]
     numbers = [step for step, on in enumerate(lost) if on]
     what = f"alerts given to on_alert while GPUs have {celsius} degrees, and the loss is NaN at steps {numbers}"
     wanted: list[list[Any]] = []
@@ -82,7 +81,7 @@ def judge_told(submission: Submission, fresh: Fresh) -> None:
     for step in range(len(lost)):  # the GPUs are looked at before the loss is logged
         wanted += [alert for alert, on in states if on[step] and not (step and on[step - 1])]
     hint = "once when it begins, and again only after it had stopped; each GPU has alerts of its own"
-    require_equal(told, wanted, what=what, hint=hint)
+    require_equal(received, wanted, what=what, hint=hint)
     firing = [alert for alert, on in states if on[-1]]
     require_equal(seen.firing, firing, what=f"{what}: alerts in the last snapshot")
     counted = [len(record["alerts"]) for record in records(seen.jsonl)]

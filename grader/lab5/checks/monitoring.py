@@ -1,11 +1,12 @@
-"""Judges Lab 5's monitor: units, names and kinds, what is absent, a machine without NVML, the background, alerts.
+"""Judges Lab 5's monitor: a machine without NVML, what fails next to it, its exports, the background, alerts.
 
-The GPUs are made up (`probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on
-how fast this machine is.
+The GPUs are made up (`probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on how fast
+this machine is.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from gradebox.assertions import number, require, require_between, require_close, require_equal
@@ -13,182 +14,110 @@ from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.lab5.checks import alerts
-from grader.lab5.checks import monitoring_absence as absence
-from grader.lab5.checks import monitoring_care as care
-from grader.lab5.checks.monitoring_absence import exported, logs_of
-from grader.lab5.truth import overhead as lab5_overhead
-from grader.lab5.truth.monitor import (
-    COUNTERS,
-    DCGM,
-    DCGM_FACTORS,
-    GAUGES,
-    REASONS,
-    gpu,
-    kinds,
-    readings,
-    reasons,
-    records,
-    series,
-)
+from grader.lab5.truth.monitor import gpu, records, series
 
-EXACT = 1e-9
-"""Texts of float64 numbers; a wrong unit is off by 1.024 or more (KiB for kB)."""
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
+_SHARE = 0.6
+"""Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
+Logs = list[tuple[int, dict[str, Any]]]
+"""Steps, and what was logged of each."""
 
-_POWER = 10
-"""Times as much, or as little, power may be between two questions; milliwatts would be a thousand times as much."""
+
+def logs_of(fresh: Fresh) -> Logs:
+    """What a training logs at three steps, the last of them smaller, as after a resume."""
+    draw = fresh.shared("lab5.logs")
+
+    def some(low: float, high: float) -> float:
+        return round(draw.uniform(low, high), 4)
+
+    step, more = draw.integer(5, 50), draw.integer(5, 50)
+    begun = {"loss": some(2, 3), "accuracy": some(0.1, 0.4), "learning_rate": some(1e-3, 1e-2), "val/loss": some(2, 3)}
+    later = {"loss": some(1, 2), "accuracy": some(0.5, 0.9), "throughput": some(1e3, 9e3)}
+    last = {"loss": "nan", "gradient_norm": "inf"}
+    return [(step, begun), (step + more, later), (step + more - draw.integer(1, 4), last)]
 
 
 @criterion("lab5.monitoring", early=True)
 class TestMonitoring:
-    def test_base_units(self, submission: Submission, fresh: Fresh) -> None:
-        """Exports every reading in its base unit."""
-        gpus, seen = exported(submission, fresh)
-        found = series(seen.text)
-        for index, raw in enumerate(gpus):
-            for field, value in readings(raw).items():
-                name = GAUGES.get(field) or COUNTERS[field]
-                told = found.get((name, str(index)))
-                require(told is not None, f"/metrics has no {name} of GPU {index}, which tells it", "see GPU_METRICS")
-                require_close(
-                    float(told or 0),
-                    value,
-                    relative=EXACT,
-                    what=f"{name} of GPU {index} in /metrics",
-                    hint="NVML's unit stands beside its query; the base unit is in the name",
-                )
-        scalars = {(tag, step): value for tag, step, value in seen.scalars}
-        last, _ = logs_of(fresh)[-1]
-        for field in readings(gpus[1]):
-            told = scalars.get((f"gpu1/{field}", last))
-            require(told is not None, f"TensorBoard has no scalar gpu1/{field} at step {last}", "write_tensorboard")
-            wanted = readings(gpus[1])[field]
-            require_close(float(told or 0), wanted, relative=SINGLE, what=f"scalar gpu1/{field}")
-        own = submission.probe("lab5.monitoring.on_this_device", work=2048, values=False)
-        _require_own_gpu(own, simulated=submission.device.simulated)
-
-    @builds_on("base_units")
-    def test_conventional_names(self, submission: Submission, fresh: Fresh) -> None:
-        """Names and types its metrics by convention."""
-        gpus, seen = exported(submission, fresh)
-        told_kinds = kinds(seen.text)
-        for names, kind in ((GAUGES, "gauge"), (COUNTERS, "counter")):
-            for name in names.values():
-                require_equal(
-                    told_kinds.get(name),
-                    kind,
-                    what=f"# TYPE of {name} in /metrics",
-                    hint="a counter only rises: rate() and increase() rely on it; everything else is a gauge",
-                )
-        care.require_labels(seen.text, "gpu_power_watts", care.labels_of("1", gpus[1]))
-        care.require_labels(seen.text, "gpu_throttled", {**care.labels_of("1", gpus[1]), "reason": "power_cap"})
-        care.require_labels_everywhere(seen.text, gpus)
-        for index, raw in enumerate(gpus):
-            by_reason = {(str(index), name): float(bool(raw["reasons"] & bit)) for bit, name in REASONS.items()}
-            own = {key: value for key, value in reasons(seen.text).items() if key[0] == str(index)}
-            what = f"gpu_throttled by GPU and reason, where NVML's answer is {raw['reasons']:#x}"
-            require_equal(own, by_reason, what=what, hint="one time series per reason of THROTTLE_REASONS, 1 or 0")
-        require_equal(
-            [name for name in told_kinds if name.startswith("training_")],
-            [name for name in told_kinds if name.startswith("training_") and (name, "") in series(seen.text)],
-            what="training metrics in /metrics that have labels",
-        )
-        early = [name for name, _ in series(seen.first) if name.startswith("training_")]
-        require_equal(early, [], what="training metrics in /metrics before any was logged", hint="once one was logged")
-        last = [line.split()[2] for line in seen.text.splitlines() if line.startswith("# TYPE ")][-2:]
-        require_equal(last, ["monitor_samples_total", "monitor_seconds_total"], what="last two families in /metrics")
-        for name in ("monitor_samples_total", "monitor_seconds_total"):
-            require_equal(told_kinds.get(name), "counter", what=f"# TYPE of {name} in /metrics", hint="see collect()")
-        samples = number(series(seen.text).get(("monitor_samples_total", "")), "monitor_samples_total in /metrics")
-        require_close(samples, 2, relative=0, what="monitor_samples_total")
-        silent = fresh.shuffled(list(absence.RAW))[:3]
-        keys = {absence.RAW[field] for field in silent}
-        poor = {key: value for key, value in gpus[0].items() if key not in keys}
-        _, by_dcgm = exported(submission, fresh, dcgm_names=True, gpus=[poor, gpus[1]])
-        found = series(by_dcgm.text)
-        dcgm_kinds = kinds(by_dcgm.text)
-        for field, name in DCGM.items():
-            kind = "untyped" if field in COUNTERS else "gauge"
-            require_equal(dcgm_kinds.get(name), kind, what=f"# TYPE of {name} in /metrics, with dcgm_names")
-            told = found.get((name, "1"))
-            require(told is not None, f"with dcgm_names, /metrics has no {name} of GPU 1", "exactly this name")
-            wanted = readings(gpus[1])[field] * DCGM_FACTORS.get(field, 1.0)
-            require_close(float(told or 0), wanted, relative=EXACT, what=f"{name} with dcgm_names", hint="DCGM's unit")
-            there = (name, "0") in found
-            require_equal(
-                there, field not in silent,
-                what=f"whether /metrics has {name} of GPU 0, which does not tell {', '.join(sorted(silent))}, with "
-                "dcgm_names", hint="what a GPU cannot tell is absent, under whatever name",
-            )  # fmt: skip
-        care.require_labels(by_dcgm.text, "DCGM_FI_DEV_POWER_USAGE", care.labels_of("1", gpus[1], dcgm=True))
-        care.require_labels_everywhere(by_dcgm.text, gpus, dcgm=True)
-
-    @builds_on("conventional_names")
-    def test_absent_not_zero(self, submission: Submission, fresh: Fresh) -> None:
-        """Leaves out what a GPU does not tell."""
-        absence.judge_absent(submission, fresh)
-
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
-        """Goes on without NVML, and says so once."""
-        absence.judge_without_nvml(submission, fresh)
+        """Go on without NVML or without GPUs, and say so once."""
+        logs = logs_of(fresh)[:2]
+        loss = logs[-1][1]["loss"]
+        other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
+        for error, reason in (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU")):
+            seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
+            require_equal(
+                seen.said.strip().count("\n") + bool(seen.said.strip()), 1,
+                what=f"lines that the monitor prints at its start {reason}", hint="one line on standard error",
+            )  # fmt: skip
+            require(
+                not seen.later.strip(), f"{reason} the monitor goes on printing after its start: {seen.later[:120]!r}",
+                "print the message once: a line per sample fills somebody's disk",
+            )  # fmt: skip
+            first, second = seen.messages
+            require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "GpuReader.message says why")
+            require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}")
+            found = series(seen.text)
+            require_equal(found.get(("training_loss", "")), loss, what=f"training_loss in /metrics {reason}",
+                          hint="training metrics go on without a GPU")  # fmt: skip
+            require_equal(len(records(seen.jsonl)), len(logs), what=f"lines of metrics.jsonl {reason}")
+            require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
 
     def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
-        """Ends no training, whatever goes wrong beside it."""
-        care.require_no_training_ended(submission, fresh)
+        """End no training because of an alert function, and leave nothing behind where a monitor cannot begin."""
+        draw = fresh.shared("lab5.failing")
+        given = [{key: value for key, value in gpu(draw, 0).items() if key != "celsius"}]
+        interval, hot = -round(draw.uniform(0.1, 2.0), 2), draw.integer(86, 99)
+        seen = submission.probe("lab5.monitoring.failing", device="cpu", gpus=given, interval=interval, hot=hot)
+        found = seen.alerts
+        what = "if on_alert raises"
+        require_equal(found["error"], "", what=f"error of log_metrics() {what}", hint="see on_alert in the docstring")
+        require_equal(
+            found["received"], ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}"
+        )
+        require(
+            found["samples_later"] >= 3, f"{found['samples_later']} samples were taken in the background {what}",
+            "an exception ends a thread: catch what others' functions raise, report it, and go on",
+        )  # fmt: skip
+        require("mailbox" in found["said"], f"nothing on standard error says what was raised {what}")
+        require(
+            seen.others_go_on is not False, "log_metrics() waited while the sampling thread was in on_alert",
+            "call on_alert when the lock is free again: a mail that takes a minute is nobody else's minute",
+        )  # fmt: skip
+        for name, case in seen.cases.items():
+            wanted = "ValueError" if name.startswith("interval") else "OSError"
+            require_equal(case["error"], wanted, what=f"error of GPUMonitor() with {name}")
+            require_equal(
+                [case["threads"], case["left_open"]], [0, 0],
+                what=f"threads, and nvmlInit without nvmlShutdown, that GPUMonitor() with {name} left behind",
+                hint="close what is open before the error goes on",
+            )  # fmt: skip
 
     @builds_on("ends_no_training")
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
-        """Logs the metrics of the training."""
-        given = logs_of(fresh)
-        (first, before), (second, after) = given
-        third = fresh.integer(first + 1, second - 1)  # a step may fall: a training that was resumed
-        logs: absence.Logs = [*given, (third, {"loss": "nan", "gradient_norm": "inf"})]
-        _, seen = exported(submission, fresh, logs=logs)
-        found = series(seen.text)
-        names = {
-            "training_accuracy_ratio": after["accuracy"],
-            "training_samples_per_second": after["throughput"],
-            "training_learning_rate": before["learning_rate"],
-            "training_val_loss": before["val/loss"],
-            "training_step": float(third),
-        }
-        for name, value in names.items():
-            require_equal(
-                found.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last, a gauge"
-            )
-        loss = found.get(("training_loss", ""), 0.0)
-        require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
-        lines = records(seen.jsonl)
-        require_equal([record["step"] for record in lines], [first, second, third], what="steps in metrics.jsonl")
-        require_equal(
-            [record["metrics"] for record in lines],
-            [before, after, {"loss": "NaN", "gradient_norm": "Infinity"}],
-            what="metrics in metrics.jsonl",
-            hint="those of this call, one line each",
+        """Export training metrics and readings to Prometheus, TensorBoard and metrics.jsonl, from rank 0 alone."""
+        draw, logs = fresh.shared("lab5.monitoring"), logs_of(fresh)
+        gpus = [gpu(draw, index) for index in range(2)]
+        seen = submission.probe("lab5.monitoring.exported", device="cpu", gpus=gpus, logs=logs)
+        _judge_prometheus(seen, gpus, logs)
+        _judge_files(seen, logs)
+        _judge_ranks(submission, gpus)
+        moments = submission.probe("lab5.monitoring.moments", device="cpu", gpus=gpus[:1], logs=60, question=0.004)
+        (begin, first, end), (_, again, _), (low, smaller, high) = moments.steps
+        hint = "step_time is when the step last changed: a stalled training may log the same step again"
+        require_between(number(first, "Snapshot.step_time"), begin - 0.01, end + 0.01, what="step_time of step 7")
+        require_equal(again, first, what="step_time after step 7 was logged again", hint=hint)
+        require_between(
+            number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3", hint=hint
         )
-        told = [[tag, step, value] for tag, step, value in seen.scalars if tag.startswith("training/")]
-        wanted = [[f"training/{name}", step, value] for step, metrics in logs for name, value in metrics.items()]
-        told.sort(key=str)
-        wanted.sort(key=str)
-        require_equal([row[:2] for row in told], [row[:2] for row in wanted], what="scalars in TensorBoard, and steps")
-        for (tag, step, value), (_, _, expected) in zip(told, wanted, strict=True):
-            if isinstance(expected, str):
-                require_equal(value, expected, what=f"scalar {tag} at step {step}")
-            else:
-                require_close(value, expected, relative=SINGLE, what=f"scalar {tag} at step {step}")
-        _, other = exported(submission, fresh, rank=1)
-        require(
-            not other.files and other.url is None and other.started == 0 and other.threads == 0,
-            f"on rank 1 the monitor writes {other.files or 'nothing'}, serves {other.url}, starts NVML {other.started} "
-            f"times and {other.threads} threads",
-            "rank 0 alone monitors",
-        )
-        care.require_step_times(submission, fresh)
+        for name, (begin, taken, end) in zip(("log_metrics",) * 3 + ("sample",), moments.taken, strict=True):
+            what = f"time of the snapshot after a call of {name}"
+            require_between(number(taken, "Snapshot.time"), begin - 0.01, end + 0.01, what=what)
 
-    @builds_on("absent_not_zero")
+    @builds_on("training_metrics_logged")
     def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
-        """Samples in the background."""
+        """Sample in a thread that nobody waits for, until close() ends it and then NVML."""
         draw = fresh.shared("lab5.monitoring")
         samples, celsius = 4, fresh.integer(20, 40)  # it begins above that
         options: dict[str, Any] = {"gpus": [gpu(draw, 0)], "samples": samples, "logs": 25, "celsius": celsius}
@@ -197,69 +126,126 @@ class TestMonitoring:
             seen.history >= samples and seen.elsewhere > 0,
             f"with an interval of 10 ms, {seen.history} samples after seconds, {seen.elsewhere} questions in the "
             "background",
-            "a daemon thread that samples until close() tells it to stop",
+            "start a daemon thread that samples until close() tells it to stop",
         )
+        require_equal(seen.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
+                      hint="a program that fails before close() would never end")  # fmt: skip
         require(
-            seen.followed,
-            f"GPU 0 went to {celsius} degrees, and GPUMonitor.history[-1] did not come to say so within seconds",
-            "each sample in the background appends a Snapshot of what the GPUs said then",
-        )
+            seen.followed, f"GPU 0 went to {celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds",
+            "each sample appends a Snapshot of what the GPUs said then",
+        )  # fmt: skip
         require_equal(
             seen.asked_by_logging, 0, what="questions to GPUs by 25 calls of log_metrics", hint="take the latest sample"
         )
         require(seen.reached, "the background thread stopped sampling")
         require(
-            seen.logged_meanwhile,
-            "log_metrics() does not return while a GPU takes long to answer",
+            seen.logged_meanwhile, "log_metrics() does not return while a GPU takes long to answer",
             "hold no lock while you ask: a training step would wait with you",
-        )
+        )  # fmt: skip
         require(
             not seen.closed_meanwhile,
             "close() returns, or shuts NVML down, while the thread still waits for a GPU that takes long to answer",
             "join the thread for as long as it takes: it must not ask an NVML that is gone",
         )
         require_equal(seen.sampled_after_close, 0, what="snapshots added to history after close()")
-        require_equal(
-            seen.asked_after_close,
-            0,
-            what="questions to NVML after close()",
-            hint="stop the thread, join it, then NVML",
-        )
+        require_equal(seen.asked_after_close, 0, what="questions to NVML after close()",
+                      hint="stop the thread, join it, then close the reader")  # fmt: skip
         require_equal(
             seen.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
         )
+        require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="close the reader")
+        moments = submission.probe(
+            "lab5.monitoring.moments", device="cpu", gpus=[gpu(fresh.shared("lab5.monitoring"), 0)], logs=60,
+            question=0.004,
+        )  # fmt: skip
         require_equal(
-            seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="one shutdown for each init"
+            moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
         )
-        care.require_counted(submission, fresh)
+        spent = [
+            number(series(text).get(("monitor_seconds_total", "")), "monitor_seconds_total") for text in moments.texts
+        ]
+        for what, took, (before, after) in zip(
+            ("60 calls of log_metrics", "a sample"), moments.took, pairwise(spent), strict=True
+        ):
+            require_between(
+                after - before, _SHARE * took, took,
+                what=f"seconds that monitor_seconds_total rose by in {what}, which took {took:.3g} seconds",
+                hint="it is what all samples and all calls of log_metrics took",
+            )  # fmt: skip
 
     def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
-        """Raises the alerts that the rules ask for."""
+        """Fire the alerts whose conditions hold, each with its GPU, value and severity."""
         alerts.judge_alerts(submission, fresh, at_once=True)
 
     @requires("alerts_fire")
     def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
-        """Raises alerts once they last, and clears them."""
+        """Let alerts wait, clear and come again, and report each of them once."""
         alerts.judge_alerts(submission, fresh, at_once=False)
-        alerts.judge_told(submission, fresh)
-
-    def test_overhead_measured(self, submission: Submission, fresh: Fresh) -> None:
-        """Measures what it costs a training step."""
-        lab5_overhead.judge(submission, fresh)
-        lab5_overhead.judge_watching(submission, fresh)
+        alerts.judge_reported(submission, fresh)
 
 
-def _require_own_gpu(own: Any, *, simulated: bool) -> None:
-    """Fail unless the reading of this machine's GPU is in base units; a real one may have no figure of some kinds."""
-    watts, total = (own.reading.get(name) for name in ("power_watts", "memory_total_bytes"))
-    what = "power_watts of this machine's GPU"
-    if simulated:
-        require_between(watts, 1, 3000, what=what, hint="watts, not milliwatts")
-        require_close(total, own.total_bytes, relative=0.1, what="memory_total_bytes of this machine's GPU")
-        return
-    real = own.nvml["watts"]
-    if real is None:
-        require(watts is None, f"{what}: saw {watts!r}, but NVML does not tell it", "what is not told is None")
-    else:
-        low, high = real / _POWER, _POWER * real
-        require_between(watts, low, high, what=what, expected=f"about {real:g}", hint="watts, not milliwatts")
+def _judge_prometheus(seen: Any, gpus: list[dict[str, Any]], logs: Logs) -> None:
+    """The text that Prometheus scrapes."""
+    (_, before), (_, after), (third, _) = logs
+    found = series(seen.text)
+    for index, raw in enumerate(gpus):
+        told = found.get(("gpu_temperature_celsius", str(index)))
+        require_equal(told, float(raw["celsius"]), what=f"gpu_temperature_celsius of GPU {index} in /metrics",
+                      hint="collect yields what prometheus_metrics makes of the snapshot")  # fmt: skip
+    for name, value in {
+        "training_accuracy_ratio": after["accuracy"],
+        "training_samples_per_second": after["throughput"],
+        "training_learning_rate": before["learning_rate"],
+        "training_val_loss": before["val/loss"],
+        "training_step": float(third),
+    }.items():
+        require_equal(found.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last")
+    loss = found.get(("training_loss", ""), 0.0)
+    require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
+    early = [name for name, _ in series(seen.first) if name.startswith("training_")]
+    require_equal(early, [], what="training metrics in /metrics before any was logged")
+    counters = [line.split()[2:] for line in seen.text.splitlines() if line.startswith("# TYPE ")][-2:]
+    wanted = [["monitor_samples_total", "counter"], ["monitor_seconds_total", "counter"]]
+    require_equal(counters, wanted, what="last two families in /metrics, and their types", hint="see collect()")
+    require_equal(found.get(("monitor_samples_total", "")), 2.0, what="monitor_samples_total after two samples")
+
+
+def _judge_files(seen: Any, logs: Logs) -> None:
+    """metrics.jsonl and TensorBoard's scalars."""
+    lines = records(seen.jsonl)
+    hint = "the line is there when log_metrics returns: who looks after a crash reads the file"
+    require_equal(seen.lines, [1, 2, 3], what="lines in metrics.jsonl after one, two, three steps", hint=hint)
+    require_equal([record["step"] for record in lines], [step for step, _ in logs], what="steps in metrics.jsonl")
+    shown = {"nan": "NaN", "inf": "Infinity"}
+    require_equal(
+        [record["metrics"] for record in lines],
+        [{name: shown.get(value, value) for name, value in metrics.items()} for _, metrics in logs],
+        what="metrics in metrics.jsonl", hint="those of this call only, one line each",
+    )  # fmt: skip
+    require_equal([len(record["gpus"]) for record in lines], [2, 2, 2], what="GPUs in each line of metrics.jsonl")
+    found = sorted((row for row in seen.scalars if row[0].startswith("training/")), key=str)
+    wanted = sorted(
+        ([f"training/{name}", step, value] for step, metrics in logs for name, value in metrics.items()), key=str
+    )
+    require_equal([row[:2] for row in found], [row[:2] for row in wanted], what="scalars in TensorBoard, and steps")
+    for (tag, step, value), (_, _, expected) in zip(found, wanted, strict=True):
+        if isinstance(expected, str):
+            require_equal(value, expected, what=f"scalar {tag} at step {step}")
+        else:
+            require_close(value, expected, relative=SINGLE, what=f"scalar {tag} at step {step}")
+    require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()")
+    require(not seen.answers, "the server still answers after close()", "close() closes the server, too")
+
+
+def _judge_ranks(submission: Submission, gpus: list[dict[str, Any]]) -> None:
+    """Only rank 0 monitors."""
+    seen = submission.probe("lab5.monitoring.by_rank", device="cpu", gpus=gpus)
+    nothing = {"starts of NVML": 0, "a folder": False, "an address": None, "snapshots": 0, "alerts": 0, "threads": 0}
+    require_equal(seen.silent, nothing, what="what a monitor has if RANK is 1 in the environment",
+                  hint="rank 0 alone monitors: every method begins with a look at `active`")  # fmt: skip
+    require_equal(seen.started, 2, what="starts of NVML by two monitors with rank=0, if RANK is 1")
+    require_equal(
+        seen.shared, [False, False],
+        what="whether two monitors have one registry, and one of them the other's training_loss",
+        hint="register with the monitor's own registry: two monitors do not disturb each other",
+    )  # fmt: skip

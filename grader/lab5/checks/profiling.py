@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import require, require_between, require_close, require_equal, seconds
+from gradebox.assertions import require, require_between, require_equal, seconds
 from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
@@ -19,9 +19,8 @@ from grader.shared.cases import full_rows
 
 DEVICE = "vgpu:T4"
 SUFFIXES = (".json", ".json.gz")
-_UNRECORDED = 3
-"""WAIT + WARMUP, which are handed out."""
 UNRECORDED = 3
+"""WAIT + WARMUP, which are handed out."""
 SCHEDULE = "torch.profiler.schedule leaves out the first WAIT + WARMUP steps: the timeline has those that are recorded"
 REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
 LOSSES = ("data", "transfer", "sync", "communication", "launch")
@@ -71,26 +70,6 @@ def planted_job(fresh: Fresh, fault: str) -> dict[str, Any]:
     return {"samples": 4096, "width": width, "layers": 14, "load_seconds": 0.035, "slow": slow}
 
 
-def slower(job: dict[str, Any], fresh: Fresh, steps: int, warmup: int, *, exchanged: bool) -> dict[str, Any]:
-    """A job every part of which is slower in the steps where gradients are `exchanged`, or else in those without.
-
-    But for the backward pass with exchange: what it then takes longer is the exchange. Of the timed steps of the others
-    one is slower still, which no median sees.
-    """
-    seconds_more, columns = fresh.uniform(8e-3, 12e-3), fresh.integer(200_000, 300_000)
-    quick = [0.0] * (warmup + steps)
-    quick[warmup + fresh.integer(0, steps - 1)] = 5 * seconds_more
-    slow = [seconds_more] * (warmup + steps)
-    both = [*slow, *quick] if exchanged else [*quick, *slow]
-    backward = [*quick, *quick] if exchanged else both
-    return {
-        **job,
-        "slow": [job["load_seconds"] + each for each in both],
-        "parts": {"forward": both, "backward": backward, "optimizer": both},
-        "extra": [columns if each == seconds_more else 0 for each in both],
-    }
-
-
 def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: float, what: str, hint: str) -> None:
     """Fail unless each figure lies within `TOLERANCE` of the whole step."""
     slack = TOLERANCE * step
@@ -109,7 +88,7 @@ def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: 
 @criterion("lab5.profiling", early=True, timeline=True)
 class TestProfiling:
     def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
-        """Records the steps that the schedule asks for."""
+        """Record the steps that the schedule asks for, and make no others."""
         for suffix in SUFFIXES:
             seen, steps, _, _ = recorded(submission, fresh, suffix)
             what = f"profile_job(job, steps={steps})"
@@ -122,9 +101,14 @@ class TestProfiling:
             require(
                 made <= seen.taken <= made + 1, f"{what} took {seen.taken} batches of the loader for {made} steps", hint
             )
+        require_equal(
+            submission.probe("lab5.profiling.on_cpu", device="cpu").errors, ["", ""],
+            what="errors of profile_job() and tune() of a job on the CPU, where there is no GPU",
+            hint="only a GPU is waited for",
+        )  # fmt: skip
 
     def test_regions_named_in_trace(self, submission: Submission, fresh: Fresh) -> None:
-        """Names the regions of a step in the trace."""
+        """Name the five regions of each step in the trace, with the right work in each."""
         for suffix in SUFFIXES:
             seen, steps, slept, pinned = recorded(submission, fresh, suffix)
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
@@ -166,11 +150,11 @@ class TestProfiling:
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
 
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
-        """Explains where the time of a step goes."""
+        """Say for each moment of a timeline what the device did, or what it waited for."""
         given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
         given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False), *sparse(fresh)]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
-        for each, told, share in zip(given, seen.times, seen.utilization, strict=True):
+        for each, told in zip(given, seen.times, strict=True):
             wanted = account(each)
             step = sum(wanted.values())
             for name in NAMES:
@@ -183,11 +167,9 @@ class TestProfiling:
                     expected=seconds(wanted[name]),
                     hint="each moment belongs to the first in the docstring's list that is true of it",
                 )
-            busy = (wanted["compute"] + wanted["communication"]) / step
-            require_close(share, busy, relative=1e-6, what="utilization() of these seconds")
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
-        """Names the bottleneck of given times."""
+        """Name the largest loss, or "compute" for a device that computes enough."""
         cases: list[tuple[dict[str, float], str, float | None]] = []
         for name in (*LOSSES, *LOSSES):
             shares = {each: fresh.uniform(0.02, 0.06) for each in LOSSES}
@@ -216,7 +198,7 @@ class TestProfiling:
 
     @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
     def test_planted_bottlenecks_found(self, submission: Submission, fresh: Fresh) -> None:
-        """Finds the bottleneck planted in a job."""
+        """Find the bottleneck planted in a job, without disturbing the job."""
         for fault in ("data", "sync", "launch", "transfer", "compute"):
             case: dict[str, Any] = {"job": planted_job(fresh.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
             options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
@@ -232,92 +214,27 @@ class TestProfiling:
                 "is the device idle when the recording starts, and when it ends, and left alone in between?",
             )
             require_equal(seen.bottleneck, fault, what=f"find_bottleneck() for {about}")
-            if len(seen.idle) == _UNRECORDED + case["steps"]:
-                for which, number in (("before the first", _UNRECORDED), ("after the last", len(seen.idle))):
+            if len(seen.idle) == UNRECORDED + case["steps"]:
+                for which, number in (("before the first", UNRECORDED), ("after the last", len(seen.idle))):
                     require(
                         seen.idle[number - 1],
                         f"profile_job() of {about}: the device is still busy {which} recorded step",
                         "wait for it before the profiler is told of the step",
                     )
 
-    def test_step_parts_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
-        """Measures the true parts of a step."""
-        load = fresh.uniform(1e-3, 2e-3)
-        # Slow batches: the two of the warm-up, and one among those timed, which a median does not see.
-        slow = [0.3, 0.3, load * fresh.uniform(1.3, 1.5), 0.2, load, load * fresh.uniform(1.1, 1.2)]
-        job = {"samples": 256, "width": 64 * fresh.integer(14, 18), "layers": 6, "load_seconds": load}
-        case: dict[str, Any] = {"job": {**job, "slow": slow, "look": True}, "steps": 5, "warmup": 2}
-        options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
-        seen = submission.probe("lab5.profiling.breakdown", **options)
-        told = seen.parts
-        wanted = submission.probe("lab5.profiling_truth.breakdown_truth", student=False, **options).parts
-        wanted["communication_seconds"] = 0.0
-        require_equal(seen.calls, 7, what="calls of after_step in step_breakdown(job, steps=5, warmup=2)")
-        require_equal(seen.refused, [True, True], what="whether steps=0 and warmup=-1 raised a ValueError")
-        require_equal(
-            submission.probe("lab5.profiling.on_cpu", device="cpu").errors,
-            ["", "", "", ""],
-            what="errors of profile_job(), step_breakdown(), step_breakdown(warmup=0) and tune() of a job on the CPU, "
-            "where there is no GPU",
-            hint="only a GPU is waited for",
-        )
-        hint = "wait for the device before each reading of the clock; medians over the timed steps; after_step is none"
-        for name, value in wanted.items():
-            require_between(
-                told[name],
-                value * (1 - TOLERANCE) - 2e-5,
-                value * (1 + TOLERANCE) + 2e-5,
-                what=f"step_breakdown(job).{name} (simulated)",
-                show=seconds,
-                expected=f"{seconds(value)} within {TOLERANCE:.0%}",
-                hint=hint,
-            )
-
-    @requires("step_parts_equal_truth")
-    def test_communication_told_apart(self, submission: Submission, fresh: Fresh) -> None:
-        """Tells communication apart from the rest."""
-        steps, warmup = 3, 2
-        job = {
-            "samples": 64, "width": 64 * fresh.integer(16, 32), "layers": fresh.integer(3, 6),
-            "load_seconds": fresh.uniform(0.5e-3, 2e-3),
-        }  # fmt: skip
-        jobs = [slower(job, fresh, steps, warmup, exchanged=exchanged) for exchanged in (True, False)]
-        options: dict[str, Any] = {"device": DEVICE, "values": False, "jobs": jobs, "steps": steps, "warmup": warmup}
-        told = submission.rank_probe("lab5.profiling.communication", 2, **options)
-        truth = submission.rank_probe("lab5.profiling_truth.communication_truth", 2, student=False, **options)
-        for rank, (seen, real) in enumerate(zip(told, truth, strict=True)):
-            for number, which in enumerate(("with", "without")):
-                what = f"step_breakdown(job, steps={steps}, warmup={warmup}) on rank {rank} of 2 (simulated), "
-                what += f"where the steps {which} exchange are the slower ones"
-                require_equal(
-                    seen.updates[number],
-                    2 * (warmup + steps),
-                    what=f"{what}: optimizer steps made",
-                    hint="warmup + steps with exchange, then as many without",
-                )
-                wanted = real.parts[number]
-                require_parts(
-                    seen.parts[number],
-                    wanted,
-                    sum(wanted.values()),
-                    what,
-                    "what backward takes longer with exchange is communication, never below 0; all the rest is of the "
-                    "steps without (no_sync), medians over the timed ones",
-                )
-
     @builds_on("idle_time_explained")
     def test_settings_measured(self, submission: Submission, fresh: Fresh) -> None:
-        """Measures each of the settings."""
+        """Time each of the settings as training runs it, with a job of its own."""
         tuning.judge_settings(submission, fresh)
 
     def test_cheapest_fast_setting_chosen(self, submission: Submission, fresh: Fresh) -> None:
-        """Chooses the cheapest fast settings."""
+        """Choose the cheapest settings that are about as fast as the fastest."""
         tuning.judge_choice(submission, fresh)
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
-    def test_busy_after_tuning(self, submission: Submission, fresh: Fresh) -> None:
-        """Keeps the GPU busy after tuning."""
-        tuning.judge_program(submission, fresh)
+    def test_busy_after_tuning(self, submission: Submission) -> None:
+        """Keep the GPU busy for more than 80 % of the time after tuning."""
+        tuning.judge_program(submission)
 
 
 _TOGETHER = {

@@ -22,29 +22,20 @@ class FakeNvml:
     holds one can say who asked what, or read what a GPU will say.
 
     Args:
-        gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported, or fails with the error
-            that `errors` has for it. `reasons` is a mask, `xids` a list of errors that the driver reports, once each.
-            One with `no_handle` has none.
+        gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported.
         error: the name of the error that nvmlInit raises ("DRIVER_NOT_LOADED"); None: it works.
-        at_start: else nvmlInit works, and it is counting the GPUs that raises the error.
     """
 
-    def __init__(self, gpus: Sequence[Mapping[str, Any]], *, error: str | None = None, at_start: bool = True) -> None:
+    def __init__(self, gpus: Sequence[Mapping[str, Any]], *, error: str | None = None) -> None:
         self.gpus = [dict(gpu) for gpu in gpus]
-        self.lost: set[int] = set()
-        self.answers_left: dict[int, int] = {}
-        """GPUs that are lost after so many more answers, those about XID errors not counted."""
         self.users = 0
         self.started = 0
-        self.events = 0
-        """Event sets that were created and not given back."""
         self.calls: list[int] = []
         """The thread of each question to a GPU."""
         self.asked_while_closed = 0
         self.gate: Callable[[], None] | None = None
         """Called in the middle of each question, where it may wait."""
-        self.error = error if at_start else None
-        self._error_of_count = None if at_start else error
+        self.error = error
         answers = _answers(self)
         next(answers)
         take_the_place_of_pynvml(asker(answers))
@@ -62,25 +53,17 @@ class FakeNvml:
             raise problem("UNINITIALIZED")
         self.users -= 1
 
-    def event_sets(self, more: int) -> None:
-        """nvmlEventSetCreate, and nvmlEventSetFree with -1."""
-        self.events += more
-
     def count(self) -> int:
         """How many GPUs there are."""
         if not self.users:
             self.asked_while_closed += 1
             raise problem("UNINITIALIZED")
-        if self._error_of_count is not None:
-            raise problem(self._error_of_count)
         return len(self.gpus)
 
     def handle(self, index: Any) -> Any:
         """What stands for a GPU: its index."""
         if not 0 <= index < self.count():
             raise problem("INVALID_ARGUMENT")
-        if self.gpus[index].get("no_handle"):
-            raise problem("UNKNOWN")
         return index
 
     def note(self, index: Any) -> Callable[[], None] | None:
@@ -93,25 +76,14 @@ class FakeNvml:
 
     def know(self, index: int, key: str) -> Any:
         """What one GPU knows."""
-        if key != "xids" and index in self.answers_left:
-            self.answers_left[index] -= 1
-            if self.answers_left[index] < 0:
-                self.lost.add(index)
-        if index in self.lost:
-            raise problem("GPU_IS_LOST")
         if key not in self.gpus[index]:
-            raise problem(self.gpus[index].get("errors", {}).get(key, "NOT_SUPPORTED"))
-        value = self.gpus[index][key]
-        return tuple(value) if isinstance(value, list) else value
-
-    def next_error(self, index: int) -> Any:
-        """The next of the errors that the driver reports, or None; it is reported once."""
-        return self.gpus[index]["xids"].pop(0) if self.know(index, "xids") else None
+            raise problem("NOT_SUPPORTED")
+        return self.gpus[index][key]
 
 
 def _answers(fake: FakeNvml) -> Generator[Any, tuple[Any, ...]]:
     """Answers one request after the other, each the name of a method with its arguments, or the error it raised."""
-    names = ("start", "stop", "count", "handle", "note", "know", "next_error", "event_sets")
+    names = ("start", "stop", "count", "handle", "note", "know")
     methods = {name: getattr(fake, name) for name in names}
     answer: Any = None
     while True:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,7 @@ from labkit.results import PipelineSettings
 
 
 class _Loader:
-    """Batches that take their time to come: `load_seconds`, and longer for some at the beginning.
-
-    The first ones have targets with so many more columns, `extra`, than there are outputs.
-    """
+    """Batches that take their time to come: `load_seconds`, and longer for some at the beginning."""
 
     def __init__(
         self,
@@ -33,12 +30,9 @@ class _Loader:
         on_batch: Callable[[int], None] | None,
         *,
         pinned: bool,
-        extra: Sequence[int] = (),
     ) -> None:
-        batches = {more: (zeros(samples, width), zeros(samples, width + more)) for more in {0, *extra}}
-        if pinned:
-            batches = {more: (one.pin_memory(), other.pin_memory()) for more, (one, other) in batches.items()}
-        self._batches = itertools.chain([batches[more] for more in extra], itertools.repeat(batches[0]))
+        inputs, targets = zeros(samples, width), zeros(samples, width)
+        self._batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
         self._naps, self._on_batch = naps, on_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -46,7 +40,7 @@ class _Loader:
             next(self._naps)
             if self._on_batch is not None:
                 self._on_batch(1)
-            yield next(self._batches)
+            yield self._batch
 
 
 def _naps(load_seconds: float, slow: Sequence[float]) -> Iterator[None]:
@@ -79,14 +73,10 @@ def job_of(
     slow: Sequence[float] = (),
     on_batch: Callable[[int], None] | None = None,
     pinned: bool = False,
-    parts: Mapping[str, Sequence[float]] | None = None,
-    extra: Sequence[int] = (),
 ) -> TrainingJob:
     """A job whose batches take so long to come; `on_batch` is called for each that is taken.
 
-    With `pinned` memory, copies to the device are not waited for. In the first steps the host sleeps for so long in
-    the `parts` "forward", "backward" and "optimizer", and the targets have so many columns more (`extra`), which are
-    copied, and then not looked at.
+    With `pinned` memory, copies to the device are not waited for.
     """
     model = _model(width, layers)
     naps = _naps(load_seconds, slow)
@@ -95,31 +85,13 @@ def job_of(
     return TrainingJob(
         model=model,
         optimizer=optimizer,
-        criterion=nn.functional.mse_loss if parts is None else _slow_parts(optimizer, parts),
-        loader=_Loader(samples, width, naps, on_batch, pinned=pinned, extra=extra),
+        criterion=nn.functional.mse_loss,
+        loader=_Loader(samples, width, naps, on_batch, pinned=pinned),
         non_blocking=pinned,
         batch_size=samples,
         device="cuda",
         after_step=_look if look else None,
     )
-
-
-def _slow_parts(
-    optimizer: torch.optim.Optimizer, parts: Mapping[str, Sequence[float]]
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """A criterion with which forward, backward and the optimizer's step take longer for a while."""
-    naps = {name: _naps(0.0, seconds) for name, seconds in parts.items()}
-    for each in naps.values():
-        next(each)
-    forward, backward, step = (naps[name] for name in ("forward", "backward", "optimizer"))
-
-    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
-        next(forward)
-        outputs.register_hook(lambda _: next(backward))
-        return nn.functional.mse_loss(outputs, targets[:, : outputs.shape[1]])
-
-    optimizer.register_step_post_hook(lambda *_: next(step))
-    return criterion
 
 
 class _Encoded(Dataset[tuple[Tensor, Tensor]]):

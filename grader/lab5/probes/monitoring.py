@@ -1,6 +1,6 @@
-"""Probes of Lab 5's monitor: what it tells of GPUs that say what the check wants, and when it asks them.
+"""Probes of Lab 5's monitor: what it exports, when it asks the GPUs, and what happens if something next to it fails.
 
-The monitor runs here as it would in a training; `sample` is called by the probe where it matters when.
+The monitor runs here as it would in a training; `sample` is called by the probe if it matters when.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ import contextlib
 import http.client
 import io
 import math
+import os
+import socket
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import torch
 from prometheus_client import generate_latest
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
+from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import notes
-from grader.shared.probes.support import fields, finite_or_text, instance, plain, sequence
+from grader.shared.probes.support import finite_or_text, instance, plain, sequence
 from labkit.monitoring import RULES, Alert, GpuReading, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
@@ -38,48 +41,51 @@ _PATIENCE_SECONDS = 8.0
 """For what a thread does within milliseconds."""
 
 
+@contextlib.contextmanager
+def monitored(student: Any, **options: Any) -> Iterator[Any]:
+    """A monitor, which is closed at the end; `interval` and whatever else it is given."""
+    monitor = student.module(MONITOR).GPUMonitor(**{"interval": _NEVER, **options})
+    try:
+        yield monitor
+    finally:
+        monitor.close()
+
+
+def snapshot_of(monitor: Any) -> Any:
+    return instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
+
+
+def history_of(monitor: Any) -> Any:
+    return instance(getattr(monitor, "history", None), Sized, "GPUMonitor.history")
+
+
 def exported(
-    student: Any,
-    *,
-    gpus: Sequence[Mapping[str, Any]],
-    logs: Sequence[tuple[int, Mapping[str, float | str]]],
-    dcgm_names: bool = False,
-    lost: Sequence[int] = (),
-    rank: int | None = None,
+    student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: Sequence[tuple[int, Mapping[str, float | str]]]
 ) -> dict[str, Any]:
     """Everything that a monitor exported: what Prometheus scrapes, TensorBoard's scalars, and metrics.jsonl.
 
-    `logs` are steps with their metrics ("nan" and "inf" are strings: JSON has none); `lost` GPUs are lost before the
-    last of two samples.
+    `logs` are steps with their metrics ("nan" and "inf" are strings: JSON has none).
     """
     nvml = FakeNvml(gpus)
-    module = student.module(MONITOR)
-    before = set(threading.enumerate())
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        named = {} if rank is None else {"rank": rank}
-        monitor = module.GPUMonitor(folder, port=0, interval=_NEVER, dcgm_names=dcgm_names, **named)
-        try:
-            first = _scrape(monitor) if rank is None else ""
-            nvml.lost.update(lost)
+        lines = Path(folder, "new", "metrics.jsonl")
+        counts = []
+        with monitored(student, log_dir=lines.parent, port=0) as monitor:
+            first = _scrape(monitor)
             monitor.sample()
             for step, metrics in logs:
                 monitor.log_metrics(step, {name: float(value) for name, value in metrics.items()})
-            text = _scrape(monitor) if rank is None else ""
+                counts.append(lines.read_text(encoding="utf-8").count("\n") if lines.is_file() else 0)
+            text = _scrape(monitor)
             url = monitor.url
-            threads = len(set(threading.enumerate()) - before)
-        finally:
-            monitor.close()
-        lines = Path(folder, "metrics.jsonl")
         return {
             "first": first,
             "text": text,
             "jsonl": lines.read_text(encoding="utf-8") if lines.is_file() else None,
+            "lines": counts,
             "scalars": _scalars(Path(folder)),
-            "files": sorted(path.name for path in Path(folder).rglob("*") if path.is_file()),
-            "url": url,
-            "threads": threads,
-            "started": nvml.started,
             "left_open": nvml.users,
+            "answers": _answers(url),
         }
 
 
@@ -92,8 +98,15 @@ def _scrape(monitor: Any) -> str:
         with opener.open(f"{monitor.url}/metrics", timeout=_PATIENCE_SECONDS) as answer:
             return str(answer.read().decode("utf-8"))
     except (OSError, http.client.HTTPException) as error:
-        generate_latest(monitor.registry)  # what fails in the server's thread fails here too, and is told
+        generate_latest(monitor.registry)  # what fails in the server's thread fails here too, and is reported
         raise WrongReturn(f"GPUMonitor's server gives no /metrics: {error!r}") from error
+
+
+def _answers(url: Any) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with contextlib.suppress(OSError), opener.open(f"{url}/metrics", timeout=1.0):
+        return True
+    return False
 
 
 def _scalars(folder: Path) -> list[Any]:
@@ -110,27 +123,86 @@ def _scalars(folder: Path) -> list[Any]:
     return found
 
 
-def without_nvml(
-    student: Any, *, error: str | None, logs: Sequence[tuple[int, Mapping[str, float]]], at_start: bool = True
-) -> dict[str, Any]:
-    """What a monitor says and exports where NVML does not start, or (no `error`) starts and has no GPU.
+def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, question: float) -> dict[str, Any]:
+    """Times of snapshots and of steps, and the seconds that a monitor says it took.
 
-    Not `at_start`: NVML starts, and then cannot say how many GPUs there are.
+    Steps 7, 7 and 3 are logged, then a sample is taken. Each of the GPU's answers takes `question` seconds in one of
+    two more samples.
     """
-    nvml = FakeNvml([], error=error, at_start=at_start)
-    module = student.module(MONITOR)
+    nvml = FakeNvml(gpus)
+    steps, taken = [], []
+    with contextlib.redirect_stderr(io.StringIO()), monitored(student) as monitor:
+        for step in (7, 7, 3):
+            begin = time.time()
+            monitor.log_metrics(step, {"loss": torch.tensor(0.5)})
+            now = snapshot_of(monitor)
+            end = time.time()
+            steps.append([begin, plain(now.step_time, "Snapshot.step_time"), end])
+            taken.append([begin, plain(now.time, "Snapshot.time"), end])
+            time.sleep(0.03)
+        before, begin = len(history_of(monitor)), time.time()
+        monitor.sample()
+        now = snapshot_of(monitor)
+        taken.append([begin, plain(now.time, "Snapshot.time"), time.time()])
+        lengths, texts, took = [before, len(history_of(monitor))], [_text(monitor)], []
+
+        def log() -> None:
+            for step in range(logs):
+                monitor.log_metrics(100 + step, {"loss": 1.0})
+
+        for call in (log, monitor.sample):
+            nvml.gate = (lambda: time.sleep(question)) if call != log else None
+            begin = time.perf_counter()
+            call()
+            took.append(time.perf_counter() - begin)
+            texts.append(_text(monitor))
+    return {"steps": steps, "taken": taken, "lengths": lengths, "texts": texts, "took": took}
+
+
+def _text(monitor: Any) -> str:
+    return generate_latest(monitor.registry).decode("utf-8")
+
+
+def by_rank(student: Any, *, gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """If RANK is 1: a monitor that is given no rank, and two that are given rank 0."""
+    nvml = FakeNvml(gpus)
+    os.environ["RANK"] = "1"
+    note, alerts = notes()
+    before = set(threading.enumerate())
+    with tempfile.TemporaryDirectory() as base, contextlib.redirect_stderr(io.StringIO()):
+        other = student.module(MONITOR).GPUMonitor(
+            Path(base, "other"), port=0, interval=_NEVER, on_alert=lambda alert: note(1)
+        )
+        other.sample()
+        other.log_metrics(1, {"loss": math.nan})
+        other.close()
+        silent = {
+            "starts of NVML": nvml.started,
+            "a folder": Path(base, "other").exists(),
+            "an address": plain(other.url, "GPUMonitor.url"),
+            "snapshots": len(history_of(other)),
+            "alerts": len(alerts()),
+            "threads": len(set(threading.enumerate()) - before),
+        }
+        with monitored(student, rank=0) as one, monitored(student, rank=0) as two:
+            one.log_metrics(1, {"loss": 1.0})
+            shared = [one.registry is two.registry, "training_loss" in _text(two)]
+            started = nvml.started
+    return {"silent": silent, "started": started, "shared": shared}
+
+
+def without_nvml(student: Any, *, error: str | None, logs: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Any]:
+    """What a monitor says and exports if NVML does not start, or (no `error`) starts and has no GPU."""
+    nvml = FakeNvml([], error=error)
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        monitor = module.GPUMonitor(folder, port=0, interval=_NEVER)
-        try:
+        with monitored(student, log_dir=folder, port=0) as monitor:
             said_first = said.getvalue()
             for step, metrics in logs:
                 monitor.sample()
                 monitor.log_metrics(step, metrics)
             text = _scrape(monitor)
-            message = plain(monitor.message, "GPUMonitor.message")
-        finally:
-            monitor.close()
+            messages = [plain(each.message, "message") for each in (monitor, snapshot_of(monitor))]
         later = said.getvalue()[len(said_first) :]
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
     return {
@@ -138,7 +210,7 @@ def without_nvml(
         "later": later,
         "text": text,
         "jsonl": lines,
-        "message": message,
+        "messages": messages,
         "left_open": nvml.users,
     }
 
@@ -156,8 +228,8 @@ def background(
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
-        instance(monitor.history, Sized, "GPUMonitor.history")
-        _wait_for(lambda: len(monitor.history) >= samples)
+        holding_up = sum(not thread.daemon for thread in set(threading.enumerate()) - before)
+        _wait_for(lambda: len(history_of(monitor)) >= samples)
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
         followed = history >= samples and _wait_for(lambda: _latest_celsius(monitor.history) == celsius)
@@ -192,6 +264,7 @@ def background(
         later = len(monitor.history) - snapshots
         monitor.close()
     return {
+        "holding_up": holding_up,
         "history": history,
         "followed": followed,
         "elsewhere": elsewhere,
@@ -234,7 +307,7 @@ def _wait_for(condition: Callable[[], bool]) -> bool:
 
 
 def _latest_celsius(history: Any) -> Any:
-    """What the latest snapshot says of GPU 0; None where it says nothing."""
+    """What the latest snapshot says of GPU 0; None if it says nothing."""
     try:
         return plain(history[-1].gpus[0].temperature_celsius, "temperature_celsius in GPUMonitor.history")
     except (LookupError, TypeError, AttributeError):
@@ -244,15 +317,15 @@ def _latest_celsius(history: Any) -> Any:
 def evaluate(student: Any, *, rules: Mapping[str, Mapping[str, Any]], snapshots: Sequence[Any]) -> dict[str, Any]:
     """The alerts of one engine at one snapshot after the other; `rules` changes thresholds and times by rule."""
     engine = student.module(ALERTS).AlertEngine([replace(rule, **rules.get(rule.name, {})) for rule in RULES])
-    told = []
+    alerts = []
     unknown = replace(RULES[0], name="GpuIsTired")
     refused = is_refused(lambda: student.module(ALERTS).AlertEngine([unknown]).evaluate(Snapshot(time=0.0)))
     for given in snapshots:
         gpus = tuple(GpuReading(**{**gpu, **_tuples(gpu)}) for gpu in given.get("gpus", []))
         metrics = {name: float(value) for name, value in given.get("metrics", {}).items()}
         snapshot = Snapshot(**{**given, "gpus": gpus, "metrics": metrics})
-        told.append([_alert(alert) for alert in sequence(engine.evaluate(snapshot), "AlertEngine.evaluate()")])
-    return {"alerts": told, "refused": refused}
+        alerts.append([_alert(alert) for alert in sequence(engine.evaluate(snapshot), "AlertEngine.evaluate()")])
+    return {"alerts": alerts, "refused": refused}
 
 
 def _tuples(gpu: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,56 +354,131 @@ def raised(
     `celsius` has the degrees of all GPUs at each step. The loss is not a number at the steps where it is `lost`.
     """
     nvml = FakeNvml(gpus)
-    module = student.module(MONITOR)
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
-    on_alert, told = notes()
-    counts: list[int] = []
+    on_alert, received = notes()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        monitor = module.GPUMonitor(folder, interval=_NEVER, rules=rules, on_alert=on_alert)
-        for step, values in enumerate(celsius):
-            for index, value in enumerate(values):
-                nvml.gpus[index]["celsius"] = value
-            monitor.sample()
-            monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
-            counts.append(len(told()))
-        snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
-        firing = [
-            [_alert(alert)[name] for name in ("rule", "gpu")] for alert in sequence(snapshot.alerts, "Snapshot.alerts")
-        ]
-        monitor.close()
+        with monitored(student, log_dir=folder, rules=rules, on_alert=on_alert) as monitor:
+            for step, values in enumerate(celsius):
+                for index, value in enumerate(values):
+                    nvml.gpus[index]["celsius"] = value
+                monitor.sample()
+                monitor.log_metrics(step, {"loss": math.nan if lost[step] else 1.0})
+            alerts = sequence(snapshot_of(monitor).alerts, "Snapshot.alerts")
+            firing = [[_alert(alert)[name] for name in ("rule", "gpu")] for alert in alerts]
         lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
-    return {"told": [_alert(alert) for alert in told()], "counts": counts, "firing": firing, "jsonl": lines}
+    return {"received": [_alert(alert) for alert in received()], "firing": firing, "jsonl": lines}
 
 
-def on_this_device(student: Any, *, work: int) -> dict[str, Any]:
-    """What a monitor says of the device that this grading runs on, after some products.
+def failing(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float, hot: int) -> dict[str, Any]:
+    """What is left if a monitor cannot begin, and what a training sees of an `on_alert` that raises or takes long."""
+    nvml = FakeNvml(gpus)
+    module, said = student.module(MONITOR), io.StringIO()
+    cases: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
+        file = Path(folder, "file")
+        file.write_text("no folder")
+        import torch.utils.tensorboard  # noqa: F401  the threads that its import starts are nobody's
 
-    On a real GPU `nvml` is what NVML itself says: how many GPUs there are, and the watts of the first; None where it
-    does not tell them.
-    """
-    monitor = student.module(MONITOR).GPUMonitor(interval=_NEVER)
-    matrix = torch.ones(work, work, device=student.device)
-    for _ in range(50):
-        matrix @ matrix
-    torch.cuda.synchronize()
-    monitor.sample()
-    snapshot = instance(monitor.snapshot(), Snapshot, "GPUMonitor.snapshot()")
-    monitor.close()
-    gpus = sequence(snapshot.gpus, "Snapshot.gpus")
-    nvml = _nvml() if student.gpu is None else {"gpus": 1, "watts": None}
-    if not gpus and nvml["gpus"]:
-        raise WrongReturn("GPUMonitor.snapshot() has no GPU on a machine with one, after sample()")
-    reading = fields(gpus[0], GpuReading, "Snapshot.gpus[0]") if gpus else {}
-    return {"reading": reading, "total_bytes": torch.cuda.mem_get_info()[1], "nvml": nvml}
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            options: dict[str, dict[str, Any]] = {
+                "a port that is taken": {"log_dir": Path(folder, "port"), "port": port, "interval": _NEVER},
+                "a log_dir that is a file": {"log_dir": file, "interval": _NEVER},
+                f"interval={interval}": {"interval": interval},
+                "interval=0": {"interval": 0},
+            }
+            for name, given in options.items():
+                before, users = set(threading.enumerate()), nvml.users
+                error = _failure(partial(module.GPUMonitor, **given))
+                cases[name] = {"error": error, "threads": _settled(before), "left_open": nvml.users - users}
+    nvml.users = 0
+    return {
+        "cases": cases,
+        "alerts": _with_a_full_mailbox(module, nvml, hot),
+        "others_go_on": _beside_a_slow_mailer(module, nvml, hot),
+    }
 
 
-def _nvml() -> dict[str, Any]:
-    """How many GPUs NVML finds, 0 where it does not start, and the watts of the first, None where it has none."""
+def _failure(call: Callable[[], Any]) -> str:
+    """As `ending`, "OSError" for all its kinds."""
+    kinds = {}
+
+    def noting() -> None:
+        try:
+            call()
+        except OSError as error:
+            kinds["error"] = "OSError"
+            raise error
+
+    return kinds.get("error", name) if (name := ending(noting)) else ""
+
+
+def _settled(before: set[threading.Thread]) -> int:
+    """Threads more than before, those not counted that end soon."""
+    end = time.monotonic() + _PATIENCE_SECONDS / 4
+    while (more := len(set(threading.enumerate()) - before)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return more
+
+
+_ON_ALERT = """
+def on_alert(alert):
+    note(alert.rule)
+    raise RuntimeError("the mailbox is full")
+"""
+
+
+def _raising(note: Callable[[Any], None]) -> Callable[[Any], None]:
+    """An `on_alert` that raises; it belongs to no file, since a logged traceback shows the files of its frames."""
+    names: dict[str, Any] = {"note": note}
+    exec(compile(_ON_ALERT, "<on_alert>", "exec"), names)
+    on_alert: Callable[[Any], None] = names["on_alert"]
+    return on_alert
+
+
+def _with_a_full_mailbox(module: Any, nvml: FakeNvml, hot: int) -> dict[str, Any]:
+    """An `on_alert` that raises, called by a training's thread and by the background's."""
+    rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
+    (note, received), said = notes(), io.StringIO()
+    threading.excepthook = lambda _: None
+    with contextlib.redirect_stderr(said):
+        monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=_raising(note))
+        try:
+            error = _failure(lambda: monitor.log_metrics(1, {"loss": math.nan}))
+            nvml.gpus[0]["celsius"] = hot
+            _wait_for(lambda: "GpuHot" in received())
+            samples = len(history_of(monitor))
+            _wait_for(lambda: len(monitor.history) >= samples + 3)
+            more = len(monitor.history) - samples
+        finally:
+            nvml.gpus[0].pop("celsius")
+            _failure(monitor.close)
+    rules_received = sorted({str(plain(rule, "Alert.rule")) for rule in received()})
+    return {"error": error, "received": rules_received, "samples_later": more, "said": said.getvalue()}
+
+
+def _beside_a_slow_mailer(module: Any, nvml: FakeNvml, hot: int) -> bool | None:
+    """Whether `log_metrics` returns while the sampling thread is in `on_alert`; None if no alert came."""
+    rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name == "GpuHot"]
+    mailing, mailed, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def on_alert(_: Any) -> None:
+        mailing.set()
+        mailed.wait(2 * _PATIENCE_SECONDS)
+
+    monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=on_alert)
+
+    def log() -> None:
+        monitor.log_metrics(1, {"loss": 1.0})
+        logged.set()
+
     try:
-        pynvml.nvmlInit()
-        found: dict[str, Any] = {"gpus": int(pynvml.nvmlDeviceGetCount()), "watts": None}
-    except pynvml.NVMLError:
-        return {"gpus": 0, "watts": None}
-    with contextlib.suppress(pynvml.NVMLError):
-        found["watts"] = pynvml.nvmlDeviceGetPowerUsage(pynvml.nvmlDeviceGetHandleByIndex(0)) / 1e3
-    return found
+        nvml.gpus[0]["celsius"] = hot
+        if not mailing.wait(_PATIENCE_SECONDS):
+            return None
+        threading.Thread(target=log, daemon=True).start()
+        return logged.wait(_PATIENCE_SECONDS)
+    finally:
+        nvml.gpus[0].pop("celsius")
+        mailed.set()
+        _failure(monitor.close)

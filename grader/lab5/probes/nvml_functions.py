@@ -18,14 +18,8 @@ _PREFIXES = (
 )
 _PLAIN = {
     "nvmlDeviceGetPowerUsage": "power_milliwatts",
-    "nvmlDeviceGetEnforcedPowerLimit": "limit_milliwatts",
-    "nvmlDeviceGetPowerManagementLimit": "limit_milliwatts",
-    "nvmlDeviceGetTotalEnergyConsumption": "energy_millijoules",
     "nvmlDeviceGetTemperature": "celsius",
     "nvmlDeviceGetTemperatureV": "celsius",
-    "nvmlDeviceGetTotalEccErrors": "ecc",
-    "nvmlDeviceGetCurrentClocksThrottleReasons": "reasons",
-    "nvmlDeviceGetCurrentClocksEventReasons": "reasons",
     "nvmlDeviceGetUUID": "uuid",
     "nvmlDeviceGetName": "name",
 }
@@ -63,45 +57,18 @@ def take_the_place_of_pynvml(ask: Callable[..., Any]) -> None:
 
 
 def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    def answered(index: Any, *request: str) -> Any:
+    def question(index: Any, key: str) -> Any:
         wait = ask("note", index)
         if wait is not None:
             wait()  # outside of the lock: others may ask meanwhile
-        name, *rest = request
-        return ask(name, index, *rest)
-
-    def question(index: Any, key: str) -> Any:
-        return answered(index, "know", key)
+        return ask("know", index, key)
 
     def plain(key: str) -> Callable[..., Any]:
         return lambda handle, *_: question(handle, key)
 
-    def clock(handle: int, kind: int, *_: Any) -> Any:
-        names = {pynvml.NVML_CLOCK_SM: "sm_megahertz", pynvml.NVML_CLOCK_GRAPHICS: "sm_megahertz"}
-        return question(handle, {**names, pynvml.NVML_CLOCK_MEM: "memory_megahertz"}.get(kind, ""))
-
     def memory(handle: int, *_: Any) -> Any:
         used, total = question(handle, "used_bytes"), question(handle, "total_bytes")
         return SimpleNamespace(used=used, total=total, free=total - used, reserved=0)
-
-    def register(handle: int, _: int, events: dict[str, Any]) -> None:
-        question(handle, "xids")
-        events.setdefault("gpus", []).append(handle)
-
-    def create() -> dict[str, Any]:
-        ask("event_sets", 1)
-        return {}
-
-    def free(events: dict[str, Any]) -> None:
-        if not events.pop("freed", False):
-            ask("event_sets", -1)
-        events["freed"] = True
-
-    def wait(events: dict[str, Any], *_: Any) -> Any:
-        for handle in events.get("gpus", []):
-            if (xid := answered(handle, "next_error")) is not None:
-                return SimpleNamespace(device=handle, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=xid)
-        raise problem("TIMEOUT")
 
     functions: dict[str, Callable[..., Any]] = {name: plain(key) for name, key in _PLAIN.items()}
     functions |= {
@@ -111,19 +78,6 @@ def _functions(ask: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         "nvmlDeviceGetHandleByIndex_v2": lambda index: ask("handle", index),
         "nvmlDeviceGetIndex": lambda handle: handle,
         "nvmlDeviceGetMemoryInfo": memory,
-        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(
-            gpu=question(handle, "busy_percent"), memory=question(handle, "memory_busy_percent")
-        ),
-        "nvmlDeviceGetClockInfo": clock,
-        "nvmlDeviceGetClock": clock,
-        "nvmlDeviceGetPcieThroughput": lambda handle, counter: question(
-            handle, "received_kilobytes" if counter else "sent_kilobytes"
-        ),
-        "nvmlEventSetCreate": create,
-        "nvmlEventSetFree": free,
-        "nvmlDeviceRegisterEvents": register,
-        "nvmlEventSetWait": wait,
-        "nvmlEventSetWait_v2": wait,
     }
     return functions
 

@@ -15,16 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from grader.lab5.probes.jobs import job_of
 from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
-from grader.shared.probes.ranks import group
 from grader.shared.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
-from labkit.results import DeviceTime, PipelineSettings, StepBreakdown
+from labkit.results import DeviceTime, PipelineSettings
 
 PROFILING = "lab5_production.profiling"
 
@@ -96,9 +94,9 @@ def _trace(path: Path) -> dict[str, list[list[float]]] | None:
 
 
 def on_cpu(student: Any) -> dict[str, Any]:
-    """`profile_job`, `step_breakdown` and `tune` of a job on the CPU, where there is no GPU at all: the error of each.
+    """`profile_job` and `tune` of a job on the CPU, where there is no GPU at all: the error of each.
 
-    The trace goes to a folder that is there; one breakdown has no warm-up.
+    The trace goes to a folder that is there.
     """
     module, tuner = student.module(PROFILING), student.module("lab5_production.tuning")
     model = nn.Linear(4, 4)
@@ -116,15 +114,13 @@ def on_cpu(student: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         calls = (
             partial(module.profile_job, trace=Path(folder, "trace.json")),
-            module.step_breakdown,
-            partial(module.step_breakdown, warmup=0),
             lambda made, steps: tuner.tune(lambda _: made, [PipelineSettings(batch_size=2)], steps=steps, warmup=0),
         )
         return {"errors": [ending(partial(call, job(), steps=1)) for call in calls]}
 
 
 def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`where_time_goes` and `utilization` of made-up timelines."""
+    """`where_time_goes` of made-up timelines."""
     module = student.module(PROFILING)
     times = []
     for each in timelines:
@@ -135,10 +131,7 @@ def attribute(student: Any, *, timelines: Sequence[dict[str, Any]]) -> dict[str,
         }
         regions = {name: tuple(map(tuple, spans)) for name, spans in each["regions"].items()}
         times.append(module.where_time_goes(Timeline(**values, regions=regions)))
-    return {
-        "times": [fields(each, DeviceTime, "where_time_goes()") for each in times],
-        "utilization": [plain(module.utilization(each), "utilization()") for each in times],
-    }
+    return {"times": [fields(each, DeviceTime, "where_time_goes()") for each in times]}
 
 
 def bottlenecks(student: Any, *, times: Sequence[dict[str, float]], targets: Sequence[float | None]) -> dict[str, Any]:
@@ -174,42 +167,3 @@ def planted(student: Any, *, job: dict[str, Any], steps: int) -> dict[str, Any]:
         "bottleneck": module.find_bottleneck(times),
         "idle": idle,
     }
-
-
-def breakdown(student: Any, *, job: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
-    """`step_breakdown` of a job."""
-    made, module = job_of(**job), student.module(PROFILING)
-    (call, calls), look = notes(), made.after_step
-
-    def after_step(step: int, model: nn.Module, loss: Tensor) -> None:
-        call(step)
-        if look is not None:
-            look(step, model, loss)
-
-    made.after_step = after_step
-    told = module.step_breakdown(made, steps=steps, warmup=warmup)
-    called = len(calls())
-    wrong = ({"steps": 0}, {"warmup": -1})
-    refused = [is_refused(partial(module.step_breakdown, job_of(**job), **each)) for each in wrong]
-    return {"parts": fields(told, StepBreakdown, "step_breakdown()"), "calls": called, "refused": refused}
-
-
-def replicated(student: Any, job: dict[str, Any]) -> TrainingJob:
-    torch.cuda.set_device(student.rank)
-    made = job_of(**job)
-    made.model = DistributedDataParallel(made.model, device_ids=[student.rank])
-    return made
-
-
-def communication(student: Any, *, jobs: Sequence[dict[str, Any]], steps: int, warmup: int) -> dict[str, Any]:
-    """`step_breakdown` of each job on this rank, with a DistributedDataParallel, and the optimizer steps it made."""
-    parts, updates = [], []
-    with group(student, "breakdown", backend="nccl"):
-        for job in jobs:
-            made, (update, updated) = replicated(student, job), notes()
-            made.optimizer.register_step_post_hook(lambda *_, update=update: update(1))
-            told = student.module(PROFILING).step_breakdown(made, steps=steps, warmup=warmup)
-            parts.append(fields(told, StepBreakdown, "step_breakdown()"))
-            updates.append(len(updated()))
-            made.model = nn.Identity()  # while its process group is still there
-    return {"parts": parts, "updates": updates}

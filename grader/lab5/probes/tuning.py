@@ -6,18 +6,16 @@ Everything here runs on a virtual GPU with shapes only; times are simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from grader.lab5.probes.jobs import maker_of
 from grader.shared.probes.endings import refused
-from grader.shared.probes.figures import watch_png
 from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields, sequence
 from labkit.profiling import TrainingJob
-from labkit.results import DeviceTime, PipelineSettings, PipelineStage, StepBreakdown, TuningPoint
+from labkit.results import PipelineSettings, TuningPoint
 
 TUNING = "lab5_production.tuning"
 
@@ -80,34 +78,6 @@ def _error_of_a_broken_job(module: Any, make: Callable[[PipelineSettings], Train
     except Exception as error:
         return type(error).__name__
     return "no error"
-
-
-def staged(student: Any, *, stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `plot_stages` draws of made-up stages: the corners and sizes of all bars, by figure."""
-    made = [
-        PipelineStage(
-            name=each["name"],
-            point=TuningPoint(settings=PipelineSettings(), samples_per_second=each["speed"], utilization=0.5),
-            bottleneck="data",
-            device_time=DeviceTime(**each["device_time"]),
-            breakdown=StepBreakdown(**dict.fromkeys(_PARTS, 0.1)),
-            nvml_utilization=None,
-        )
-        for each in stages
-    ]
-    with watch_png(_bars) as figures:
-        student.module(TUNING).plot_stages(made, Path("stages.png"))
-    return {"bars": figures}
-
-
-_PARTS = [f"{name}_seconds" for name in ("data", "transfer", "forward", "backward", "optimizer", "communication")]
-
-
-def _bars(figure: Any) -> list[list[float]]:
-    from matplotlib.patches import Rectangle
-
-    patches = [patch for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]
-    return [[float(n) for n in (*patch.get_xy(), patch.get_width(), patch.get_height())] for patch in patches]
 
 
 def use_everything_once(make: Callable[[PipelineSettings], TrainingJob]) -> None:

@@ -1,70 +1,19 @@
-"""What Lab 5's monitor should say: GPUs that are made up, their readings in base units, and alerts worked out anew."""
+"""What Lab 5's monitor should say: made-up GPUs, and the alerts that follow from a row of snapshots."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from gradebox.assertions import require
 from gradebox.fresh import Fresh
 from grader.shared.cases import full_rows
 
-GAUGES = {
-    "utilization_ratio": "gpu_utilization_ratio",
-    "memory_busy_ratio": "gpu_memory_busy_ratio",
-    "memory_used_bytes": "gpu_memory_used_bytes",
-    "memory_total_bytes": "gpu_memory_total_bytes",
-    "temperature_celsius": "gpu_temperature_celsius",
-    "power_watts": "gpu_power_watts",
-    "power_limit_watts": "gpu_power_limit_watts",
-    "sm_clock_hertz": "gpu_sm_clock_hertz",
-    "memory_clock_hertz": "gpu_memory_clock_hertz",
-    "pcie_sent_bytes_per_second": "gpu_pcie_sent_bytes_per_second",
-    "pcie_received_bytes_per_second": "gpu_pcie_received_bytes_per_second",
-}
-COUNTERS = {
-    "energy_joules": "gpu_energy_joules_total",
-    "ecc_errors": "gpu_ecc_errors_total",
-    "xid_errors": "gpu_xid_errors_total",
-}
-DCGM = {
-    "utilization_ratio": "DCGM_FI_DEV_GPU_UTIL",
-    "memory_used_bytes": "DCGM_FI_DEV_FB_USED",
-    "memory_total_bytes": "DCGM_FI_DEV_FB_TOTAL",
-    "temperature_celsius": "DCGM_FI_DEV_GPU_TEMP",
-    "power_watts": "DCGM_FI_DEV_POWER_USAGE",
-    "power_limit_watts": "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
-    "energy_joules": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-    "sm_clock_hertz": "DCGM_FI_DEV_SM_CLOCK",
-    "memory_clock_hertz": "DCGM_FI_DEV_MEM_CLOCK",
-}
-DCGM_FACTORS = {
-    "utilization_ratio": 100.0,
-    "memory_used_bytes": 2.0**-20,
-    "memory_total_bytes": 2.0**-20,
-    "energy_joules": 1e3,
-    "sm_clock_hertz": 1e-6,
-    "memory_clock_hertz": 1e-6,
-}
-"""Percent, MiB, millijoules, MHz."""
-
-REASONS = {
-    0x001: "idle",
-    0x002: "application_clocks",
-    0x004: "power_cap",
-    0x008: "hardware_slowdown",
-    0x010: "sync_boost",
-    0x020: "thermal_slowdown",
-    0x040: "hardware_thermal_slowdown",
-    0x080: "power_brake",
-    0x100: "display_clocks",
-}
-"""Bits of NVML's answer (nvml.h)."""
 SEVERITIES = {
     "GpuHot": "warning",
     "GpuThrottled": "warning",
@@ -75,10 +24,6 @@ SEVERITIES = {
     "LossNotFinite": "critical",
     "TrainingStalled": "critical",
 }
-_SERIES = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
-_REASON = re.compile(r'(?:^|,)reason="(\w+)"')
-_GPU = re.compile(r'(?:^|,)gpu="(\d+)"')
-
 _SLOWED_BY = {"hardware_slowdown", "thermal_slowdown", "hardware_thermal_slowdown", "power_brake"}
 _DEFAULTS: dict[str, tuple[float | None, float]] = {
     "GpuHot": (85.0, 60.0),
@@ -93,85 +38,28 @@ _DEFAULTS: dict[str, tuple[float | None, float]] = {
 
 
 def gpu(fresh: Fresh, index: int) -> dict[str, Any]:
-    """A GPU with odd values, in NVML's units."""
+    """What one GPU knows, in NVML's units; nothing else is supported."""
     total = fresh.integer(16_000_000_000, 80_000_000_000)
     return {
         "uuid": f"GPU-{fresh.integer(10**8, 10**9 - 1)}-{index}",
         "name": f"Made-up GPU {fresh.integer(10, 99)}",
-        "busy_percent": fresh.integer(61, 97),
-        "memory_busy_percent": fresh.integer(11, 59),
         "used_bytes": int(total * fresh.uniform(0.2, 0.8)),
         "total_bytes": total,
         "celsius": fresh.integer(41, 79),
         "power_milliwatts": fresh.integer(90_001, 299_999),
-        "limit_milliwatts": fresh.integer(300_001, 699_999),
-        "energy_millijoules": fresh.integer(10**9, 10**12),
-        "sm_megahertz": fresh.integer(901, 1979),
-        "memory_megahertz": fresh.integer(2001, 5001),
-        "ecc": fresh.integer(1, 9),
-        "sent_kilobytes": fresh.integer(10_001, 999_999),
-        "received_kilobytes": fresh.integer(10_001, 999_999),
-        "reasons": sum(bit for bit in (*REASONS, 0x200) if fresh.integer(0, 1)),
-        "xids": [79] * fresh.integer(1, 4),
-    }
-
-
-def readings(raw: Mapping[str, Any]) -> dict[str, float]:
-    """The same in base units, by field."""
-    return {
-        "utilization_ratio": raw["busy_percent"] / 100,
-        "memory_busy_ratio": raw["memory_busy_percent"] / 100,
-        "memory_used_bytes": raw["used_bytes"],
-        "memory_total_bytes": raw["total_bytes"],
-        "temperature_celsius": raw["celsius"],
-        "power_watts": raw["power_milliwatts"] / 1000,
-        "power_limit_watts": raw["limit_milliwatts"] / 1000,
-        "energy_joules": raw["energy_millijoules"] / 1000,
-        "sm_clock_hertz": raw["sm_megahertz"] * 1e6,
-        "memory_clock_hertz": raw["memory_megahertz"] * 1e6,
-        "ecc_errors": raw["ecc"],
-        "xid_errors": len(raw["xids"]),
-        "pcie_sent_bytes_per_second": raw["sent_kilobytes"] * 1000,
-        "pcie_received_bytes_per_second": raw["received_kilobytes"] * 1000,
     }
 
 
 def series(text: str) -> dict[tuple[str, str], float]:
-    """The values of Prometheus' text format by name and label `gpu` ("" without); reasons are left out."""
-    found = {}
-    for line in text.splitlines():
-        parts = _SERIES.match(line)
-        if parts is None or line.startswith("#") or 'reason="' in line:
-            continue
-        index = _GPU.search(parts[2] or "")
-        with contextlib.suppress(ValueError):  # no number: as if it were not there
-            found[parts[1], index[1] if index else ""] = float(parts[3])
-    return found
+    """The values of Prometheus' text format by name and label `gpu` ("" without)."""
+    return {
+        (sample.name, sample.labels.get("gpu", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-def kinds(text: str) -> dict[str, str]:
-    """The kind of each metric that has a time series, as its # TYPE line says."""
-    rows = [line.split() for line in text.splitlines() if line.startswith("# TYPE ")]
-    names = {name for name, _ in series(text)}
-    return {row[2]: row[3] for row in rows if row[2] in names}
-
-
-def reasons(text: str) -> dict[tuple[str, str], float]:
-    """The values of gpu_throttled in Prometheus' text format, by GPU and reason."""
-    found = {}
-    for line in text.splitlines():
-        parts = _SERIES.match(line)
-        if parts is not None and parts[1] == "gpu_throttled":
-            index, reason = _GPU.search(parts[2] or ""), _REASON.search(parts[2] or "")
-            if index and reason:
-                with contextlib.suppress(ValueError):
-                    found[index[1], reason[1]] = float(parts[3])
-    return found
-
-
-def records(
-    text: str | None, needed: Sequence[str] = ("time", "step", "metrics", "gpus", "alerts")
-) -> list[dict[str, Any]]:
+def records(text: str | None) -> list[dict[str, Any]]:
     """The records of metrics.jsonl, which must be strict JSON."""
     require(text is not None, "there is no metrics.jsonl in log_dir")
 
@@ -183,11 +71,15 @@ def records(
         try:
             record = json.loads(line, parse_constant=refuse)
         except ValueError as error:
-            require(False, f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "see jsonl_line")
+            require(
+                False,
+                f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}",
+                "MetricFiles.write writes the line",
+            )
         require(
-            isinstance(record, dict) and set(needed) <= record.keys(),
+            isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
             f"a line of metrics.jsonl lacks something: {line[:100]}",
-            f"an object with {', '.join(needed)}",
+            "write a whole Snapshot, by MetricFiles.write",
         )
         found.append(record)
     return found
