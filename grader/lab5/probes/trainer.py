@@ -388,14 +388,14 @@ def resume(student: Any, *, training: Mapping[str, Any], stop: int, middle: bool
     with ranks_of(student):
         whole = make(student, base_of(student) / "whole", **options)
         _halve_scale(whole)
-        seed(1)
+        seed(1 + student.rank)
         results = [epoch_of(whole, epoch) for epoch in range(total)]
         expected = ended(whole)
         every = sum(int(result["optimizer_steps"]) for result in results[:stop]) + 1
         saving = {"save_every_steps": every} if middle else {}
         first = make(student, folder, **{**options, "config": {**options["config"], **saving}})
         _halve_scale(first)
-        seed(1)
+        seed(1 + student.rank)
         for epoch in range(stop + middle):
             first.train_epoch(epoch)
         drawn = [_generators(first.model.linear.weight.device)]
@@ -479,13 +479,13 @@ def stopped(student: Any, *, training: Mapping[str, Any], places: Mapping[str, i
                 return validate()
 
             whole.validate = noting
-            seed(1)
+            seed(1 + student.rank)
             uninterrupted = _fit(whole)
             seen: dict[str, Any] = {"expected": ended(whole)}
             for number, (place, at) in enumerate(places.items()):
                 folder = base_of(student) / f"stopped-{number}"
                 first = make(student, folder, **options, at=[at] if student.rank == signalled else [])
-                seed(1)
+                seed(1 + student.rank)
                 run = _fit(first)
                 second = make(student, folder, **options, start=0.5)
                 seed(99)
