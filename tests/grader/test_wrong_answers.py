@@ -87,9 +87,9 @@ def test_losses_of_another_number_than_steps(losses: object) -> None:
 
 
 def test_metrics_that_are_no_numbers() -> None:
-    seen = {"text": "# TYPE gpu_power_watts gauge\ngpu_power_watts abc\n", "scalars": []}
-    with pytest.raises(CheckFailed, match="/metrics has no"):
-        monitoring.TestMonitoring().test_base_units(told(**seen), FRESH)
+    seen = {"text": "# TYPE gpu_power_watts gauge\ngpu_power_watts abc\n", "first": "", "scalars": []}
+    with pytest.raises(CheckFailed, match="/metrics is not in Prometheus' text format"):
+        monitoring.TestMonitoring().test_training_metrics_logged(told(**seen), FRESH)
 
 
 @pytest.mark.parametrize("inner", [None, 1.0, {"seconds": 1.0}])

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 import vgpu
 from labkit import data
 from labkit.loader import ResumableLoader
-from labkit.results import TrainerRun, load_json
+from labkit.results import TrainerRun, ValidationResult, load_json
 from solutions.lab5_production import train
-from solutions.lab5_production.checkpoints import checkpoint_path, latest_checkpoint, list_checkpoints, write_checkpoint
+from solutions.lab5_production.checkpoints import latest_checkpoint, list_checkpoints, write_checkpoint
 from solutions.lab5_production.config import ConfigError, TrainerConfig
+from solutions.lab5_production.log import Log
 from solutions.lab5_production.schedule import warmup_cosine
-from solutions.lab5_production.telling import Log
 from solutions.lab5_production.trainer import ProductionTrainer
 
 ROOT = Path(__file__).parents[2]
@@ -125,16 +125,6 @@ def test_a_checkpoint_of_more_ranks_is_refused(tmp_path: Path) -> None:
         one.load_checkpoint(path)
 
 
-def test_training_samples_that_do_not_count_are_left_out(tmp_path: Path) -> None:
-    one = trainer(tmp_path)
-    images, labels = data.load("digits").tensors
-    before = weights(one)
-    window = [(images[:4], torch.full((4,), -100)), (images[4:8], labels[4:8])]
-    assert one.train_window(window)
-    assert one.progress.samples == 4
-    assert not all(map(torch.equal, before, weights(one)))
-
-
 def test_a_validation_without_samples_is_an_error(tmp_path: Path) -> None:
     one = trainer(tmp_path)
     one.val_loader = []
@@ -159,12 +149,44 @@ def test_values_that_make_no_sense_are_refused(name: str, value: object) -> None
         TrainerConfig(**{name: value})  # type: ignore[arg-type]
 
 
-def test_newer_checkpoints_are_those_with_more_steps(tmp_path: Path) -> None:
-    for step in (99_999_999, 100_000_000, 5):
-        write_checkpoint(checkpoint_path(tmp_path, step), {"step": step})
-    (tmp_path / "step-777.pt").write_bytes(b"not one of ours")
-    assert [path.stem for path in list_checkpoints(tmp_path)] == ["step-00000005", "step-99999999", "step-100000000"]
-    assert latest_checkpoint(tmp_path) == tmp_path / "step-100000000.pt"
+def test_a_run_stops_early_and_a_loss_that_is_not_a_number_is_never_the_best(tmp_path: Path) -> None:
+    losses = [0.9, math.nan, 0.5, 0.5, 0.7, 0.1]
+    config = dataclasses.replace(SMALL, epochs=6, patience=2)
+    one = trainer(tmp_path, config=config)
+    given = iter(losses)
+    one.validate = lambda: ValidationResult(loss=next(given), accuracy=0.5, samples=1)  # type: ignore[method-assign]
+    run = one.fit()
+    assert (run.ended, len(run.epochs), run.best_epoch) == ("early", 5, 2), "an equal loss is not lower"
+    assert torch.load(tmp_path / "best.pt", weights_only=True)["epoch"] == 2
+    again = trainer(tmp_path, config=config)
+    assert (again.fit().ended, again.steps) == ("early", one.steps)
+
+
+def test_sigterm_during_a_validation_is_not_forgotten(tmp_path: Path) -> None:
+    one = trainer(tmp_path, config=dataclasses.replace(SMALL, epochs=5))
+    validate = one.validate
+
+    def signalled() -> ValidationResult:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return validate()
+
+    one.validate = signalled  # type: ignore[method-assign]
+    run = one.fit()
+    assert (run.ended, len(run.epochs), len(run.validations)) == ("signal", 1, 1)
+
+
+@pytest.mark.parametrize("text", ["epohcs = 3", "epochs = 'three'", "epochs = 0", "epochs = ", "warmup_steps = -1"])
+def test_a_configuration_that_makes_no_sense_names_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        TrainerConfig.load(tmp_path / "run.toml")
+
+
+def test_a_configuration_is_read_as_it_was_written(tmp_path: Path) -> None:
+    odd = 'a "quoted" \\ path\x7f\u00e9'
+    config = dataclasses.replace(SMALL, output_dir=odd, momentum=0.0, weight_decay=1e-300, patience=3)
+    config.save(tmp_path / "new" / "run.toml")
+    assert TrainerConfig.load(tmp_path / "new" / "run.toml") == config
 
 
 def test_entries_of_steps_that_a_killed_run_had_made_do_not_count_twice(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lab's reading of GPUs through the real nvidia-ml-py, down to a library that gcc builds from nvml_stub.c.
+"""The reading of GPUs through the real nvidia-ml-py, down to a library that gcc builds from nvml_stub.c.
 
 Each test runs in a process of its own: nvidia-ml-py loads a library once.
 """
@@ -21,7 +21,7 @@ DRIVER_NOT_LOADED, NO_PERMISSION = 9, 4
 READ = """
 import ctypes, json
 from dataclasses import asdict
-from solutions.lab5_production.gpu_readings import GpuReader
+from labkit.monitoring.gpus import GpuReader
 
 def stub(name, value=None):
     variable = ctypes.c_int.in_dll(ctypes.CDLL("libnvidia-ml.so.1"), name)

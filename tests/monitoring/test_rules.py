@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from labkit.monitoring import RULES, GpuReading, Snapshot, prometheus_rules
+from labkit.monitoring.exports import prometheus_metrics
 from labkit.monitoring.nvml import THROTTLE_REASONS
 from solutions.lab5_production.alerts import AlertEngine
-from solutions.lab5_production.exporting import prometheus_metrics
 from tests.monitoring.conftest import BUSY
 
 STEP_SECONDS = 10

@@ -41,7 +41,7 @@ def logs_of(fresh: Fresh) -> Logs:
 @criterion("lab5.monitoring", early=True)
 class TestMonitoring:
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
-        """Go on without NVML or without GPUs, and say so once."""
+        """Goes on without NVML, and says so once."""
         logs = logs_of(fresh)[:2]
         loss = logs[-1][1]["loss"]
         other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
@@ -65,7 +65,7 @@ class TestMonitoring:
             require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
 
     def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
-        """End no training because of an alert function, and leave nothing behind where a monitor cannot begin."""
+        """Ends no training, and leaves nothing behind."""
         draw = fresh.shared("lab5.failing")
         given = [{key: value for key, value in gpu(draw, 0).items() if key != "celsius"}]
         interval, hot = -round(draw.uniform(0.1, 2.0), 2), draw.integer(86, 99)
@@ -96,7 +96,7 @@ class TestMonitoring:
 
     @builds_on("ends_no_training")
     def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
-        """Export training metrics and readings to Prometheus, TensorBoard and metrics.jsonl, from rank 0 alone."""
+        """Exports metrics and readings, from rank 0 alone."""
         draw, logs = fresh.shared("lab5.monitoring"), logs_of(fresh)
         gpus = [gpu(draw, index) for index in range(2)]
         seen = submission.probe("lab5.monitoring.exported", device="cpu", gpus=gpus, logs=logs)
@@ -117,7 +117,7 @@ class TestMonitoring:
 
     @builds_on("training_metrics_logged")
     def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
-        """Sample in a thread that nobody waits for, until close() ends it and then NVML."""
+        """Samples in a thread that nobody waits for."""
         draw = fresh.shared("lab5.monitoring")
         samples, celsius = 4, fresh.integer(20, 40)  # it begins above that
         options: dict[str, Any] = {"gpus": [gpu(draw, 0)], "samples": samples, "logs": 25, "celsius": celsius}
@@ -174,12 +174,12 @@ class TestMonitoring:
             )  # fmt: skip
 
     def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
-        """Fire the alerts whose conditions hold, each with its GPU, value and severity."""
+        """Raises the alerts that the rules ask for."""
         alerts.judge_alerts(submission, fresh, at_once=True)
 
     @requires("alerts_fire")
     def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
-        """Let alerts wait, clear and come again, and report each of them once."""
+        """Raises alerts once they last, and clears them."""
         alerts.judge_alerts(submission, fresh, at_once=False)
         alerts.judge_reported(submission, fresh)
 

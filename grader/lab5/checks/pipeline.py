@@ -74,7 +74,7 @@ def _can_be(row: Any) -> bool:
 @criterion("lab5.pipeline", early=True)
 class TestPipeline:
     def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
-        """Step along the mean gradient of each window, clipped once, on all ranks."""
+        """Steps along the mean gradient of the window."""
         for ranks in (1, 2):
             trainings, seen = trained(submission, fresh, ranks)
             for place, training in enumerate(trainings):
@@ -84,7 +84,7 @@ class TestPipeline:
 
     @builds_on("steps_follow_the_mean_gradient")
     def test_learning_rate_per_optimizer_step(self, submission: Submission, fresh: Fresh) -> None:
-        """Move the learning rate once per optimizer step, over all steps of the run."""
+        """Moves the rate once per optimizer step."""
         for ranks in (1, 2):
             trainings, seen = trained(submission, fresh, ranks)
             for place, training in enumerate(trainings):
@@ -95,7 +95,7 @@ class TestPipeline:
 
     @builds_on("steps_follow_the_mean_gradient")
     def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
-        """Run products in 16 bits, clip unscaled gradients, and skip a step that overflows."""
+        """Trains in 16 bits and skips overflows."""
         shared = fresh.shared("lab5.mixed")
         values = {"dtype": ("float16", "bfloat16"), "accumulation_steps": (1, 2), "log_every_steps": (1, 2)}
         for row in full_rows(shared, values, 2):
@@ -105,7 +105,7 @@ class TestPipeline:
             _judge_mixed(training, seen, what + ", whose first steps overflow" * (row["dtype"] == "float16"))
 
     def test_validation_weighs_samples(self, submission: Submission, fresh: Fresh) -> None:
-        """Count each validation sample of all ranks once, in evaluation mode and without gradients."""
+        """Counts each validation sample of all ranks once."""
         classes, large = fresh.integer(3, 5), fresh.odd(9, 15)
         for sizes in ([[large, 2, large, 1]], [[], [large, 2, 3]], [[4, large], [1]]):
             samples, ranks = sum(map(sum, sizes)), len(sizes)
@@ -138,7 +138,7 @@ class TestPipeline:
                     require_equal(each.empty, "ValueError", what="error of validate() without any sample")
 
     def test_resumed_run_has_the_same_bits(self, submission: Submission, fresh: Fresh) -> None:
-        """Resume with the bits of an uninterrupted run, in float64 and in float16."""
+        """Resumes with the same bits."""
         for dtype in ("float32", "float16"):
             training, stop, middle = _run_in_two_parts(fresh, dtype, 1)
             options: dict[str, Any] = {"device": "cpu"} if dtype == "float32" else {}
@@ -157,7 +157,7 @@ class TestPipeline:
 
     @requires("resumed_run_has_the_same_bits")
     def test_resumed_on_every_rank(self, submission: Submission, fresh: Fresh) -> None:
-        """Resume with the same bits on every rank."""
+        """Resumes with the same bits on every rank."""
         training, stop, middle = _run_in_two_parts(fresh, "float32", 2)
         seen = submission.rank_probe(
             "lab5.trainer.resume", 2, device="cpu", training=training.arguments(), stop=stop, middle=middle
@@ -177,13 +177,13 @@ class TestPipeline:
 
     @builds_on("resumed_run_has_the_same_bits", "validation_weighs_samples")
     def test_goes_on_after_sigterm(self, submission: Submission, fresh: Fresh) -> None:
-        """Save inside an epoch, stop on SIGTERM on all ranks at once, and go on from there."""
+        """Stops on all ranks at once, and goes on from there."""
         for ranks in (1, 2):
             _judge_stops(submission, fresh.shared(f"lab5.sigterm{ranks}"), ranks)
 
     @builds_on("steps_follow_the_mean_gradient", "validation_weighs_samples", "resumed_run_has_the_same_bits")
     def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
-        """Log each step once, as it was, from rank 0 alone; write files from rank 0 alone."""
+        """Logs each step as it was, and writes from rank 0 alone."""
         values = {"ranks": (1, 2), "window": (1, 2), "every": (1, 2), "clipped": (False, True)}
         for row in full_rows(fresh.shared("lab5.logged"), values, 2):
             ranks, every = row["ranks"], row["every"]
@@ -197,7 +197,7 @@ class TestPipeline:
             _judge_log(training, seen, every)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Write a report whose claims agree with the results."""
+        """Writes a report that agrees with the results."""
         lab5_report.judge(submission)
 
 

@@ -88,7 +88,7 @@ def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: 
 @criterion("lab5.profiling", early=True, timeline=True)
 class TestProfiling:
     def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
-        """Record the steps that the schedule asks for, and make no others."""
+        """Records the steps that the schedule asks for."""
         for suffix in SUFFIXES:
             seen, steps, _, _ = recorded(submission, fresh, suffix)
             what = f"profile_job(job, steps={steps})"
@@ -108,7 +108,7 @@ class TestProfiling:
         )  # fmt: skip
 
     def test_regions_named_in_trace(self, submission: Submission, fresh: Fresh) -> None:
-        """Name the five regions of each step in the trace, with the right work in each."""
+        """Names the regions of a step in the trace."""
         for suffix in SUFFIXES:
             seen, steps, slept, pinned = recorded(submission, fresh, suffix)
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
@@ -150,7 +150,7 @@ class TestProfiling:
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
 
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
-        """Say for each moment of a timeline what the device did, or what it waited for."""
+        """Explains where the time of a step goes."""
         given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
         given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False), *sparse(fresh)]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
@@ -169,7 +169,7 @@ class TestProfiling:
                 )
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
-        """Name the largest loss, or "compute" for a device that computes enough."""
+        """Names the bottleneck of given times."""
         cases: list[tuple[dict[str, float], str, float | None]] = []
         for name in (*LOSSES, *LOSSES):
             shares = {each: fresh.uniform(0.02, 0.06) for each in LOSSES}
@@ -198,7 +198,7 @@ class TestProfiling:
 
     @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
     def test_planted_bottlenecks_found(self, submission: Submission, fresh: Fresh) -> None:
-        """Find the bottleneck planted in a job, without disturbing the job."""
+        """Finds the bottleneck planted in a job."""
         for fault in ("data", "sync", "launch", "transfer", "compute"):
             case: dict[str, Any] = {"job": planted_job(fresh.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
             options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
@@ -224,16 +224,16 @@ class TestProfiling:
 
     @builds_on("idle_time_explained")
     def test_settings_measured(self, submission: Submission, fresh: Fresh) -> None:
-        """Time each of the settings as training runs it, with a job of its own."""
+        """Measures each of the settings as training runs."""
         tuning.judge_settings(submission, fresh)
 
     def test_cheapest_fast_setting_chosen(self, submission: Submission, fresh: Fresh) -> None:
-        """Choose the cheapest settings that are about as fast as the fastest."""
+        """Chooses the cheapest fast settings."""
         tuning.judge_choice(submission, fresh)
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
     def test_busy_after_tuning(self, submission: Submission) -> None:
-        """Keep the GPU busy for more than 80 % of the time after tuning."""
+        """Keeps the GPU busy after tuning."""
         tuning.judge_program(submission)
 
 

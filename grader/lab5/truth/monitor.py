@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradebox.assertions import require
+from gradebox.assertions import CheckFailed, require
 from gradebox.fresh import Fresh
 from grader.shared.cases import full_rows
 
@@ -52,10 +52,12 @@ def gpu(fresh: Fresh, index: int) -> dict[str, Any]:
 
 def series(text: str) -> dict[tuple[str, str], float]:
     """The values of Prometheus' text format by name and label `gpu` ("" without)."""
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError as error:
+        raise CheckFailed(f"/metrics is not in Prometheus' text format: {error}", "yield families of numbers") from None
     return {
-        (sample.name, sample.labels.get("gpu", "")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        (sample.name, sample.labels.get("gpu", "")): sample.value for family in families for sample in family.samples
     }
 
 
