@@ -23,14 +23,12 @@ course = notebook.open(lab=5)
 lab = course.modules  # your own labs/lab5_production: edits are picked up without a restart
 
 # %% [markdown]
-# ## 1. One file describes a run (Task 5.1)
+# ## 1. One file describes a run
 #
 # A run that cannot be repeated proves nothing. So everything it depends on stands in one file, with types, and a key
 # that nobody knows is an error: `learning_rte = 0.01` must not train for a week with the default.
 #
-# ### Your part
-#
-# Your `TrainerConfig.load` meets such a file. Expect a message that names the key and the file.
+# `TrainerConfig.load`, which is given, meets such a file. Its message names the key and the file.
 
 # %%
 from contextlib import chdir
@@ -49,8 +47,8 @@ with chdir(course.folder):
 # the optimizer's first averages are poor advisers; then it falls, so that the last steps settle instead of jumping
 # about.
 #
-# Your `warmup_cosine` for 400 steps. Expect a first step that is not wasted on a rate of 0, a peak of exactly 1, and
-# a smooth landing.
+# `warmup_cosine`, which is given, over 400 steps: a first step that is not wasted on a rate of 0, a peak of exactly 1,
+# and a smooth landing. Your trainer says how many steps a run has, and moves the schedule once for each.
 
 # %%
 from labkit.notebook import pictures_monitor, pictures_pipeline
@@ -67,14 +65,14 @@ factors = {
 }
 notebook.show(
     pictures_monitor.plot_schedules(factors),
-    alt="The learning rate of your warmup_cosine: a straight rise over 40 steps, "
+    alt="The learning rate of warmup_cosine: a straight rise over 40 steps, "
     "then half a cosine down to 0 at step 400; and one without warm-up that "
     "ends at a tenth.",
     is_simulated=False,
 )
 
 # %% [markdown]
-# ## 2. A file that is old or new, never half (Task 5.2)
+# ## 2. A file that is old or new, never half
 #
 # A process may be killed in the middle of a save. What is on the disk then?
 
@@ -109,11 +107,9 @@ notebook.show(
 # Why is the file forced to the disk *before* it gets its name? A file system may write the new name first and the
 # content seconds later. After a power failure the name would be there, and zeros behind it.
 #
-# ### Your part
-#
-# Four saves that keep three; then a damaged file with the highest number, as a disk that lied leaves it; then a save
-# that fails. Expect steps 20, 30 and 40 to be there beside the damaged file, 40 to be the newest that can be read,
-# and no temporary file at the end.
+# `checkpoints.py` is given; read it. Here it makes four saves that keep three; then there is a damaged file with the
+# highest number, as a disk that lied leaves it; then a save fails. Steps 20, 30 and 40 are there next to the damaged
+# file, 40 is the newest that can be read, and there is no temporary file at the end.
 
 # %%
 from unittest import mock
@@ -137,8 +133,8 @@ with chdir(course.folder):
     print("in the folder:", *sorted(each.name for each in folder.iterdir()))
 
 # %% [markdown]
-# Random numbers belong into a checkpoint as well: dropout, shuffling and augmentation draw from four generators. Your
-# `capture_random_state` and `restore_random_state`; expect both lines to be equal.
+# Random numbers belong in a checkpoint as well: dropout, shuffling and augmentation draw from four generators.
+# `capture_random_state` and `restore_random_state` are given; both lines are equal.
 
 # %%
 import random
@@ -164,7 +160,7 @@ checkpoints.restore_random_state(state)
 print("again:", *(f"{number:.6f}" for number in draw()))
 
 # %% [markdown]
-# ## 3. One step, many batches, many ranks (Task 5.3)
+# ## 3. One step, many batches, many ranks (Task 5.1)
 #
 # Labs 2 and 3 had the parts: loss scaling, clipping, accumulation, exchange. A trainer puts them together, and the
 # order is all. Some things happen once per batch, some once per window, and what is once too often is silent:
@@ -181,7 +177,7 @@ notebook.show(
 )
 
 # %% [markdown]
-# Means are the other silent thing. An epoch's last batch is smaller, and sentences have different numbers of tokens.
+# Means are the other silent thing. An epoch's last batch is smaller.
 # The mean of the batches' means then gives some samples more weight than others:
 
 # %%
@@ -298,7 +294,7 @@ notebook.show(
 # A curve alone would not tell you. Leave the scheduler or the scaler out of your checkpoint for a moment and run the
 # cells again: the curves hardly differ, the sums do.
 #
-# ## 4. What does the GPU wait for? (Task 5.4)
+# ## 4. What does the GPU wait for? (Task 5.2)
 #
 # A GPU that is busy for a third of the time tells you nothing about why. Four loops, drawn by hand on the same scale:
 
@@ -417,11 +413,11 @@ notebook.table(
 # On the virtual T4 the table ends below 80 %. What is left is the loader, which can have processes of its own: `python -m
 # labs.lab5_production.tuning` tries them, and writes traces for <https://ui.perfetto.dev>.
 #
-# ## 5. Watch it while it runs (Task 5.5)
+# ## 5. Watch it while it runs (Task 5.3)
 #
-# A GPU has sensors, and NVML reads them. It answers in units of its own; a monitor speaks base units, because the
+# A GPU has sensors, and NVML reads them. It answers in units of its own; a monitor exports base units, because the
 # next tool multiplies with no thought. Here is what NVML says now. Which base unit, and which factor, belongs to
-# each?
+# each? `labkit/monitoring/gpus.py`, which is given, knows.
 
 # %%
 import pynvml
@@ -558,7 +554,7 @@ pictures_monitor.show_page(history, now)
 
 # %%
 # # export: lab5_production/profiling.py
-# def utilization(times):
+# def find_bottleneck(times, *, target=0.8):
 #     ...
 
 # %% [markdown]
