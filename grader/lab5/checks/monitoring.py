@@ -20,6 +20,7 @@ SINGLE = 1e-6
 """TensorBoard keeps float32."""
 _SHARE = 0.6
 """Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
+_OS_ERRORS = ["OSError", "FileExistsError", "NotADirectoryError"]
 Logs = list[tuple[int, dict[str, Any]]]
 """Steps, and what was logged of each."""
 
@@ -86,8 +87,9 @@ class TestMonitoring:
             "call on_alert when the lock is free again: a mail that takes a minute is nobody else's minute",
         )  # fmt: skip
         for name, case in seen.cases.items():
-            wanted = "ValueError" if name.startswith("interval") else "OSError"
-            require_equal(case["error"], wanted, what=f"error of GPUMonitor() with {name}")
+            wanted = ["ValueError"] if name.startswith("interval") else _OS_ERRORS
+            error = case["error"] or "nothing"
+            require(error in wanted, f"GPUMonitor() with {name} raised {error}, expected {wanted[0]}")
             require_equal(
                 [case["threads"], case["left_open"]], [0, 0],
                 what=f"threads, and nvmlInit without nvmlShutdown, that GPUMonitor() with {name} left behind",
@@ -154,10 +156,8 @@ class TestMonitoring:
             seen.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
         )
         require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="close the reader")
-        moments = submission.probe(
-            "lab5.monitoring.moments", device="cpu", gpus=[gpu(fresh.shared("lab5.monitoring"), 0)], logs=60,
-            question=0.004,
-        )  # fmt: skip
+        gpus = [gpu(fresh.shared("lab5.monitoring"), 0)]
+        moments = submission.probe("lab5.monitoring.moments", device="cpu", gpus=gpus, logs=60, question=0.004)
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
         )

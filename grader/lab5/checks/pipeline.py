@@ -74,7 +74,7 @@ def _can_be(row: Any) -> bool:
 @criterion("lab5.pipeline", early=True)
 class TestPipeline:
     def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
-        """Steps along the mean gradient of the window."""
+        """Steps along the mean gradient of a window."""
         for ranks in (1, 2):
             trainings, seen = trained(submission, fresh, ranks)
             for place, training in enumerate(trainings):
@@ -358,7 +358,7 @@ def _run_in_two_parts(fresh: Fresh, dtype: str, ranks: int) -> tuple[Training, i
     shared, middle = fresh.shared(f"lab5.resume.{dtype}.{ranks}"), row["middle"]
     # The larger scale overflows in the first steps. Of an epoch that is left in its middle there have to be several
     # steps: the checkpoint at the end of one with a single step would take the place of what is loaded.
-    settings = {"dtype": dtype, "accumulation_steps": 2, "initial_scale": 2.0 ** (8 if middle else 20)}
+    settings: dict[str, Any] = {"dtype": dtype, "accumulation_steps": 2, "initial_scale": 2.0 ** (8 if middle else 20)}
     training = draw(shared, ranks=ranks, epochs=shared.integer(4, 5), **settings)
     return with_optimizer(training, row["optimizer"]), shared.integer(1 + middle, 3), middle
 
@@ -376,7 +376,7 @@ def _judge_resumed(seen: Seen, stop: int, middle: bool, what: str) -> None:
             hint="restore_random_state puts them back, after everything else",
         )  # fmt: skip
     require_equal(seen.resumed, seen.results[stop:], what=f"{what}: what train_epoch() returned afterwards",
-                  hint="the progress of an epoch belongs to the checkpoint" * middle or None)  # fmt: skip
+                  hint="the progress of an epoch belongs to the checkpoint" * middle)  # fmt: skip
 
 
 def _require_same_bits(seen: Seen, name: str, what: str) -> None:

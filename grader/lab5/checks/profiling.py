@@ -6,7 +6,6 @@ simulated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from gradebox.assertions import require, require_between, require_equal, seconds
@@ -14,7 +13,7 @@ from gradebox.criterion import builds_on, criterion, requires
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
 from grader.lab5.checks import profiling_tuning as tuning
-from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, sparse, timeline, wait_inside
+from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, timeline, wait_inside
 from grader.shared.cases import full_rows
 
 DEVICE = "vgpu:T4"
@@ -68,21 +67,6 @@ def planted_job(fresh: Fresh, fault: str) -> dict[str, Any]:
     slow = [0.05] * UNRECORDED  # only in steps that are not recorded
     width = 64 * fresh.integer(18, 24)
     return {"samples": 4096, "width": width, "layers": 14, "load_seconds": 0.035, "slow": slow}
-
-
-def require_parts(told: Mapping[str, float], wanted: Mapping[str, float], step: float, what: str, hint: str) -> None:
-    """Fail unless each figure lies within `TOLERANCE` of the whole step."""
-    slack = TOLERANCE * step
-    for name, value in wanted.items():
-        require_between(
-            told[name],
-            value - slack,
-            value + slack,
-            what=f"{what}: {name}",
-            show=seconds,
-            expected=f"{seconds(value)}, give or take {seconds(slack)}",
-            hint=hint,
-        )
 
 
 @criterion("lab5.profiling", early=True, timeline=True)
@@ -152,7 +136,7 @@ class TestProfiling:
     def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
         """Explains where the time of a step goes."""
         given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
-        given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False), *sparse(fresh)]
+        given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False)]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
         for each, told in zip(given, seen.times, strict=True):
             wanted = account(each)
@@ -187,7 +171,6 @@ class TestProfiling:
         cases.append(({"compute_seconds": 0.25, **equal}, names[0], None))
         half = dict.fromkeys((f"{name}_seconds" for name in LOSSES), 0.0) | {f"{second}_seconds": 0.5}
         cases.append(({"compute_seconds": 0.5, **half}, second, 0.5))
-        cases += [_together(row) for row in full_rows(fresh.shared("lab5.bottlenecks"), _TOGETHER, 5, _is_exact)]
         times, wanted, targets = (list(column) for column in zip(*fresh.shuffled(cases), strict=True))
         seen = submission.probe("lab5.profiling.bottlenecks", device="cpu", times=times, targets=targets)
         for told, name, given, target in zip(seen.names, wanted, times, targets, strict=True):
@@ -206,13 +189,14 @@ class TestProfiling:
             truth = submission.probe("lab5.profiling_truth.planted_truth", student=False, **options)
             wanted = account({name: truth[name] for name in _TIMELINE} | {"steps": 4})
             about = {"compute": "a healthy job, its first batches apart"}.get(fault, f"a job that suffers from {fault}")
-            require_parts(
-                seen.times,
-                {f"{name}_seconds": value for name, value in wanted.items()},
-                sum(wanted.values()),
-                f"where_time_goes(profile_job(job)) of {about} (simulated)",
-                "is the device idle when the recording starts, and when it ends, and left alone in between?",
-            )
+            slack = TOLERANCE * sum(wanted.values())
+            for name, value in wanted.items():
+                require_between(
+                    seen.times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
+                    what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
+                    expected=f"{seconds(value)}, give or take {seconds(slack)}",
+                    hint="is the device idle when the recording starts, and when it ends, and left alone in between?",
+                )  # fmt: skip
             require_equal(seen.bottleneck, fault, what=f"find_bottleneck() for {about}")
             if len(seen.idle) == UNRECORDED + case["steps"]:
                 for which, number in (("before the first", UNRECORDED), ("after the last", len(seen.idle))):
@@ -235,35 +219,6 @@ class TestProfiling:
     def test_busy_after_tuning(self, submission: Submission) -> None:
         """Keeps the GPU busy after tuning."""
         tuning.judge_program(submission)
-
-
-_TOGETHER = {
-    "largest": LOSSES,
-    "equal to it": ("none", "the next"),
-    "computing": ("less", "as much", "more"),
-    "target": (None, 0.5),
-}
-
-
-def _is_exact(row: Mapping[str, Any]) -> bool:
-    """0.8 is no number to the last bit; and nothing comes after launch."""
-    last = (row["largest"], row["equal to it"]) == ("launch", "the next")
-    return (row["target"], row["computing"]) != (None, "as much") and not last
-
-
-def _together(row: Mapping[str, Any]) -> tuple[dict[str, float], str, float | None]:
-    """A step of one second in parts that are exact, what should be said of it, and the target."""
-    target = row["target"]
-    computing = {"less": 0.25, "as much": 0.5, "more": 0.875}[row["computing"]]
-    place, rest = LOSSES.index(row["largest"]), 1.0 - computing
-    shares = [1 / 8] * len(LOSSES)
-    shares[place] = 1 / 2
-    if row["equal to it"] == "the next":
-        for after, share in enumerate((3 / 8, 3 / 8, 1 / 8, 1 / 16, 1 / 16)):
-            shares[(place + after) % len(LOSSES)] = share
-    times = {f"{name}_seconds": share * rest for name, share in zip(LOSSES, shares, strict=True)}
-    wanted = "compute" if row["computing"] == "more" else LOSSES[shares.index(max(shares))]
-    return {"compute_seconds": computing, **times}, wanted, target
 
 
 _TIMELINE = ("start", "stop", "kernels", "copies_in", "copies_out", "waits", "regions")

@@ -34,8 +34,6 @@ def judge_settings(submission: Submission, fresh: Fresh) -> None:
         seen.error, "RuntimeError", what="error that comes out of tune() where tensors do not fit each other",
         hint="only torch.OutOfMemoryError says that settings do not fit: any other is somebody's mistake",
     )  # fmt: skip
-    fewer, more = seen.updates
-    require_equal(more - fewer, 3, what="optimizer steps that tune() makes more with warmup=4 than with warmup=1")
     require_equal(len(seen.held), len(case["settings"]), what="jobs that tune() asked for, one for each setting")
     require(bool(seen.held), "tune() asked for no job, and measured nothing")
     require(

@@ -389,7 +389,7 @@ def failing(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float,
             }
             for name, given in options.items():
                 before, users = set(threading.enumerate()), nvml.users
-                error = _failure(partial(module.GPUMonitor, **given))
+                error = ending(partial(module.GPUMonitor, **given))
                 cases[name] = {"error": error, "threads": _settled(before), "left_open": nvml.users - users}
     nvml.users = 0
     return {
@@ -397,20 +397,6 @@ def failing(student: Any, *, gpus: Sequence[Mapping[str, Any]], interval: float,
         "alerts": _with_a_full_mailbox(module, nvml, hot),
         "others_go_on": _beside_a_slow_mailer(module, nvml, hot),
     }
-
-
-def _failure(call: Callable[[], Any]) -> str:
-    """As `ending`, "OSError" for all its kinds."""
-    kinds = {}
-
-    def noting() -> None:
-        try:
-            call()
-        except OSError as error:
-            kinds["error"] = "OSError"
-            raise error
-
-    return kinds.get("error", name) if (name := ending(noting)) else ""
 
 
 def _settled(before: set[threading.Thread]) -> int:
@@ -444,7 +430,7 @@ def _with_a_full_mailbox(module: Any, nvml: FakeNvml, hot: int) -> dict[str, Any
     with contextlib.redirect_stderr(said):
         monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=_raising(note))
         try:
-            error = _failure(lambda: monitor.log_metrics(1, {"loss": math.nan}))
+            error = ending(lambda: monitor.log_metrics(1, {"loss": math.nan}))
             nvml.gpus[0]["celsius"] = hot
             _wait_for(lambda: "GpuHot" in received())
             samples = len(history_of(monitor))
@@ -452,7 +438,7 @@ def _with_a_full_mailbox(module: Any, nvml: FakeNvml, hot: int) -> dict[str, Any
             more = len(monitor.history) - samples
         finally:
             nvml.gpus[0].pop("celsius")
-            _failure(monitor.close)
+            ending(monitor.close)
     rules_received = sorted({str(plain(rule, "Alert.rule")) for rule in received()})
     return {"error": error, "received": rules_received, "samples_later": more, "said": said.getvalue()}
 
@@ -481,4 +467,4 @@ def _beside_a_slow_mailer(module: Any, nvml: FakeNvml, hot: int) -> bool | None:
     finally:
         nvml.gpus[0].pop("celsius")
         mailed.set()
-        _failure(monitor.close)
+        ending(monitor.close)

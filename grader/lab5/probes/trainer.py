@@ -12,6 +12,7 @@ import os
 import random
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -443,7 +444,7 @@ def _refusals(student: Any, folder: Path, path: Path, options: Mapping[str, Any]
     refused = {}
     for name, changes in others.items():
         other = make(student, folder, **{**options, **changes})
-        refused[name] = ending(lambda other=other: other.load_checkpoint(path))
+        refused[name] = ending(partial(other.load_checkpoint, path))
     refused["no such file"] = ending(lambda: other.load_checkpoint(folder / "step-99999999.pt"))
     return refused
 

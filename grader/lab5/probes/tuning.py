@@ -44,21 +44,7 @@ def tuned(
         "points": [fields(point, TuningPoint, "tune()") for point in points],
         "held": asked,
         "error": _error_of_a_broken_job(module, make, settings),
-        "updates": [_updates(module, make, settings[0], more) for more in (1, 4)],
     }
-
-
-def _updates(module: Any, make: Callable[[PipelineSettings], TrainingJob], settings: Any, warmup: int) -> int:
-    """The optimizer steps that `tune` makes, with so much warm-up."""
-    note, made = notes()
-
-    def noting(each: PipelineSettings) -> TrainingJob:
-        job = make(each)
-        job.optimizer.register_step_post_hook(lambda *_: note(1))
-        return job
-
-    module.tune(noting, [PipelineSettings(**settings)], steps=1, warmup=warmup)
-    return len(made())
 
 
 def _error_of_a_broken_job(module: Any, make: Callable[[PipelineSettings], TrainingJob], settings: Any) -> str:

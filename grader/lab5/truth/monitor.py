@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gradebox.assertions import CheckFailed, require
 from gradebox.fresh import Fresh
-from grader.shared.cases import full_rows
 
 SEVERITIES = {
     "GpuHot": "warning",
@@ -143,10 +141,6 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         losses: list[dict[str, Any]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
         losses = fresh.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
         yield {}, [{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
-        yield (
-            rules,
-            [_together(fresh, row, start + 10_000 * n) for n, row in enumerate(full_rows(fresh, TOGETHER, 8))],
-        )
         waits = fresh.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
         yield (
             {},
@@ -175,75 +169,12 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         yield changed, given
 
 
-TOGETHER: dict[str, tuple[Any, ...]] = {
-    "temperature": ("absent", "below", "at", "above"),
-    "utilization": ("absent", "none", "at", "above"),
-    "memory": ("absent", "no total", "some", "full"),
-    "reasons": ("absent", "none", "harmless", "slowed"),
-    "ecc": ("absent", 0, 3),
-    "xid": ("absent", 0, 2),
-    "loss": ("absent", "a number", "nan"),
-    "step": ("absent", "just now", "long ago"),
-}
-"""What one snapshot says of a GPU beside another one, and of the training."""
-
-
-def _together(fresh: Fresh, row: Mapping[str, Any], time: float) -> dict[str, Any]:
-    """A snapshot in which these meet."""
-    degrees = {"below": fresh.uniform(40, 84), "at": 85.0, "above": fresh.uniform(86, 99)}
-    shares = {"none": 0.0, "at": 0.5, "above": 0.75}
-    total = {"no total": None, "some": 20, "full": 20}
-    used = {"no total": 20, "some": 19, "full": 20}
-    reasons = {"none": [], "harmless": ["idle", "power_cap"], "slowed": ["idle", *sorted(_SLOWED_BY)]}
-    beside = fresh.integer(0, 1)
-    row_of = {
-        "index": 1,
-        "temperature_celsius": degrees.get(row["temperature"]),
-        "utilization_ratio": shares.get(row["utilization"]),
-        "memory_used_bytes": used.get(row["memory"]),
-        "memory_total_bytes": total.get(row["memory"]),
-        "throttle_reasons": reasons.get(row["reasons"]),
-        **{f"{name}_errors": None if row[name] == "absent" else row[name] for name in ("ecc", "xid")},
-    }
-    other = {**row_of, "index": 0} if beside else {"index": 0, "temperature_celsius": 60.0}
-    waited = {"absent": None, "just now": 0.0, "long ago": 400.0}[row["step"]]
-    losses: dict[str, dict[str, Any]] = {"absent": {"accuracy": 0.5}, "a number": {"loss": 2.5}, "nan": {"loss": "nan"}}
-    return {
-        "time": time,
-        "metrics": losses[row["loss"]],
-        "gpus": [other, row_of],
-        **({} if waited is None else {"step": 1, "step_time": time - waited}),
-    }
-
-
-def _on_and_off(samples: int) -> list[list[bool]]:
-    """Every way in which a condition comes, holds for a while, goes and comes again, sample by sample."""
-    parts = [(False, 0), (True, 2), (False, 1), (True, 1), (False, 0)]
-    ways = itertools.product(*(range(least, least + 4) for _, least in parts))
-    return [
-        [state for (state, _), many in zip(parts, way, strict=True) for _ in range(many)]
-        for way in ways
-        if sum(way) == samples
-    ]
-
-
-TURNS = {(False, True): "begins", (True, True): "holds", (True, False): "ends"}
-"""What a condition does from one sample to the next."""
-
-
-def taking_turns(fresh: Fresh, samples: int) -> list[list[bool]]:
-    """Three conditions that begin, hold and end when others do, or just when others do something else.
-
-    The second always begins once while the first holds.
-    """
-    (wanted,) = fresh.cases({name: tuple(TURNS) for name in ("first", "second", "third")}, 1)
-    possible = _on_and_off(samples)
-    while True:
-        drawn = [possible[index] for index in fresh.rng.integers(len(possible), size=3)]
-        turns = set(zip(*(itertools.pairwise(each) for each in drawn), strict=True))
-        beside = any(TURNS.get(first) == "holds" and TURNS.get(second) == "begins" for first, second, _ in turns)
-        if beside and tuple(wanted.values()) in turns:
-            return drawn
+def taking_turns(fresh: Fresh) -> list[list[bool]]:
+    """Three conditions that come, hold, go and come again; one begins while another holds, or ends, or is away."""
+    lead, hold, gap = fresh.integer(1, 3), fresh.integer(2, 3), fresh.integer(1, 3)
+    row = [False] * lead + [True] * hold + [False] * gap + [True] * fresh.integer(1, 2) + [False]
+    last = fresh.integer(2, hold + gap)
+    return [[False] * shift + row + [False] * (last - shift) for shift in (*fresh.shuffled([0, 1]), last)]
 
 
 def expected_alerts(

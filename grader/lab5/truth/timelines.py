@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gradebox.fresh import Fresh
-from grader.shared.cases import full_rows
 
 NAMES = ("compute", "communication", "data", "transfer", "sync", "launch")
 GRID_SECONDS = 1e-6
@@ -71,22 +70,6 @@ def nothing_ran(fresh: Fresh, *, waited: bool) -> dict[str, Any]:
     begin = given["start"] + 9 * GRID_SECONDS
     waits = [[begin, begin + 6 * GRID_SECONDS]] if waited else []
     return {**given, "kernels": [], "waits": waits, "regions": {"data": [], "transfer": []}}
-
-
-SPARSE = ("kernels", "collectives", "copies_in", "copies_out", "waits", "data", "transfer")
-
-
-def sparse(fresh: Fresh) -> list[dict[str, Any]]:
-    """Timelines that lack something, of one step or of several."""
-    values = {**dict.fromkeys(SPARSE, (True, False)), "steps": ("one", "several")}
-    found = []
-    for row in full_rows(fresh.shared("lab5.sparse"), values, 4):
-        given = timeline(fresh)
-        regions = {name: spans if row.get(name, True) else [] for name, spans in given["regions"].items()}
-        lacking: dict[str, Any] = {name: [] for name in SPARSE if not row[name] and name in given}
-        steps = 1 if row["steps"] == "one" else given["steps"]
-        found.append({**given, **lacking, "regions": regions, "steps": steps})
-    return found
 
 
 def account(given: Mapping[str, Any]) -> dict[str, float]:

@@ -79,7 +79,7 @@ class Training:
         return math.ceil(math.ceil(len(self.inputs) / ranks) / self.batch_size)
 
     def steps_per_epoch(self, ranks: int) -> int:
-        return math.ceil(self.batches(ranks) / self.config["accumulation_steps"])
+        return math.ceil(self.batches(ranks) / int(self.config["accumulation_steps"]))
 
     def total_steps(self, ranks: int) -> int:
         return int(self.config["epochs"]) * self.steps_per_epoch(ranks)
@@ -161,12 +161,14 @@ class _Optimizer:
         self.made += 1
         if self.config["optimizer"] == "sgd":
             self.mean = self.config["momentum"] * self.mean + gradient + decay * weight
-            return weight - rate * self.mean
+            moved: Array = weight - rate * self.mean
+            return moved
         first, second = _BETAS
         self.mean = first * self.mean + (1 - first) * gradient
         self.square = second * self.square + (1 - second) * gradient**2
         way = self.mean / (1 - first**self.made) / (np.sqrt(self.square / (1 - second**self.made)) + _EPSILON)
-        return weight * (1 - rate * decay) - rate * way
+        decayed: Array = weight * (1 - rate * decay) - rate * way
+        return decayed
 
 
 def draw(fresh: Fresh, *, ranks: int = 1, epochs: int = 2, last: str = "smaller", **settings: Any) -> Training:
