@@ -1,6 +1,6 @@
 """The data sets of the labs, as tensors of normalised floats and integer labels.
 
-Not a place for made-up data: a data set that is not there is an error naming the two ways to get it.
+Not a place for made-up data: if a data set is not there, the error names the ways to get it.
 
 | name          | images, float32 | train / test  | where from                                                     |
 |---------------|-----------------|---------------|----------------------------------------------------------------|
@@ -11,12 +11,16 @@ Not a place for made-up data: a data set that is not there is an error naming th
 
 Labels are int64 from 0 to 9, shape [N]. Pixels are scaled to 0 ... 1, then shifted and divided by the mean and standard
 deviation of the training images, channel by channel.
+
+`gpulabs data download NAME --to DIR` fetches those that come from torchvision.
 """
 
+import argparse
 import gzip
 import importlib.util
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from labkit import LabError
@@ -71,6 +76,35 @@ SOURCES = {
 }
 DIGITS_MEAN, DIGITS_STANDARD_DEVIATION, DIGITS_LARGEST_PIXEL = 0.3058, 0.3764, 16.0
 NAMES = ("digits", *SOURCES)
+NAMES_IN_WORDS = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+"""For help texts, so that every program names every data set."""
+
+SILENCE_SECONDS = 30.0
+"""How long a download waits for a server that sends nothing."""
+
+
+def add_options(parser: argparse.ArgumentParser, *, default: str = "digits", also: str | None = None) -> None:
+    """Add `--data` and `--data-dir`, which every program that loads a data set has.
+
+    Args:
+        parser: its result gets `data: str` and `data_dir: Path | None`, the arguments of `load`.
+        default: the data set that is loaded without `--data`.
+        also: one more choice, which only this program knows, as "NAME: meaning".
+    """
+    extra = () if also is None else (also.partition(":")[0],)
+    parser.add_argument(
+        "--data",
+        default=default,
+        choices=(*extra, *NAMES),
+        metavar="NAME",
+        help=f"data set: {NAMES_IN_WORDS}" + (f"; {also}" if also else ""),
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the data sets (default: {DATA_VARIABLE}, else {DEFAULT_DATA_DIR}/); digits need none",
+    )
 
 
 def load(
@@ -101,10 +135,23 @@ def load(
         return _digits(split)
     if name not in SOURCES:
         raise DatasetError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
-    root = Path(data_dir or os.environ.get(DATA_VARIABLE) or DEFAULT_DATA_DIR)
+    root = folder_of(data_dir)
     if name == "fashion-mnist" and DEBIAN_FASHION_MNIST.is_dir():
         _unpack(DEBIAN_FASHION_MNIST, root / SOURCES[name].folder)
     return _from_torchvision(name, split, root, download)
+
+
+def folder_of(data_dir: Path | str | None = None) -> Path:
+    """The data folder: the one that is given, else that of GPULABS_DATA, else `data` in the current folder."""
+    return Path(data_dir or os.environ.get(DATA_VARIABLE) or DEFAULT_DATA_DIR)
+
+
+def black(name: str) -> Tensor:
+    """A black pixel of a data set as `load` gives it, [channels, 1, 1]: what surrounds an image that is moved."""
+    if name == "digits":
+        return torch.tensor(-DIGITS_MEAN / DIGITS_STANDARD_DEVIATION).view(1, 1, 1)
+    source = SOURCES[name]
+    return (-torch.tensor(source.mean) / torch.tensor(source.standard_deviation)).view(-1, 1, 1)
 
 
 def _digits(split: Split) -> TensorDataset:
@@ -167,10 +214,37 @@ def _from_torchvision(name: str, split: Split, root: Path, download: bool) -> Te
     return TensorDataset((images.to(torch.float32) / 255 - mean) / standard_deviation, labels)
 
 
+def download(name: str, to: Path | str | None = None) -> Path:
+    """Fetch a data set with torchvision, which checks its files, and leave it where `load` finds it.
+
+    A data set that is there is read and kept. An interrupted download leaves nothing that looks like a data set.
+    torchvision shows its progress on standard error.
+
+    Args:
+        name: "mnist", "fashion-mnist" or "cifar10". Digits are part of scikit-learn.
+        to: the data folder, as `data_dir` of `load`.
+
+    Returns:
+        The folder that holds the files of this data set.
+
+    Raises:
+        DatasetError: the name is unknown, the download failed, or the files that are there are damaged.
+    """
+    if name not in SOURCES:
+        reason = "is part of scikit-learn and needs no download" if name == "digits" else "is unknown"
+        raise DatasetError(f"the data set {name!r} {reason}; choose one of {', '.join(SOURCES)}")
+    for split in ("train", "test"):
+        load(name, split=split, data_dir=to, download=True)
+    return folder_of(to) / SOURCES[name].folder
+
+
 def _download(name: str, dataset_class: Callable[..., object], root: Path) -> None:
     """Fetch both splits into a scratch folder and move them into place as a whole."""
     folder = Path(SOURCES[name].folder)
+    before = socket.getdefaulttimeout()
     try:
+        # torchvision sets no limit of its own: a server, or a firewall, that never answers would be waited for.
+        socket.setdefaulttimeout(SILENCE_SECONDS)
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as scratch:
             dataset_class(root=scratch, train=True, download=True)
@@ -178,13 +252,16 @@ def _download(name: str, dataset_class: Callable[..., object], root: Path) -> No
             os.rename(Path(scratch) / folder, root / folder)
     except Exception as error:  # no network, a full disk, a wrong checksum: torchvision has no class for these either
         if not (root / folder).is_dir():  # another process may have been quicker
-            raise DatasetError(_missing(name, f"could not be downloaded ({error})")) from error
+            reason = " ".join(str(error).split())  # torchvision reports each server on lines of its own
+            raise DatasetError(_missing(name, f"could not be downloaded to {root} ({reason})")) from error
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _missing(name: str, happened: str) -> str:
     message = (
-        f"the data set {name} {happened}. Two ways to get it: allow a download (load(..., download=True)) on a machine "
-        f"with a network, or put its files there, in a folder of your choice named by --data-dir or {DATA_VARIABLE}."
+        f"the data set {name} {happened}. On a machine with a network run `gpulabs data download {name} --to DIR`, "
+        f"then name that folder, or a copy of it, with --data-dir or {DATA_VARIABLE}."
     )
     if name == "fashion-mnist":
         message += " On Debian and Ubuntu, `apt install dataset-fashion-mnist` brings the files too."

@@ -157,14 +157,10 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--steps", type=number, metavar="N", help="at most so many steps an epoch (default: all; off real GPUs 8)"
     )
-    parser.add_argument(
-        "--data",
+    data.add_options(
+        parser,
         default="auto",
-        choices=("auto", *data.NAMES),
-        help="auto takes cifar10 or fashion-mnist where it is there, else digits; off real GPUs digits",
-    )
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help=f"folder of the data sets (default: {data.DATA_VARIABLE}, data/)"
+        also="auto: cifar10 or fashion-mnist if it is there, else digits; off real GPUs digits (default: auto)",
     )
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier report to compare with")
     parser.add_argument("--report", type=Path, default=Path("reports"), metavar="DIR", help="default: reports")

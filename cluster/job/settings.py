@@ -83,13 +83,13 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 SETTINGS: dict[str, tuple[Callable[[str], Any], str | None, str]] = {
-    "dataset_type": (_one_of(*data.NAMES), "digits", "data set"),
+    "dataset_type": (_one_of(*data.NAMES), "digits", f"data set: {data.NAMES_IN_WORDS}"),
     "epochs": (program.positive_int, "20", "in all, those before a restart included"),
     "batch_size": (program.positive_int, "128", "of each rank"),
     "learning_rate": (_number(float, 1e-12), "0.001", "the highest one"),
     "mixed_precision": (_one_of(*PRECISIONS), "true", "true, false, float16, bfloat16 or float32"),
     "output_dir": (Path, "runs/job", "checkpoints, model, metadata; made when missing"),
-    "data_dir": (Path, None, "folder of the data sets"),
+    "data_dir": (Path, None, f"folder of the data sets; else {data.DATA_VARIABLE}, else {data.DEFAULT_DATA_DIR}/"),
     "model": (_one_of(*MODELS), "resnet18", " or ".join(MODELS)),
     "device": (str, "auto", "auto (a GPU, else the CPU), cpu, cuda or vgpu:MODEL"),
     "optimizer": (_one_of("adamw", "sgd"), "adamw", "adamw or sgd"),

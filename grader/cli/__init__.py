@@ -22,6 +22,7 @@ _COMMANDS = {
     "export": "exporting:export_app",
     "hands": "hands:hands_app",
     "notebook": "notebook:notebook_app",
+    "data": "datasets:data_app",
 }
 """Module of this package and name in it, of a function or of an app of its own: the order is that of the help."""
 

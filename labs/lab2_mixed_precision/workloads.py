@@ -4,6 +4,7 @@ Nothing to write here, and nothing about precision: everything is float32 on the
 """
 
 import argparse
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -38,19 +39,18 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precisions", type=_precisions, default=tuple(PRECISIONS), metavar="NAME,NAME", help="those to train in"
     )
-    parser.add_argument("--data", default="digits", metavar="NAME", help="digits or fashion-mnist")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the data set lies; digits need none")
+    data.add_options(parser)
     parser.add_argument("--epochs", type=program.positive_int, default=10, metavar="N", help="of each training")
 
 
-def batches(name: str = "digits", *, data_dir: str | None = None) -> tuple[list[Batch], list[Batch]]:
+def batches(name: str = "digits", *, data_dir: Path | str | None = None) -> tuple[list[Batch], list[Batch]]:
     """Batches of the training and of the test images, each in one fixed random order, so that all runs see the same.
 
     Lists, for they are small and quick; a DataLoader would do as well.
 
     Args:
-        name: a data set of `labkit.data`: "digits", or "fashion-mnist" where it is there.
-        data_dir: where it lies; digits need none.
+        name: a data set of `labkit.data`; "digits" is always there.
+        data_dir: the folder of the data sets; digits need none.
 
     Returns:
         Two lists of (images [N, channels, height, width] float32, labels [N] int64); the last batch may be short.
@@ -81,7 +81,7 @@ def classifier(in_features: int = 64) -> nn.Module:
     """A classifier of ten classes with two hidden layers of 128, the same weights on every call.
 
     Args:
-        in_features: pixels per image: 64 for digits, 784 for Fashion-MNIST.
+        in_features: numbers per image: 64 for digits, 784 for MNIST and Fashion-MNIST, 3072 for CIFAR-10.
     """
     torch.manual_seed(SEED)
     return models.mlp(in_features=in_features, hidden=(128, 128), classes=10)
