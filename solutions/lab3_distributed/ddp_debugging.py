@@ -33,10 +33,10 @@ RESULTS = Path(__file__).parent / "results"
 class TwoHeads(nn.Module):
     """A classifier of digits (`head = 0`) that can also tell even from odd (`head = 1`). One head is used at a time."""
 
-    def __init__(self, head: int = 0) -> None:
+    def __init__(self, head: int = 0, in_features: int = 64) -> None:
         super().__init__()
         self.head = head
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(in_features, 32), nn.ReLU())
         self.heads = nn.ModuleList([nn.Linear(32, 10), nn.Linear(32, 2)])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -124,17 +124,28 @@ def train_two_heads(
     )
 
 
+def _train_on(name: str, *place: Any, data_dir: Path | None, device: str) -> DdpTraining:
+    """One rank of a training on a data set of `labkit.data`; each rank makes a model of its own."""
+    if name == "digits":
+        return train_two_heads(*place, device=device)
+    dataset = data.load(name, data_dir=data_dir)
+    model = TwoHeads(in_features=dataset[0][0].numel())
+    return train_two_heads(*place, device=device, model=model, dataset=dataset)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train on digits with two ranks; write OUT/debugging.json.
+    """Train with two ranks, on digits unless --data names another data set; write OUT/debugging.json.
 
     Returns:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
     parser.add_argument("--world-size", type=program.positive_int, default=2, metavar="N", help="ranks")
+    data.add_options(parser)
     options = parser.parse_args(argv)
+    data.load(options.data, data_dir=options.data_dir)  # one error here is better than one from each rank
     with open_device(options.device, gpus=options.world_size) as device:
-        of_rank = functools.partial(train_two_heads, device=device.torch_device)
+        of_rank = functools.partial(_train_on, options.data, data_dir=options.data_dir, device=device.torch_device)
         training = run_ranks(of_rank, options.world_size)[0]
         program.print_written(save_json(options.out / "debugging.json", [training], device.provenance()))
     return 0

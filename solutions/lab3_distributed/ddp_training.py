@@ -295,7 +295,7 @@ def _now(device: torch.device) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train on digits; print a table; write OUT/training.json and OUT/training.png.
+    """Train on digits, or on --data; print a table; write OUT/training.json and OUT/training.png.
 
     Started by torchrun, this process is one of the ranks, torchrun alone says how many there are (`--world-size` counts
     for nothing), and rank 0 alone prints and writes. Started by itself, it starts the ranks.
@@ -312,13 +312,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=program.positive_int, default=5, metavar="N", help="in all")
     parser.add_argument("--batch-size", type=program.positive_int, default=32, metavar="N", help="of each rank")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch; goes on from it")
+    data.add_options(parser)
     options = parser.parse_args(argv)
+    data.load(options.data, data_dir=options.data_dir)  # one error here is better than one from each rank
     by_torchrun = dist.is_torchelastic_launched()
     world_size = int(os.environ["WORLD_SIZE"]) if by_torchrun else options.world_size
     gpus = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun else world_size
     with open_device(options.device, gpus=gpus) as device:
         rank_of = functools.partial(
-            train,
+            _train_on,
+            options.data,
+            data_dir=options.data_dir,
             device=device.torch_device,
             epochs=options.epochs,
             batch_size=options.batch_size,
@@ -338,6 +342,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             _report(run_ranks(rank_of, world_size)[0], device, options.out)
         # --- end ---
     return 0
+
+
+def _train_on(name: str, *place: Any, data_dir: Path | None, **options: Any) -> DdpTraining:
+    """One rank of a training on a data set of `labkit.data`; each rank makes a model of its own."""
+    if name == "digits":
+        return train(*place, **options)
+    dataset, tests = (data.load(name, split=split, data_dir=data_dir) for split in ("train", "test"))
+    model = models.mlp(in_features=dataset[0][0].numel())
+    return train(*place, model=model, dataset=dataset, test_dataset=tests, **options)
 
 
 def _report(training: DdpTraining, device: Device, out: Path) -> None:
