@@ -62,6 +62,7 @@ def metadata(
                 "model": settings.model,
                 "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
                 "dataset": settings.dataset_type,
+                "augmented": settings.augmented,
                 "epochs": len(run.epochs),
                 "best_epoch": best,
                 "accuracy": run.validations[best].accuracy,

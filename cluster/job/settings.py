@@ -15,6 +15,9 @@ PACKAGES = ("solutions.lab5_production", "labs.lab5_production")
 PRECISIONS = {"true": "float16", "false": "float32", "float16": "float16", "bfloat16": "bfloat16", "float32": "float32"}
 """MIXED_PRECISION by the dtype of the products."""
 MODELS = ("resnet18", "small-cnn")
+AUGMENTATIONS = ("auto", "true", "false")
+AUGMENTED_BY_DEFAULT = ("mnist",)
+"""What AUGMENTATION=auto means: Example 08 moves the training images of MNIST."""
 
 
 class SettingError(LabError):
@@ -26,6 +29,8 @@ class Settings:
     """Everything the job is told."""
 
     dataset_type: str
+    augmentation: str
+    """A key of AUGMENTATIONS."""
     epochs: int
     batch_size: int
     """Of each rank."""
@@ -52,6 +57,13 @@ class Settings:
     """Of each rank's data loader."""
     mlflow_tracking_uri: str | None
     package: str
+
+    @property
+    def augmented(self) -> bool:
+        """Whether training images are moved a little."""
+        if self.augmentation == "auto":
+            return self.dataset_type in AUGMENTED_BY_DEFAULT
+        return self.augmentation == "true"
 
     def dtype(self, device: str) -> str:
         """Of the products: "true" means float16 on a GPU and float32 on a CPU, which float16 only slows down."""
@@ -84,6 +96,11 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 SETTINGS: dict[str, tuple[Callable[[str], Any], str | None, str]] = {
     "dataset_type": (_one_of(*data.NAMES), "digits", f"data set: {data.NAMES_IN_WORDS}"),
+    "augmentation": (
+        _one_of(*AUGMENTATIONS),
+        "auto",
+        "true: training images are rotated and shifted a little; false; auto: mnist only",
+    ),
     "epochs": (program.positive_int, "20", "in all, those before a restart included"),
     "batch_size": (program.positive_int, "128", "of each rank"),
     "learning_rate": (_number(float, 1e-12), "0.001", "the highest one"),

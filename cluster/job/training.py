@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cluster.job.augmentation import AugmentedDataset, AugmentedLoader
 from cluster.job.plan import Plan
 from cluster.job.settings import Settings
 from cluster.models import resnet18
@@ -55,6 +56,9 @@ def make_trainer(settings: Settings, plan: Plan, device: torch.device, *, monito
     model = make_model(settings.model, channels, size).to(device)
     fast: dict[str, Any] = {"num_workers": settings.workers, "pin_memory": device.type == "cuda"}
     train_loader = ResumableLoader(training, plan.batch_size, seed=settings.seed, **fast)
+    if settings.augmented:
+        moved = AugmentedDataset(training, black=data.black(settings.dataset_type), seed=settings.seed)
+        train_loader = AugmentedLoader(moved, plan.batch_size, seed=settings.seed, **fast)
     val_loader = ResumableLoader(validation, VALIDATION_FACTOR * plan.batch_size, shuffle=False, padded=False, **fast)
     return package(settings, "trainer").ProductionTrainer(model, train_loader, val_loader, config, monitor=monitor)
 

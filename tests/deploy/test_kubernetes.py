@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from cluster.job import settings as job_settings
 from tests.deploy.conftest import DEPLOY, KUBERNETES, ROOT, Manifest, Render, overlays
 
 TRAININGS = [folder for folder in overlays() if folder.split("/")[0] in ("pytorchjob", "trainjob")]
@@ -15,6 +18,7 @@ SETTINGS = {
     "batch-size-64": ("BATCH_SIZE", "64"),
     "batch-size-256": ("BATCH_SIZE", "256"),
     "batch-size-512": ("BATCH_SIZE", "512"),
+    "dataset-mnist": ("DATASET_TYPE", "mnist"),
     "precision-float32": ("MIXED_PRECISION", "false"),
     "precision-float16": ("MIXED_PRECISION", "float16"),
     "precision-bfloat16": ("MIXED_PRECISION", "bfloat16"),
@@ -155,6 +159,31 @@ def test_jobs_that_can_be_applied_together_have_different_names(render: Render) 
         if found["kind"] in ("Job", "PyTorchJob", "TrainJob")
     ]
     assert len(set(jobs)) == len(jobs)
+
+
+@pytest.mark.parametrize(("folder", "name"), [("storage/data", "cifar10"), ("storage/data-mnist", "mnist")])
+def test_the_data_volume_is_filled_by_the_command_that_students_have(render: Render, folder: str, name: str) -> None:
+    (pod,) = pod_specs(render(folder))
+    (container,) = pod["containers"]
+    assert container["command"] == ["python", "-m", "grader.cli"]
+    command, download, dataset, to, where = container["args"]
+    assert (command, download, dataset, to) == ("data", "download", name, "--to")
+    assert where in {mount["mountPath"] for mount in container["volumeMounts"]}
+    help_text = subprocess.run(
+        [sys.executable, *container["command"][1:], command, download, "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert to in help_text
+    assert name in help_text
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_every_default_setting_reaches_the_job(render: Render, kind: str) -> None:
+    manifests = render(f"{kind}/two-gpus")
+    for job in of_kind(manifests, "TrainJob"):
+        named = {entry["name"] for entry in job["spec"]["trainer"]["env"]}
+        assert settings(manifests).keys() <= named
+    job_settings.read([], settings(manifests))  # accepts each of them
 
 
 @pytest.mark.parametrize("folder", ["acceptance/one-gpu", "acceptance/eight-gpus", "acceptance/several-nodes"])
