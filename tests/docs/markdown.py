@@ -28,6 +28,30 @@ class Link:
         return f"{self.page}: {self.path}{'#' if self.anchor else ''}{self.anchor}"
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text with marks, and what is set in code."""
+
+    content: str
+    codes: tuple[str, ...]
+
+
+def table_below(heading: str, text: str) -> list[tuple[Cell, ...]]:
+    """The rows of the first table below a heading, without its own."""
+    tokens = _PARSER.parse(text)
+    start = next(at for at, token in enumerate(tokens) if token.type == "inline" and token.content == heading)
+    opening = next(at for at in range(start, len(tokens)) if tokens[at].type == "tbody_open")
+    closing = next(at for at in range(opening, len(tokens)) if tokens[at].type == "tbody_close")
+    rows: list[list[Cell]] = []
+    for before, token in pairwise(tokens[opening:closing]):
+        if token.type == "tr_open":
+            rows.append([])
+        elif before.type == "td_open":
+            codes = tuple(child.content for child in token.children or [] if child.type == "code_inline")
+            rows[-1].append(Cell(token.content, codes))
+    return [tuple(row) for row in rows]
+
+
 def links(page: str, text: str) -> list[Link]:
     """The relative links and pictures of a page, which is named by its path in the repository."""
     found = []
