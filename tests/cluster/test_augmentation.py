@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from cluster.job.augmentation import AugmentedDataset, AugmentedLoader, draw, mo
 from cluster.job.plan import make_plan
 from cluster.job.training import make_trainer
 from labkit import data
-from tests.labkit.test_labkit_data import FILES, idx
 
 BLACK = torch.tensor([-0.4, -0.2, -0.1]).view(3, 1, 1)
 
@@ -149,10 +150,13 @@ def test_a_wrong_word_is_refused() -> None:
 
 
 def mnist(folder: Path) -> None:
+    """A few images in MNIST's format: random pixels, and their numbers as labels."""
     raw = folder / data.SOURCES["mnist"].folder
     raw.mkdir(parents=True)
-    for name, count in FILES.items():
-        (raw / name).write_bytes(idx(name, count))
+    for split, count in (("train", 6), ("t10k", 4)):
+        pixels = random.Random(split).randbytes(count * 784)
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, count, 28, 28) + pixels)
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + bytes(range(count)))
 
 
 @pytest.mark.parametrize("asked", ["auto", "false"])
