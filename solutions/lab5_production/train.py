@@ -56,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML; see TrainerConfig")
-    parser.add_argument("--data", default="digits", metavar="NAME", help="digits or fashion-mnist")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where the data set lies; digits need none")
+    data.add_options(parser)
     parser.add_argument("--port", type=int, metavar="N", help="of the live monitor; 0 takes a free one")
     parser.add_argument("--epochs", type=program.positive_int, metavar="N", help="instead of the configuration's")
     options = parser.parse_args(argv)

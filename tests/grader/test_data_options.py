@@ -17,7 +17,7 @@ from labkit import data
 from tests.labkit.test_labkit_data import FILES, TRAIN, idx
 
 ROOT = Path(__file__).parents[2]
-LABS = ("lab1_gpu_basics", "lab2_mixed_precision", "lab3_distributed", "lab4_memory")
+LABS = ("lab1_gpu_basics", "lab2_mixed_precision", "lab3_distributed", "lab4_memory", "lab5_production")
 WITHOUT_OWN_OPTIONS = [ROOT / name for name in ("cluster", "labkit", *(f"solutions/{lab}" for lab in LABS))]
 PROGRAMS = [
     f"solutions.{lab}.{path.stem}"
@@ -30,6 +30,7 @@ KNOWN = {
     "solutions.lab2_mixed_precision.precision_comparison",
     "solutions.lab3_distributed.ddp_training",
     "solutions.lab3_distributed.ddp_debugging",
+    "solutions.lab5_production.train",
 }
 
 
