@@ -120,6 +120,8 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 *({"throttle_reasons": ["power_cap", reason]} for reason in sorted(_SLOWED_BY)),
                 {"ecc_errors": fresh.integer(1, 5)},
                 {"ecc_errors": None, "xid_errors": 2},
+                {"temperature_celsius": None, "utilization_ratio": 0.1, "ecc_errors": 3},
+                {"utilization_ratio": None, "temperature_celsius": limit + 9.0},
                 {"xid_errors": None, "ecc_errors": 1},
                 dict.fromkeys(good),
                 {**dict.fromkeys(good), "up": False},
