@@ -1,6 +1,7 @@
 """What the written parts of all labs have in common: the claims of a REPORT.md, and the results they are compared with.
 
-Prose is only counted, never read. Claims are compared with `results/*.json` as the student committed them; the programs
+The words of the text are counted and nobody reads them, so titles and messages must not praise or blame an explanation.
+People may read reports instead (`docs/by-hand.md`). Claims are compared with `results/*.json` as the student committed them; the programs
 are not run again for this: a bug in one already costs points in its own criterion.
 """
 
@@ -53,14 +54,14 @@ def require_device(claimed: Any, provenance: Mapping[str, Any]) -> None:
 
 
 def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:
-    """The claims of the lab's REPORT.md; fails the check unless all are made, with the right types, and explained.
+    """The claims of the lab's REPORT.md; fails the check unless all are made, with the right types, beside enough words.
 
     Args:
         submission: whose report.
         lab: the lab's folder, "lab1_gpu_basics".
         kinds: the claims that must be there.
         task: the task's number, for the message.
-        write: what the prose should explain, for the message.
+        write: what the text should explain, for the hint.
     """
     text = submission.read_text(f"{lab}/REPORT.md")
     if text is None:
@@ -83,8 +84,9 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     words = len(_prose(text).split())
     require(
         words >= MINIMUM_PROSE_WORDS,
-        f"REPORT.md explains its numbers in {words} words",
-        f"write at least {MINIMUM_PROSE_WORDS}: {write}",
+        f"REPORT.md has {words} words of text outside headings, comments and code, expected at least "
+        f"{MINIMUM_PROSE_WORDS}",
+        f"write {write}. This check counts the words, and does not judge what they say",
     )
     return dict(found)
 

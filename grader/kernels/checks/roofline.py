@@ -112,7 +112,7 @@ class TestRoofline:
             )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Reports what the results say."""
+        """Claims what results/ say, and has 60 words."""
         _judge_report(submission)
 
 

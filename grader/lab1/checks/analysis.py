@@ -244,7 +244,7 @@ class TestAnalysis:
         require_refused(calls_of("slowest", [{"count": count} for count in refused]), seen.endings)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Writes a report that agrees with the results."""
+        """Claims what results/ say, and has 60 words."""
         lab1_report.judge(submission)
 
 

@@ -342,5 +342,5 @@ class TestComparison:
             )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Writes a report that agrees with the results."""
+        """Claims what results/ say, and has 60 words."""
         lab2_report.judge(submission)

@@ -399,7 +399,7 @@ class TestScaling:
             )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Writes a report that agrees with the results."""
+        """Claims what results/ say, and has 60 words."""
         lab3_report.judge(submission)
 
 

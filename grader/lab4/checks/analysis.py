@@ -124,7 +124,7 @@ class TestAnalysis:
         judge_plot(submission, "memory", fresh)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Writes a report that agrees with the results."""
+        """Claims what results/ say, and has 60 words."""
         lab4_report.judge(submission)
 
 

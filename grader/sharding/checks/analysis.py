@@ -154,7 +154,7 @@ class TestAnalysis:
             require_close(row["held_bytes"], held, relative=0.2, what=f"{where}: held_bytes")
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Reports what the results say."""
+        """Claims what results/ say, and has 60 words."""
         _judge_report(submission)
 
 
