@@ -27,7 +27,8 @@ from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 
-from gradebox import reading, rubric
+from gradebox import contact, reading, rubric
+from gradebox.contact import NOBODY, Contact
 from gradebox.criterion import GIVEN, CheckFunction, functions
 from gradebox.reading import Document, ReadingError
 from gradebox.rubric import Lab, Rubric
@@ -90,6 +91,9 @@ class _CourseTable:
     submission: _Submission = field(default_factory=_Submission)
     devices: _Devices = field(default_factory=_Devices)
     guide: Guide | None = None
+    hours: str = ""
+    """How long the whole course takes, like "15-20"."""
+    contact: Contact = NOBODY
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,10 @@ class Course:
     guide: Guide | None
     """Where the command `next` points to; None: the course has no such command."""
     environment: Environment
+    hours: rubric.Hours | None = None
+    """How long all of it takes a student, as the course's assignment says; None: it does not say."""
+    contact: Contact = NOBODY
+    """Where students get help."""
 
     @property
     def package(self) -> str:
@@ -295,6 +303,8 @@ def _load(folder: Path) -> Course:
     document = reading.toml(folder / FILE)
     table = reading.into(_CourseTable, document)
     _require_names(document, table)
+    people = contact.of(document)
+    hours = rubric.hours_of(document, ("hours",), table.hours)
     labs = tuple(_lab(document, folder, name, number) for number, name in enumerate(table.labs, start=1))
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
@@ -328,6 +338,8 @@ def _load(folder: Path) -> Course:
             course_parent=str(folder.parent),
             devices=table.devices.module,
         ),
+        hours=hours,
+        contact=people,
     )
 
 

@@ -19,6 +19,8 @@ from gradebox.reading import Document, ReadingError
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What labs, criteria and checks are called."""
 
+_NUMBER = re.compile(r"\d{1,4}(\.\d{1,2})?", re.ASCII)
+
 RubricError = ReadingError
 """A rubric contradicts itself; the message names file, line and cause."""
 
@@ -51,6 +53,24 @@ class Criterion:
 
 
 @dataclass(frozen=True)
+class Hours:
+    """How long something takes a student, at least and at most."""
+
+    least: Decimal
+    most: Decimal
+
+    def __str__(self) -> str:
+        """As a rubric writes it: "3-4", or "3" if both agree."""
+        return self.in_words.replace(" to ", "-")
+
+    @property
+    def in_words(self) -> str:
+        """For people: "3 to 4"."""
+        least, most = f"{self.least:f}", f"{self.most:f}"
+        return least if least == most else f"{least} to {most}"
+
+
+@dataclass(frozen=True)
 class Lab:
     """One lab package with its criteria."""
 
@@ -62,6 +82,8 @@ class Lab:
     package: str
     points: Decimal
     criteria: tuple[Criterion, ...]
+    hours: Hours | None = None
+    """How long it takes a student; None: its rubric does not say."""
 
     @property
     def option(self) -> str:
@@ -136,6 +158,7 @@ class Rubric:
         labs = {
             lab.id: {
                 "number": lab.number, "title": lab.title, "package": lab.package, "points": lab.points,
+                **({"hours": str(lab.hours)} if lab.hours else {}),
                 **{criterion.id.rpartition(".")[2]: _table(criterion) for criterion in lab.criteria},
             }
             for lab in self.labs
@@ -183,6 +206,7 @@ class _LabTable:
     package: str
     points: Decimal
     number: int = 0
+    hours: str = ""
     criteria: Mapping[str, _CriterionTable] = field(default_factory=dict, metadata=reading.REST)
 
 
@@ -209,10 +233,28 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
         _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()
     )
     lab = Lab(
-        lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria
-    )
+        lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria,
+        hours_of(document, (*place, "hours"), table.hours),
+    )  # fmt: skip
     require_sum(document, place, "the criteria", lab.points, [one.points for one in criteria])
     return lab
+
+
+def hours_of(document: Document, place: tuple[str, ...], text: str) -> Hours | None:
+    """The hours that stand at `place` of a document, "3-4" or "3"; None for an empty text.
+
+    Raises:
+        RubricError: it is something else.
+    """
+    if not text:
+        return None
+    least, dash, most = text.partition("-")
+    if not (_NUMBER.fullmatch(least) and _NUMBER.fullmatch(most if dash else least)):
+        raise document.error(place, f'hours = "{text}": expected a number of hours or a range, like "3-4"')
+    hours = Hours(Decimal(least), Decimal(most if dash else least))
+    if not 0 < hours.least <= hours.most:
+        raise document.error(place, f'hours = "{text}": expected a range from less to more, above 0, like "3-4"')
+    return hours
 
 
 def _criterion(document: Document, place: tuple[str, ...], name: str, table: _CriterionTable) -> Criterion:

@@ -1,9 +1,10 @@
-"""Writes the rubric's points into pages that state them, so that nobody writes them twice.
+"""Writes the rubric's points and hours into pages that state them, so that nobody writes them twice.
 
-    python -m grader.rubric_table docs/labs/*.md README.md
+    python -m grader.rubric_table docs/labs/*.md README.md docs/student.md grader/release/templates/README.md
 
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
-`<!-- end of points -->` below. Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
+`<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes).
+Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
-from gradebox.rubric import Criterion, Lab
+from gradebox.course import Course
+from gradebox.rubric import Criterion, Hours, Lab
 from grader import course
 
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
+_HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
 
 def with_points(page: str) -> str:
@@ -26,12 +29,35 @@ def with_points(page: str) -> str:
     Raises:
         KeyError: for a mark that names neither a lab, nor an exercise, nor `all`.
     """
-    return _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
+    page = _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
+    return _HOURS.sub(lambda found: f"{found[1]}\n{hours_table(course())}\n\n{found[2]}", page)
 
 
 def out_of_date(pages: list[Path]) -> list[Path]:
-    """The pages whose points are not the rubric's."""
+    """The pages whose points or hours are not the rubric's."""
     return [page for page in pages if with_points(text := page.read_text(encoding="utf-8")) != text]
+
+
+def hours_table(of: Course) -> str:
+    """The hours of each lab, their sum, and the total that the course's assignment states; empty without any."""
+    known = [(lab, lab.hours) for lab in of.labs if lab.hours is not None]
+    if not known:
+        return ""
+    rows = ["| lab | hours | points |", "|---|---:|---:|"]
+    rows += [f"| {lab.number} {lab.title} | {hours.in_words} | {_number(lab.points)} |" for lab, hours in known]
+    total = Hours(sum((one.least for _, one in known), Decimal(0)), sum((one.most for _, one in known), Decimal(0)))
+    rows.append(f"| all {len(known)} | {total.in_words} | {_number(of.rubric.points)} |")
+    return "\n".join([*rows, "", _in_all(total, of.hours)]).rstrip()
+
+
+def _in_all(total: Hours, stated: Hours | None) -> str:
+    """What to plan for where the assignment's total is not the sum of its labs."""
+    text = "The hours are the assignment's estimates."
+    if stated is None or stated == total:
+        return text
+    text += f" It states {stated.in_words} hours for all labs, and its ranges add up to {total.in_words}."
+    least, most = max(total.least, stated.least), min(total.most, stated.most)
+    return f"{text} Plan for {Hours(least, most).in_words} hours, which fits both." if least <= most else text
 
 
 def _table(name: str) -> str:
@@ -41,11 +67,11 @@ def _table(name: str) -> str:
 
 
 def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:
-    yield "| lab | points | for |"
-    yield "|---|---:|---|"
+    yield "| lab | points | hours | for |"
+    yield "|---|---:|---:|---|"
     for lab in labs:
         criteria = ", ".join(f"{_in_a_list(criterion.title)} {_number(criterion.points)}" for criterion in lab.criteria)
-        yield f"| [{lab.number} {lab.title}](docs/labs/{lab.id}.md) | {_number(lab.points)} | {criteria} |"
+        yield f"| [{lab.number} {lab.title}](docs/labs/{lab.id}.md) | {_number(lab.points)} | {lab.hours.in_words if lab.hours else ''} | {criteria} |"
 
 
 def _checks(lab: Lab) -> Iterator[str]:

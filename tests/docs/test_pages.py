@@ -56,9 +56,48 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
     }
 
 
-def test_points_on_pages_are_those_of_the_rubric() -> None:
-    stale = out_of_date([*(ROOT / "docs" / "labs").glob("*.md"), ROOT / "README.md"])
-    assert stale == [], "python -m grader.rubric_table docs/labs/*.md README.md"
+WITH_TABLES = ("README.md", "docs/student.md", "grader/release/templates/README.md")
+
+
+def test_points_and_hours_on_pages_are_those_of_the_rubrics() -> None:
+    stale = out_of_date([*(ROOT / "docs" / "labs").glob("*.md"), *(ROOT / name for name in WITH_TABLES)])
+    assert stale == [], f"python -m grader.rubric_table docs/labs/*.md {' '.join(WITH_TABLES)}"
+
+
+@pytest.mark.parametrize("page", ["docs/student.md", "grader/release/templates/README.md"])
+def test_students_read_the_hours_of_each_lab_their_sum_and_the_assignments_total(page: str) -> None:
+    course = grader.course()
+    text = (ROOT / page).read_text()
+    assert [f"| {lab.number} {lab.title} | {lab.hours.in_words} |" in text for lab in course.labs if lab.hours] == [
+        True
+    ] * len(course.labs)
+    least = sum(lab.hours.least for lab in course.labs if lab.hours)
+    most = sum(lab.hours.most for lab in course.labs if lab.hours)
+    assert f"| all {len(course.labs)} | {least} to {most} |" in text
+    assert course.hours is not None
+    assert f"It states {course.hours.in_words} hours for all labs" in text
+
+
+def test_the_hours_are_those_of_the_assignment() -> None:
+    """Of each lab, and of all of them; its ranges add up to 17 to 22."""
+    course = grader.course()
+    assert [str(lab.hours) for lab in course.labs] == ["3-4", "3-4", "4-5", "3-4", "4-5"]
+    assert str(course.hours) == "15-20"
+
+
+IN_WORDS = {3: "three", 4: "four", 5: "five"}
+OF_LAB_5 = pytest.mark.xfail(strict=True, reason="the hand-out of Lab 5 still says five to six hours")
+
+
+@pytest.mark.parametrize(
+    "lab",
+    [pytest.param(lab, id=lab.id, marks=OF_LAB_5 if lab.id == "lab5" else ()) for lab in grader.course().labs],
+)
+def test_a_hand_out_says_how_many_hours_its_lab_takes(lab: Lab) -> None:
+    assert lab.hours is not None
+    hand_out = (ROOT / "labs" / lab.package / "README.md").read_text().partition("##")[0]
+    least, most = IN_WORDS[int(lab.hours.least)], IN_WORDS[int(lab.hours.most)]
+    assert f"Allow {least} to {most} hours." in " ".join(hand_out.split())
 
 
 @pytest.mark.parametrize("lab", grader.course().labs, ids=lambda lab: lab.id)
