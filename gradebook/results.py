@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
+from gradebox.contact import NOBODY, Contact
 from gradebox.grade import Grade, LatePenalty
 
 Status = Literal[
@@ -152,6 +153,8 @@ class ClassResult:
     hands_max: Decimal = Decimal(0)
     """What they can give."""
     hands_released: bool = False
+    contact: Contact = NOBODY
+    """Where students get help, as the course said in the last run."""
 
     @property
     def checks_max(self) -> Decimal:

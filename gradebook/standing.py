@@ -22,6 +22,7 @@ from gradebook.results import ClassResult, Excused, GradebookError, StudentResul
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebox import overrides, reading, rubric
+from gradebox.contact import Contact
 from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
 from gradebox.rubric import Lab, Rubric
 from gradebox.sandbox import DESCENDANTS
@@ -64,6 +65,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         labs=plan.labs,
         max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
         students=(),
+        contact=Contact(**plan.settings.get("contact", {})),
     )
     whole = excused.wholly(let_off, plan.labs)
     lines = []

@@ -50,6 +50,10 @@ class Contact:
             if text := getattr(self, field.name):
                 yield _LABELS[field.name], text
 
+    def stored(self) -> dict[str, str]:
+        """What is set, by key, for a file that another version may read."""
+        return {name: text for name, text in vars(self).items() if text}
+
     def line(self) -> str:
         """All of it in one line; empty where nothing is set."""
         return "; ".join(f"{label}: {text}" for label, text in self.entries())

@@ -31,7 +31,7 @@ from gradebox import contact, reading, rubric
 from gradebox.contact import NOBODY, Contact
 from gradebox.criterion import GIVEN, CheckFunction, functions
 from gradebox.reading import Document, ReadingError
-from gradebox.rubric import Lab, Rubric
+from gradebox.rubric import Hours, Lab, Rubric
 from gradebox.sandbox.types import Environment
 
 FILE = "course.toml"
@@ -122,7 +122,7 @@ class Course:
     guide: Guide | None
     """Where the command `next` points to; None: the course has no such command."""
     environment: Environment
-    hours: rubric.Hours | None = None
+    hours: Hours | None = None
     """How long all of it takes a student, as the course's assignment says; None: it does not say."""
     contact: Contact = NOBODY
     """Where students get help."""

@@ -89,6 +89,7 @@ class Front(Watcher):
                 partial=partial,
                 then=self._on_a_page(),
                 hints=hints.known(self.order.course),
+                contact=self.order.course.contact,
             )
         except OSError as error:
             refuse(
@@ -104,6 +105,7 @@ class Front(Watcher):
             partial=partial,
             folder=Path(self._options.origin),
             then=self._next(folder),
+            contact=self.order.course.contact,
         )
         return code
 

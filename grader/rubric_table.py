@@ -71,7 +71,8 @@ def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:
     yield "|---|---:|---:|---|"
     for lab in labs:
         criteria = ", ".join(f"{_in_a_list(criterion.title)} {_number(criterion.points)}" for criterion in lab.criteria)
-        yield f"| [{lab.number} {lab.title}](docs/labs/{lab.id}.md) | {_number(lab.points)} | {lab.hours.in_words if lab.hours else ''} | {criteria} |"
+        hours = lab.hours.in_words if lab.hours else ""
+        yield f"| [{lab.number} {lab.title}](docs/labs/{lab.id}.md) | {_number(lab.points)} | {hours} | {criteria} |"
 
 
 def _checks(lab: Lab) -> Iterator[str]:

@@ -100,9 +100,12 @@ def _files(seen: view.View, chosen: Options, command: str) -> Iterator[tuple[str
     for line in seen.lines:
         yield (
             f"{_FEEDBACK}/{line.file_name}.html",
-            feedback.page(line, seen.result.title, notes=chosen.notes_for_students),
+            feedback.page(line, seen.result.title, notes=chosen.notes_for_students, contact=seen.result.contact),
         )
-        yield f"{_FEEDBACK}/{line.file_name}.md", feedback.markdown(line, seen.result.title)
+        yield (
+            f"{_FEEDBACK}/{line.file_name}.md",
+            feedback.markdown(line, seen.result.title, contact=seen.result.contact),
+        )
         if line.decided:  # the format has no way to say that there is no score yet: it would be a 0
             yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from gradebook.exports import by_hand
 from gradebook.exports.markdown import code_block, escaped
 from gradebook.exports.view import Line
+from gradebox.contact import NOBODY, Contact
 from gradebox.grade import CheckResult, CriterionResult, Grade, Outcome
 from gradebox.report import html
 from gradebox.report.document import duration, points
@@ -37,10 +38,10 @@ _ZERO = "As it stands this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
 
 
-def page(line: Line, title: str, *, notes: bool = False) -> str:
+def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBODY) -> str:
     """One student's page as self-contained HTML."""
     if line.grade is None or line.given_instead:
-        return _short_page(line, title)
+        return _short_page(line, title, contact)
     return html.render(
         line.grade,
         title=title,
@@ -50,14 +51,20 @@ def page(line: Line, title: str, *, notes: bool = False) -> str:
         late=line.result.late,
         reviewed=_reviewed(line, line.grade),
         notes=notes,
+        contact=contact,
     )
 
 
-def markdown(line: Line, title: str) -> str:
+def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
     """One student's feedback as Markdown."""
     if line.grade is None or line.given_instead:
         total = f": {_given_in_all(line, line.grade)}" if line.grade else ""
-        blocks = [f"# {escaped(title)}{total}", *map(escaped, _short_texts(line)), *by_hand.markdown(line)]
+        blocks = [
+            f"# {escaped(title)}{total}",
+            *map(escaped, _short_texts(line)),
+            *by_hand.markdown(line),
+            *_help(contact),
+        ]
         return printable("\n\n".join(blocks) + "\n")
     late = line.result.late
     score = line.grade.score if line.checks_score is None else line.checks_score
@@ -71,7 +78,14 @@ def markdown(line: Line, title: str) -> str:
     told = grade_markdown(
         line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
     )
-    return printable("\n\n".join([told.rstrip("\n"), *by_hand.markdown(line)]) + "\n")
+    return printable("\n\n".join([told.rstrip("\n"), *by_hand.markdown(line), *_help(contact)]) + "\n")
+
+
+def _help(contact: Contact) -> Iterator[str]:
+    """Where to get help, as blocks of Markdown."""
+    if contact:
+        yield "## Getting help"
+        yield "\n".join(f"- {label}: {escaped(text)}" for label, text in contact.entries())
 
 
 def remarks(line: Line) -> tuple[str, ...]:
@@ -203,10 +217,16 @@ def _short_texts(line: Line) -> tuple[str, ...]:
     return (f"{line.label}: {what}", *more, *_given(line.grade), rest)
 
 
-def _short_page(line: Line, title: str) -> str:
+def _short_page(line: Line, title: str, contact: Contact) -> str:
     template = html.environment(Path(__file__).parent).get_template("feedback.html.jinja")
     head = _given_in_all(line, line.grade) if line.grade else "no grade"
-    return template.render(title=title, head=head, texts=_short_texts(line), more=by_hand.section(line))
+    return template.render(
+        title=title,
+        head=head,
+        texts=_short_texts(line),
+        more=by_hand.section(line),
+        contact=html.contact_section(contact),
+    )
 
 
 def _table(grade: Grade) -> Iterator[str]:

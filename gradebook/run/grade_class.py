@@ -200,6 +200,7 @@ class _Run:
             "overrides": str(found.overrides.resolve()) if found.overrides else "",
             "roster": str(found.roster.resolve()) if found.roster else "",
             "submissions": str(order.submissions.resolve()),
+            "contact": self._course.contact.stored(),
         }
         return found, description
 
@@ -210,6 +211,7 @@ class _Run:
             GradebookError: it asks for what decides how submissions are taken in.
         """
         order, before, description = self._order, standing.stored_settings(stored), dict(stored.settings)
+        description["contact"] = self._course.contact.stored()
         again = f"name the submissions too: gpulabs class {shlex.quote(description['submissions'])} --out ..."
         for option, value in (("--roster", order.roster), ("--commit", order.commit)):
             if value is not None:

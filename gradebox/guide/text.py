@@ -40,6 +40,7 @@ def lines(
         case Kind.DONE if advice.undecided:
             count = len(advice.undecided)
             yield f"Nothing fails; of {count} check{'' if count == 1 else 's'} a person has to look at the result."
+            yield from _help(course)
             return
         case Kind.DONE:
             yield "Everything that was graded passes. Well done."
@@ -69,6 +70,7 @@ def lines(
             yield f"Next: {_title(step)}"
     yield from _body(step, hints, course, options)
     yield from hint_lines(step.check, hints, course, steps=steps, options=options)
+    yield from _help(course)
     yield from _instead(advice, course)
 
 
@@ -93,6 +95,12 @@ def _body(step: Step, hints: Mapping[str, Hint], course: Course, options: str) -
         yield f"  test    {_typed(course, 'watch')}{options.partition(' --report ')[0]} {chosen}"
         yield f"          {_typed(course, 'grade')}{options} {chosen}"
         yield f"          {_typed(course, 'next')} --grade{options} --lab {step.lab.option}"
+
+
+def _help(course: Course) -> Iterator[str]:
+    """Where to ask a person; nothing if the course names nobody."""
+    if course.contact:
+        yield from _folded("  ask     ", course.contact.line())
 
 
 def _title(step: Step) -> str:

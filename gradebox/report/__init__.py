@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradebox import files
+from gradebox.contact import NOBODY, Contact
 from gradebox.grade import Grade
 from gradebox.hints import Hint
 from gradebox.report import html, progress, terminal
@@ -22,17 +23,25 @@ def write(
     partial: bool = False,
     then: str = "",
     hints: Mapping[str, Hint] | None = None,
+    contact: Contact = NOBODY,
 ) -> list[Path]:
     """Write `grade.json` and `grade.html` into `folder`, whole or not at all, and return their paths.
 
     `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
     grading can (an incomplete one is not remembered). A `partial` grade is of some criteria of a lab, and says nothing
     about passing it. `then` is the command that says what to do next; `hints` of checks stand on the page,
-    behind a click.
+    behind a click. `contact` says where students get help.
     """
     _make(folder)
     earlier = earlier or Earlier()
-    page = html.render(grade, progress=progress.since(earlier, grade), partial=partial, then=then, hints=hints or {})
+    page = html.render(
+        grade,
+        progress=progress.since(earlier, grade),
+        partial=partial,
+        then=then,
+        hints=hints or {},
+        contact=contact,
+    )
     paths = [files.replace(folder / "grade.json", to_json(grade)), files.replace(folder / "grade.html", page)]
     if not grade.incomplete:
         files.replace(folder / progress.FILE, progress.to_json(earlier, grade))
@@ -55,10 +64,13 @@ def show(
     partial: bool = False,
     folder: Path | None = None,
     then: str = "",
+    contact: Contact = NOBODY,
 ) -> None:
     """Print the grade for people who are in `folder` (the current one); see `write` and `terminal.show`."""
     changed = None if earlier is None else progress.since(earlier, grade)
-    terminal.show(grade, isolation, paths, progress.line(changed), partial=partial, folder=folder, then=then)
+    terminal.show(
+        grade, isolation, paths, progress.line(changed), partial=partial, folder=folder, then=then, contact=contact
+    )
 
 
 def _make(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Collection, Mapping
 from decimal import Decimal
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from gradebox.contact import NOBODY, Contact, is_address
 from gradebox.grade import CheckResult, CriterionResult, Grade, LatePenalty, Outcome
 from gradebox.hints import POINTER, STEP_NAMES, Hint
 from gradebox.report.document import duration, points
@@ -44,6 +46,7 @@ def render(
     then: str = "",
     hints: Mapping[str, Hint] = _NO_HINTS,
     more: Markup = _NOTHING,
+    contact: Contact = NOBODY,
 ) -> str:
     """The page's text. Everything that comes from a submission is escaped.
 
@@ -60,6 +63,7 @@ def render(
         then: the command that says what to do next, where the page should say it.
         hints: of checks, by id; those of a check that failed stand behind a click each, the next within the one before.
         more: sections before those of the labs.
+        contact: where students get help.
     """
     score = grade.score if late is None else max(grade.score - late.points, Decimal(0))
     return (
@@ -82,6 +86,7 @@ def render(
             open_tasks=sum(map(is_open, grade.checks)),
             most_listed=_MOST_LISTED,
             more=more,
+            contact=contact_section(contact),
             gained={change.criterion: change.gained for change in progress.changes} if progress else {},
             score=score,
             passed=score >= grade.pass_score if late else grade.passed,
@@ -122,6 +127,21 @@ def _follows(criterion: CriterionResult, check: CheckResult) -> Markup:
     link = Markup('<a href="#{}">{}</a>').format(cause.id, printable(cause.name))
     before, _, after = criterion.follows(check).partition(cause.name)
     return Markup("{}{}{}").format(before, link, after)
+
+
+def contact_section(contact: Contact) -> Markup:
+    """Where students get help, as a section of a page; nothing if the course names nobody."""
+    if not contact:
+        return _NOTHING
+    rows = [Markup("<li>{}: {}</li>").format(label, _linked(label, text)) for label, text in contact.entries()]
+    items = Markup("\n").join([Markup("<ul>"), *rows, Markup("</ul>")])
+    return Markup('<section class="contact">\n<h2>Getting help</h2>\n{}\n</section>').format(items)
+
+
+def _linked(label: str, text: str) -> Markup:
+    if label == "e-mail":
+        return Markup('<a href="mailto:{}">{}</a>').format(urllib.parse.quote(text, safe="@+"), text)
+    return Markup('<a href="{0}">{0}</a>' if is_address(text) else "{}").format(text)
 
 
 def breaks(identifier: str) -> Markup:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradebox.configuration import as_seen_from
+from gradebox.contact import NOBODY, Contact
 from gradebox.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 from gradebox.hints import POINTER
 from gradebox.report.console import Console
@@ -83,12 +84,14 @@ def show(
     folder: Path | None = None,
     then: str = "",
     paged: bool = True,
+    contact: Contact = NOBODY,
 ) -> None:
     """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
 
     `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
     criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it. `then` is the
     command that says what to do next. `paged` says that there is a page with all that is left out here.
+    `contact` is shown if a person has to look.
     """
     folder = folder or Path.cwd()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
@@ -102,6 +105,8 @@ def show(
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
     _show_result(console, grade, partial)
+    if contact and (grade.needs_review or grade.incomplete):
+        console.print(indented(f"Course staff: {contact.line()}", WIDTH, 0), soft_wrap=True)
     if progress:
         console.print(escape(progress), soft_wrap=True)
     for path in paths:

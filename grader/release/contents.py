@@ -9,13 +9,18 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from gradebox import contact
+from gradebox.reading import ReadingError
 from gradebox.release.folder import MANIFEST, render_all, solve_all
 from gradebox.release.stubs import ReleaseError
+from grader.release import help_section
 
 _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")
 _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/vgpu-uses.md", "docs/how-we-know.md")
+_HELP_PAGES = ("README.md", "docs/student.md")
+"""Pages that say where to get help; so does the hand-out of every lab."""
 _TEMPLATES = Path(__file__).with_name("templates")
 _LABS = "labs"
 _NOTEBOOKS = "notebooks/"
@@ -49,6 +54,7 @@ def for_students(course: Path, address: str | None = None) -> Files:
             files[path] = (course / path).read_bytes()
     for template in _TEMPLATES.iterdir():
         files[template.name] = template.read_bytes()
+    files = _with_contact(course, files)
     if address is not None:
         for name in [name for name in files if name.startswith(_NOTEBOOKS)]:
             files[name] = files[name].replace(_NO_ADDRESS, address.encode())
@@ -59,11 +65,35 @@ def filled_in(course: Path) -> Files:
     """The labs with every task solved, reports and results with them; the other files are those of the students."""
     known = _tracked(course)
     solutions = solve_all(course / "solutions")
-    return {
+    files = {
         f"{_LABS}/{name}": content
         for name, content in solutions.items()
         if known is None or f"solutions/{name}" in known
     }
+    return _with_contact(course, files)
+
+
+def _with_contact(course: Path, files: Files) -> Files:
+    """The files, with where to get help at the end of the pages that students begin with.
+
+    Raises:
+        ReleaseError: `[contact]` of `course.toml` cannot be used.
+    """
+    path = course / "grader" / "course.toml"
+    try:
+        section = help_section.markdown(contact.load(path)) if path.is_file() else ""
+    except ReadingError as error:
+        raise ReleaseError(str(error)) from None
+    if not section:
+        return files
+    return {
+        name: content.rstrip(b"\n") + b"\n\n" + section.encode() if _says_where_to_get_help(name) else content
+        for name, content in files.items()
+    }
+
+
+def _says_where_to_get_help(name: str) -> bool:
+    return name in _HELP_PAGES or PurePosixPath(name).match(f"{_LABS}/*/README.md")
 
 
 def lab_folders(files: Iterable[str]) -> list[str]:

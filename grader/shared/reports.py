@@ -1,8 +1,8 @@
 """What the written parts of all labs have in common: the claims of a REPORT.md, and the results they are compared with.
 
 The words of the text are counted and nobody reads them, so titles and messages must not praise or blame an explanation.
-People may read reports instead (`docs/by-hand.md`). Claims are compared with `results/*.json` as the student committed them; the programs
-are not run again for this: a bug in one already costs points in its own criterion.
+People may read reports instead (`docs/by-hand.md`). Claims are compared with `results/*.json` as the student committed
+them; the programs are not run again for this: a bug in one already costs points in its own criterion.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def require_device(claimed: Any, provenance: Mapping[str, Any]) -> None:
 
 
 def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:
-    """The claims of the lab's REPORT.md; fails the check unless all are made, with the right types, beside enough words.
+    """The claims of the lab's REPORT.md; fails unless all are made, with the right types, beside enough words.
 
     Args:
         submission: whose report.

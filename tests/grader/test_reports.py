@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
+import grader
 from gradebox.assertions import CheckFailed
 from grader.shared import reports
 
@@ -41,3 +43,37 @@ def test_results_that_cannot_be_computed_with_fail_the_check(error: type[Excepti
 
     with pytest.raises(CheckFailed, match=f"cannot be computed with \\({error.__name__}\\)"):
         judge(None)  # type: ignore[arg-type]
+
+
+class _Submission:
+    """One REPORT.md, and nothing beside it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read_text(self, name: str) -> str | None:
+        return self._text if name.endswith("REPORT.md") else None
+
+
+@pytest.mark.parametrize(("words", "enough"), [(59, False), (60, True)])
+def test_a_report_has_sixty_words_and_the_message_says_that_they_are_only_counted(words: int, enough: bool) -> None:
+    text = f"# Title\n\n```toml\n[claims]\nspeedup = 2.0\n```\n<!-- a comment -->\n{'word ' * words}\n"
+    submission: Any = _Submission(text)
+    kinds: reports.Kinds = {"speedup": (float,)}
+    if enough:
+        assert reports.claims(submission, "lab1", kinds, task="1.5", write="why") == {"speedup": 2.0}
+        return
+    with pytest.raises(CheckFailed) as caught:
+        reports.claims(submission, "lab1", kinds, task="1.5", write="why")
+    assert caught.value.message == (
+        "REPORT.md has 59 words of text outside headings, comments and code, expected at least 60"
+    )
+    assert caught.value.hint == "write why. This check counts the words, and does not judge what they say"
+
+
+@pytest.mark.parametrize("lab", ["lab1", "lab2", "lab3", "lab4", "kernels", "sharding"])
+def test_the_title_says_what_is_judged(lab: str) -> None:
+    course = grader.course()
+    titles = course.titles(one for one in course.all_labs if one.id == lab)
+    (title,) = [text for check, text in titles.items() if check.endswith(".report_agrees_with_results")]
+    assert title == f"Claims what results/ say, and has {reports.MINIMUM_PROSE_WORDS} words"

@@ -291,3 +291,47 @@ def test_what_git_cannot_clone_everywhere_is_no_address(source: Path, repository
     with pytest.raises(ReleaseError, match="is no address to clone from"):
         course.release(source, repository, now=NOW, address=address)
     assert not repository.exists()
+
+
+HELP = """
+## Getting help
+
+- Office hours: Tuesdays, 14:00 to 16:00
+- Forum: <https://forum.example.org/c/gpu>
+- Chat: \\#gpu-labs
+- E-mail: <gpu-labs@example.org>
+"""
+CONTACT = """\
+title = "GPU"
+[contact]
+office_hours = "Tuesdays, 14:00 to 16:00"
+forum = "https://forum.example.org/c/gpu"
+chat = "#gpu-labs"
+email = "gpu-labs@example.org"
+"""
+
+
+def test_hand_outs_and_the_students_pages_say_where_to_get_help(source: Path, repository: Path) -> None:
+    (source / "grader" / "course.toml").write_text(CONTACT)
+    course.release(source, repository, now=NOW)
+    pages = ("labs/lab7_answers/README.md", "README.md", "docs/student.md")
+    for branch in ("main", "solutions"):
+        for page in pages:
+            assert git(repository, "show", f"{branch}:{page}").endswith(HELP)
+    assert "Getting help" not in git(repository, "show", "main:docs/chapter.md")
+    assert course.drift(source, repository) == []
+
+
+@pytest.mark.parametrize("text", ['title = "GPU"\n', 'title = "GPU"\n[contact]\nforum = ""\nemail = ""\n'])
+def test_a_course_that_names_nobody_hands_out_no_heading(source: Path, repository: Path, text: str) -> None:
+    (source / "grader" / "course.toml").write_text(text)
+    course.release(source, repository, now=NOW)
+    for page in git(repository, "ls-files", "*.md").split():
+        assert "Getting help" not in (repository / page).read_text()
+
+
+def test_a_contact_that_cannot_be_used_stops_the_release(source: Path, repository: Path) -> None:
+    (source / "grader" / "course.toml").write_text('[contact]\nemail = "nobody"\n')
+    with pytest.raises(ReleaseError, match=r"course\.toml:2: email = 'nobody': expected one e-mail address"):
+        course.release(source, repository, now=NOW)
+    assert not (repository / "README.md").exists()
