@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 from gradebox.contact import NOBODY, Contact
-from gradebox.grade import Grade, LatePenalty
+from gradebox.grade import Grade, LatePenalty, Outcome
 
 Status = Literal[
     "graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository", "excused"
@@ -41,6 +41,8 @@ class HandCriterion:
     max_points: Decimal
     remarks: tuple[Remark, ...] = ()
     by: str = ""
+    about: str = ""
+    """What is asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,47 @@ class HandResult:
     @property
     def max_points(self) -> Decimal:
         return sum((one.max_points for one in self.criteria), Decimal(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportResult:
+    """What people gave the report of one lab, instead of the points of its check."""
+
+    title: str
+    criteria: tuple[HandCriterion, ...]
+    released: bool
+    anew: bool
+    lab: int
+    check: str
+    """The check that is replaced."""
+    worth: Decimal
+    """The points of the lab that the report can earn."""
+    automatic: Outcome
+    """What the check found, which is shown and gives no points."""
+
+    @property
+    def complete(self) -> bool:
+        return all(one.points is not None for one in self.criteria)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the points are in the score, and students may see them."""
+        return self.complete and self.released
+
+    @property
+    def given(self) -> Decimal:
+        """What people gave so far, in the points of their rubric."""
+        return sum((one.points for one in self.criteria if one.points is not None), Decimal(0))
+
+    @property
+    def most(self) -> Decimal:
+        """What they can give."""
+        return sum((one.max_points for one in self.criteria), Decimal(0))
+
+    @property
+    def points(self) -> Decimal:
+        """The same in the points of the lab, to a hundredth."""
+        return (self.given * self.worth / self.most).quantize(Decimal("0.01"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +166,8 @@ class StudentResult:
     """The part of it that checks and overrides gave, less the penalty."""
     hands: HandResult | None = None
     """What people gave; None where they grade nothing of it."""
+    reports: tuple[ReportResult, ...] = ()
+    """What people gave for reports, whose points are in `grade` if they count."""
     requests: tuple[RegradeRequest, ...] = ()
     excused: tuple[Excused, ...] = ()
     """What does not count. Where that are some labs, `score` is in proportion: the rest counts for the whole."""
@@ -132,6 +177,22 @@ class StudentResult:
     """Whether older work counts, because nothing could be fetched in the last run."""
     partly: bool = False
     """Whether something that the team handed in could not be fetched, so that the rest counts alone."""
+
+    @property
+    def by_hand(self) -> tuple[HandCriterion, ...]:
+        """All that people grade of it, beside checks and instead of them."""
+        beside = self.hands.criteria if self.hands is not None else ()
+        return (*beside, *(one for report in self.reports for one in report.criteria))
+
+    @property
+    def graded_by_hand(self) -> bool:
+        """Whether people are finished with it."""
+        return all(one.points is not None for one in self.by_hand)
+
+    @property
+    def graded_anew(self) -> bool:
+        """Whether something was given for other files, and nobody has looked again."""
+        return (self.hands is not None and self.hands.anew) or any(one.anew for one in self.reports)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +214,9 @@ class ClassResult:
     hands_max: Decimal = Decimal(0)
     """What they can give."""
     hands_released: bool = False
+    reports_title: str = ""
+    """What people grade instead of checks; empty if they do not."""
+    reports_released: bool = False
     contact: Contact = NOBODY
     """Where students get help, as the course said in the last run."""
 

@@ -28,6 +28,10 @@ minutes_per_submission = 20
 files = 4000
 mebibytes = 64
 
+[by_hand]
+reports = true                              # people grade reports instead of a check, see docs/by-hand.md
+report_points = { lab1 = 5 }                # default: those of the lab's automatic check
+
 [exports]                                   # see `gradebook/exports/`
 """
 
@@ -75,6 +79,16 @@ class IntakeLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ByHand:
+    """What people grade instead of checks."""
+
+    reports: bool = False
+    """Whether people give the points of each lab's report."""
+    report_points: Mapping[str, Decimal] = field(default_factory=dict)
+    """By lab, `lab1`: what its report is worth, if not what its automatic check is."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """A class as its instructor describes it."""
 
@@ -91,6 +105,7 @@ class Settings:
     extensions: Mapping[str, datetime] = field(default_factory=dict)
     git: GitSettings = field(default_factory=GitSettings)
     limits: IntakeLimits = field(default_factory=IntakeLimits)
+    by_hand: ByHand = field(default_factory=ByHand)
     exports: Mapping[str, Any] = field(default_factory=dict)
     """As they stand in the file."""
 
@@ -152,6 +167,7 @@ class _File:
     extensions: Mapping[str, datetime] = field(default_factory=dict)
     git: _Git = field(default_factory=_Git)
     limits: _Limits = field(default_factory=_Limits)
+    by_hand: ByHand = field(default_factory=ByHand)
     exports: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -189,6 +205,7 @@ def parse(text: str, path: Path) -> Settings:
             bytes=int(limits.mebibytes * 2**20),
             seconds_per_submission=float(limits.minutes_per_submission) * 60,
         ),
+        by_hand=found.by_hand,
         exports=dict(found.exports),
     )
 
@@ -197,6 +214,10 @@ def _check(document: Document, found: _File) -> None:
     """Raise ReadingError for what types do not say."""
     if found.labs is not None and not found.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
+    if found.by_hand.report_points and not found.by_hand.reports:
+        raise document.error(
+            ("by_hand",), "report_points says what reports count that people grade: set reports = true"
+        )
     moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in found.extensions.items()}
     if found.deadline is not None:
         moments[("deadline",)] = found.deadline

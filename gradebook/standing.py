@@ -15,10 +15,10 @@ from typing import Any
 
 from gradebook import excused
 from gradebook import settings as class_settings
-from gradebook.hands import HandsError, merging
+from gradebook.hands import HandsError, merging, reports
 from gradebook.intake import mentioned
 from gradebook.intake.collect import Student
-from gradebook.results import ClassResult, Excused, GradebookError, StudentResult
+from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebox import overrides, reading, rubric
@@ -68,6 +68,10 @@ def of(gradebook: Gradebook) -> ClassResult:
         contact=Contact(**plan.settings.get("contact", {})),
     )
     whole = excused.wholly(let_off, plan.labs)
+    reader = _reader(gradebook, settings, plan, points, students, whole)
+    if reader is not None:
+        title, released = reader.about
+        result = replace(result, reports_title=title, reports_released=released)
     lines = []
     for student in students:
         theirs = tuple(one for one in let_off if one.student == student.student)
@@ -78,7 +82,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         if student.status == "missing":
             line = _missing(student, strangers)
         else:
-            line = _result(student, gradebook, plan, settings, points, counting, given)
+            line = _result(student, gradebook, plan, settings, points, counting, given, reader)
         if line.grade is None and line.status in ("missing", "refused"):
             line = _given_instead(line, plan, points, counting, given)
         score = line.score
@@ -209,6 +213,7 @@ def _result(
     points: Rubric,
     labs: Sequence[Lab],
     given: Sequence[overrides.Override],
+    reader: reports.Reader | None,
 ) -> StudentResult:
     nothing = StudentResult(
         student=student.student,
@@ -238,11 +243,40 @@ def _result(
     mine = {student.student, student.team} - {""}
     theirs = tuple(override for override in given if override.student in mine)
     made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
+    read: tuple[ReportResult, ...] = ()
+    if reader is not None:
+        made, read = reader.apply(student.student, made, labs)
     late, deadline = None, settings.deadline_of(student.student)
     if deadline is not None and student.submitted_at is not None:
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)
-    return replace(nothing, status="graded", late=late, grade=made, score=score)
+    counts = all(one.counts for one in read)
+    return replace(nothing, status="graded", late=late, grade=made, reports=read, score=score if counts else None)
+
+
+def _reader(
+    gradebook: Gradebook,
+    settings: Settings,
+    plan: Plan,
+    points: Rubric,
+    students: Sequence[Student],
+    whole: Mapping[str, str],
+) -> reports.Reader | None:
+    """What puts points of people for reports into grades; None if checks give them.
+
+    Raises:
+        GradebookError: a file of theirs cannot be used.
+    """
+    try:
+        found = reports.of_labs(reports.load(gradebook.folder, settings.by_hand), plan.labs)
+        if found is None:
+            return None
+        reports.check_weights(found, points, settings.by_hand)
+        hands = merging.Hands.load(gradebook.folder)
+        reports.joined(hands.rubric, found)
+    except HandsError as error:
+        raise GradebookError(str(error)) from None
+    return reports.Reader(found, hands, settings.by_hand, students, whole)
 
 
 def assemble(

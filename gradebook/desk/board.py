@@ -16,7 +16,7 @@ from typing import Any
 
 from gradebook import excused
 from gradebook.desk import presence, report
-from gradebook.hands import FOLDER, HandsError, comments, marks, requests, rubric, units
+from gradebook.hands import FOLDER, HandsError, comments, marks, reports, requests, units
 from gradebook.hands.comments import Comment
 from gradebook.hands.marks import LOCK, ChangedMeanwhileError, Mark
 from gradebook.hands.merging import Hands
@@ -136,6 +136,7 @@ class Board:
                 "reports": [{"name": one.name, "html": report.to_html(one, shown, address)} for one in texts],
                 "pictures": [{"name": one.name, "address": f"{address}{n}"} for n, one in enumerate(shown)],
                 "marks": given,
+                "automatic": self._automatic(unit),
                 "anew": old
                 and {
                     "by": old.by,
@@ -230,7 +231,7 @@ class Board:
         return _plain(requests.answer(self.folder, name, str(body.get("text", "")), self.grader))
 
     def _rubric(self) -> Rubric:
-        found = rubric.load(self.folder)
+        found = reports.whole_rubric(self.folder)
         if found is None:
             raise HandsError(f"nothing is graded by hand here: gpulabs hands init {self.folder} writes a rubric")
         return found
@@ -246,6 +247,23 @@ class Board:
         if found is None:
             raise NotThereError("there is no such submission any more")
         return found
+
+    def _automatic(self, unit: Unit) -> list[dict[str, Any]]:
+        """What the automatic check of each report found that people grade instead."""
+        with Gradebook(self.folder, locked=False) as gradebook:
+            plan = gradebook.plan()
+            found = reports.of_labs(reports.load(self.folder, reports.settings_of(plan.settings)), plan.labs)
+            if found is None:
+                return []
+            counting = gradebook.counting(plan, unit.content)
+        rows = []
+        for one in found.reports:
+            recorded = counting.get(one.check.rpartition(".")[0])
+            checks = recorded.grade.checks if recorded is not None and recorded.grade is not None else ()
+            check = next((check for check in checks if check.id == one.check), None)
+            if check is not None:
+                rows.append({"lab": one.lab, "outcome": check.outcome, "title": check.name, "message": check.message})
+        return rows
 
     def _label(self, unit: Unit, points: Rubric) -> str:
         return f"Submission {unit.id[:4].upper()}" if points.blind else unit.label

@@ -228,6 +228,11 @@ function renderRead() {
       lines.length ? h("pre", { className: "changes" }, lines.map((line) => h("span", { className: line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : "" }, `${line}\n`))) : null,
       h("button", { onclick: keepMarks }, "I have looked: the marks stand")));
   }
+  if (unit.automatic.length) {
+    parts.push(h("section", { className: "automatic" }, h("h2", {}, "What the automatic checks of these reports found; it gives no points"),
+      h("ul", {}, unit.automatic.map((one) => h("li", {}, h("b", {}, `Lab ${one.lab}: ${one.outcome.replace("_", " ")}`), ` – ${one.title}`,
+        one.message ? h("pre", {}, one.message) : null)))));
+  }
   for (const one of unit.reports) {
     const body = h("div", { className: "report" });
     body.innerHTML = one.html; // sanitised by the server; the policy of this page lets nothing in it run
@@ -307,6 +312,8 @@ function renderCriterion(id) {
     h("div", { className: "top" }, h("h2", {}, one.title), h("span", { className: "points" }, points, ` / ${one.points}`)),
     one.about ? h("p", { className: "soft" }, one.about) : null,
     mark.conflict ? renderConflict(mark) : null,
+    one.level.length ? h("ul", { className: "levels", "aria-label": `Levels of ${one.title}` }, one.level.map((level) => h("li", {},
+      h("button", { title: "Give these points", onclick: () => setPoints(mark, String(level.points), mark.adjust) }, String(level.points)), h("span", {}, level.text)))) : null,
     h("ul", { className: "comments", id: `comments-${id}` }),
     h("button", { id: `add-${id}`, onclick: () => { state.editing = `new ${id}`; renderComments(id); $(`edit-text-${id}`).focus(); } }, "+ reusable comment"),
     text,

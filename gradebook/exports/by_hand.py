@@ -6,13 +6,14 @@ Only what is released is shown. Not for the page in which people grade (`gradebo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 from markupsafe import Markup
 
 from gradebook.exports.markdown import code_block, escaped
 from gradebook.exports.view import Line
-from gradebook.results import HandResult, RegradeRequest, Remark
+from gradebook.results import HandResult, RegradeRequest, Remark, ReportResult
 from gradebox.report import html
 from gradebox.report.document import points
 from gradebox.texts import printable
@@ -22,6 +23,11 @@ def shown(line: Line) -> HandResult | None:
     """What people gave, if the student may see it and there was something to read."""
     hands = line.result.hands
     return hands if hands is not None and hands.released and hands.criteria and line.grade is not None else None
+
+
+def reports(line: Line) -> tuple[ReportResult, ...]:
+    """The reports whose points people gave, and that the student may see."""
+    return tuple(one for one in line.result.reports if one.counts)
 
 
 def remarks(line: Line) -> tuple[str, ...]:
@@ -46,15 +52,31 @@ def remarks(line: Line) -> tuple[str, ...]:
     elif told and result.score is not None and line.grade is not None and line.checks_score is not None:
         own = f"{points(line.checks_score)} of {points(line.grade.max_score)} points"
         told.append(f"Your {own} count as {points(result.score)} of {points(line.most)}.")
-    return tuple(told)
+    return (*told, *_of_reports(line))
+
+
+def _of_reports(line: Line) -> Iterator[str]:
+    """Whose the points of reports are, and which of them are missing."""
+    waiting = [one for one in line.result.reports if not one.counts]
+    if waiting:
+        labs = ", ".join(str(one.lab) for one in waiting)
+        which = f"report of lab {labs} is" if len(waiting) == 1 else f"reports of labs {labs} are"
+        worth = points(sum((one.worth for one in waiting), Decimal(0)))
+        yield f"The {which} graded by people, and that is not finished."
+        yield f"{worth} of the points {'is' if worth == '1' else 'are'} missing, so there is no score yet."
+    for one in reports(line):
+        yield (
+            f"The report of lab {one.lab} was graded by people: {points(one.given)} of {points(one.most)} count as "
+            f"{points(one.points)} of {points(one.worth)} points of the lab, and are in the score."
+        )
 
 
 def section(line: Line) -> Markup:
     """The part of the student's page."""
     template = html.environment(Path(__file__).parent).get_template("hands.html.jinja")
-    return Markup(
-        template.render(hands=shown(line), requests=line.result.requests, names=_names(line, line.result.requests))
-    )
+    asked = line.result.requests
+    names = _names(line, asked)
+    return Markup(template.render(hands=shown(line), reports=line.result.reports, requests=asked, names=names))
 
 
 def markdown(line: Line) -> Iterator[str]:
@@ -67,6 +89,8 @@ def markdown(line: Line) -> Iterator[str]:
             yield f"- {escaped(one.title)}: **{given}**"
             for remark in one.remarks:
                 yield "\n".join(_quoted(_said(remark)))
+    for report in line.result.reports:
+        yield from _report(report)
     names = _names(line, line.result.requests)
     for request in line.result.requests:
         about = f": {escaped(names[request.about])}" if names[request.about] else ""
@@ -79,6 +103,18 @@ def markdown(line: Line) -> Iterator[str]:
             yield "\n".join(_quoted(request.answer))
 
 
+def _report(report: ReportResult) -> Iterator[str]:
+    """A report that people grade, as blocks of Markdown; without points, what they look at."""
+    counts = report.counts
+    total = f"{points(report.given)} of {points(report.most)}" if counts else "not finished"
+    yield f"## {escaped(report.title)}, graded by people: {total}"
+    for one in report.criteria:
+        given = f"{points(one.points)} of" if counts and one.points is not None else "up to"
+        yield f"- {escaped(one.title)}: **{given} {points(one.max_points)}**\n  {escaped(one.about)}".rstrip()
+        for remark in one.remarks if counts else ():
+            yield "\n".join(_quoted(_said(remark)))
+
+
 def summary(line: Line) -> tuple[str, ...]:
     """A line of plain text for each criterion, and for each answer."""
     texts = []
@@ -87,6 +123,12 @@ def summary(line: Line) -> tuple[str, ...]:
             given = "not graded yet" if one.points is None else points(one.points)
             said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
             texts.append(f"{one.title}: {given} / {points(one.max_points)}. {said}".rstrip(" ."))
+    for report in reports(line):
+        for one in report.criteria:
+            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
+            texts.append(
+                f"{one.title}: {points(one.points or Decimal(0))} / {points(one.max_points)}. {said}".rstrip(" .")
+            )
     texts += [
         f"You asked: {' '.join(one.text.split())} Answer: {' '.join(one.answer.split())}"
         for one in line.result.requests
@@ -111,6 +153,18 @@ def tests(line: Line) -> Iterator[dict[str, object]]:
                 "visibility": "visible",
             }
 
+    for report in reports(line):
+        # Their points are in the test of the check that they replace; a test without points adds none.
+        for number, one in enumerate(report.criteria, start=1):
+            given = f"{points(one.points or Decimal(0))} of {points(one.max_points)} in the rubric of this report"
+            yield {
+                "name": f"{report.title}: {one.title}",
+                "number": f"R.{report.lab}.{number}",
+                "output": "\n".join([given, *map(_said, one.remarks)]),
+                "tags": ["by hand"],
+                "visibility": "visible",
+            }
+
 
 def _said(remark: Remark) -> str:
     if not remark.points:
@@ -126,5 +180,5 @@ def _quoted(text: str) -> list[str]:
 def _names(line: Line, requests: tuple[RegradeRequest, ...]) -> dict[str, str]:
     """Titles of what requests are about, by id."""
     titles = {one.id: one.title for lab in line.grade.labs for one in lab.criteria} if line.grade else {}
-    titles |= {f"hands.{one.id}": one.title for one in line.result.hands.criteria} if line.result.hands else {}
+    titles |= {f"hands.{one.id}": one.title for one in line.result.by_hand}
     return {one.about: titles.get(one.about, one.about) for one in requests}

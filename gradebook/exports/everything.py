@@ -22,8 +22,7 @@ from gradebook.exports import (
     tables,
     view,
 )
-from gradebook.hands import comments, marks
-from gradebook.hands import rubric as hand_rubric
+from gradebook.hands import comments, marks, reports
 from gradebook.results import ClassResult
 from gradebox.report.document import points
 
@@ -167,14 +166,14 @@ def _lowering(seen: view.View) -> list[str]:
 
 def of_hands(seen: view.View, result: ClassResult, folder: Path) -> list[str]:
     """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
-    if not result.hands_max:
+    if not (result.hands_max or result.reports_title):
         return []
     return [*_to_grade(seen, result), *_of_no_criterion(folder), *_that_do_not_fit(folder)]
 
 
 def _that_do_not_fit(folder: Path) -> list[str]:
     """Points that were typed for a criterion whose points somebody has changed since."""
-    rubric, known, given = hand_rubric.load(folder), comments.load(folder), marks.load_all(folder)
+    rubric, known, given = reports.whole_rubric(folder), comments.load(folder), marks.load_all(folder)
     texts = []
     for one in rubric.criterion if rubric is not None else ():
         marked = {unit: of_unit[one.id] for unit, of_unit in given.items() if one.id in of_unit}
@@ -190,8 +189,7 @@ def _that_do_not_fit(folder: Path) -> list[str]:
 
 def _of_no_criterion(folder: Path) -> list[str]:
     """Marks for a criterion that somebody has renamed, or taken out of the rubric."""
-    rubric = hand_rubric.load(folder)
-    known = {one.id for one in rubric.criterion} if rubric is not None else set()
+    known = reports.criteria_of(folder)
     given = Counter(name for one in marks.load_all(folder).values() for name in one if name not in known)
     return [
         f"hands/rubric.toml has no criterion {name!r}, for which {count} submission{'s have' if count > 1 else ' has'} "
@@ -201,11 +199,18 @@ def _of_no_criterion(folder: Path) -> list[str]:
 
 
 def _to_grade(seen: view.View, result: ClassResult) -> list[str]:
+    kept_back = result.hands_released or result.reports_title
     if seen.by_hand_open:
-        what = "so no score, and in no file for platforms" if result.hands_released else "and nothing is released"
+        what = "so no score, and in no file for platforms" if kept_back else "and nothing is released"
         names = ", ".join(line.student for line in seen.by_hand_open[:5])
         more = f" and {len(seen.by_hand_open) - 5} more" if len(seen.by_hand_open) > 5 else ""
         return [f"not graded by hand to the end, {what}: {names}{more}"]
-    if not result.hands_released:
-        return ["all is graded by hand, and nothing released: released = true in hands/rubric.toml does it"]
-    return []
+    texts = []
+    if result.reports_title and not result.reports_released:
+        texts.append(
+            "all reports are graded by hand, and not released, so nobody has a score: released = true in "
+            "hands/reports.toml does it"
+        )
+    if result.hands_max and not result.hands_released:
+        texts.append("all is graded by hand, and nothing released: released = true in hands/rubric.toml does it")
+    return texts

@@ -23,9 +23,12 @@ _WORDS = {
     "missing": "handed in nothing: 0 points",
     "waiting": "not graded yet: the run was stopped",
     "by_hand": "not graded by hand to the end: no score until they are",
+    "not_released": "reports graded by hand, and not released: no score until they are",
     "excused": "excused: in no average",
 }
 """Why there is no grade, most urgent first."""
+_SAY_ALL = ("missing", "by_hand", "not_released")
+"""Words that need no reason beside them."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -61,6 +64,9 @@ class ByHand:
     criteria: tuple[tuple[str, Decimal, int, float | None], ...]
     """Title, points, how many are graded, and the mean share of the points."""
     graders: tuple[tuple[str, int], ...]
+    beside: bool = True
+    """Whether people give points beside those of checks, and not only for reports."""
+    beside_released: bool = False
 
 
 def without_grade(view: View) -> tuple[Group, ...]:
@@ -72,7 +78,7 @@ def without_grade(view: View) -> tuple[Group, ...]:
     order = list(_WORDS)
     ranked = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
     return tuple(
-        Group(_WORDS[kind], "" if kind in ("missing", "by_hand") else lines[0].result.reason, tuple(lines))
+        Group(_WORDS[kind], "" if kind in _SAY_ALL else lines[0].result.reason, tuple(lines))
         for (kind, _), lines in ranked
     )
 
@@ -84,33 +90,37 @@ def deducted(lines: Iterable[Line]) -> Decimal:
 
 def by_hand(view: View) -> ByHand | None:
     """The work of people; None where there is none to do."""
-    if not view.result.hands_max:
+    of = view.result
+    if not (of.hands_max or of.reports_title):
         return None
     seen: set[tuple[str, ...]] = set()
     found = []
     for line in view.lines:
         who = tuple(sorted((line.student, *line.result.teammates)))
-        if line.result.hands is not None and line.result.status == "graded" and who not in seen:
+        if line.result.by_hand and line.result.status == "graded" and who not in seen:
             seen.add(who)
-            found.append(line.result.hands)
+            found.append(line.result)
     rows: dict[str, tuple[str, Decimal, list[float]]] = {}
-    for hands in found:
-        for one in hands.criteria:
+    for result in found:
+        for one in result.by_hand:
             _, _, shares = rows.setdefault(one.id, (one.title, one.max_points, []))
             if one.points is not None:
                 shares.append(float(one.points / one.max_points))
-    graders = Counter(one.by for hands in found for one in hands.criteria if one.by)
+    graders = Counter(one.by for result in found for one in result.by_hand if one.by)
+    titles = [title for title in (of.hands_title, of.reports_title) if title]
     return ByHand(
-        title=view.result.hands_title,
-        released=view.result.hands_released,
+        title=", ".join(dict.fromkeys(titles)),
+        released=(of.hands_released or not of.hands_max) and (of.reports_released or not of.reports_title),
         count=len(found),
-        complete=sum(hands.complete for hands in found),
-        anew=sum(hands.anew for hands in found),
+        complete=sum(result.graded_by_hand for result in found),
+        anew=sum(result.graded_anew for result in found),
         criteria=tuple(
             (title, most, len(shares), statistics.fmean(shares) if shares else None)
             for title, most, shares in rows.values()
         ),
         graders=tuple(sorted(graders.items())),
+        beside=bool(of.hands_max),
+        beside_released=of.hands_released,
     )
 
 
@@ -118,6 +128,10 @@ def _kind(line: Line) -> str | None:
     result = line.result
     if line.grade is None:
         return "withheld" if result.status == "missing" and result.score is None else result.status
+    if any(not one.complete for one in result.reports):
+        return "by_hand"
+    if any(not one.released for one in result.reports):
+        return "not_released"
     hands = result.hands
     return "by_hand" if hands is not None and hands.released and not hands.complete else None
 

@@ -22,7 +22,7 @@ def grades(view: View) -> str:
     criteria = [criterion.id for criterion in view.criteria]
     header = [*_FIRST, *criteria, *_LAST, *_HANDS]
     rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in view.lines]
-    given = [one.id for line in view.lines if line.result.hands for one in line.result.hands.criteria]
+    given = [one.id for line in view.lines for one in line.result.by_hand]
     if names := [f"hands.{name}" for name in dict.fromkeys(given)]:
         header += names
         rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, view.lines, strict=True)]
@@ -51,18 +51,17 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
 
 
 def _by_hand(line: Line) -> Iterator[str]:
-    hands, score = line.result.hands, line.checks_score
+    hands, score, given = line.result.hands, line.checks_score, line.result.by_hand
     yield "" if score is None else points(score)
-    yield from ("", "", "") if hands is None else (
-        points(hands.points), points(hands.max_points), str(sum(one.points is None for one in hands.criteria))
-    )  # fmt: skip
-    yield "" if hands is None else ", ".join(dict.fromkeys(one.by for one in hands.criteria if one.by))
+    yield from ("", "") if hands is None else (points(hands.points), points(hands.max_points))
+    yield str(sum(one.points is None for one in given)) if given or hands is not None else ""
+    yield ", ".join(dict.fromkeys(one.by for one in given if one.by))
     yield "; ".join(f"{'all' if one.lab is None else f'lab{one.lab}'}: {one.reason}" for one in line.result.excused)
     yield str(sum(one.answered_at is None for one in line.result.requests))
 
 
 def _criteria_by_hand(line: Line, names: Sequence[str]) -> Iterator[str]:
-    given = {f"hands.{one.id}": one.points for one in line.result.hands.criteria} if line.result.hands else {}
+    given = {f"hands.{one.id}": one.points for one in line.result.by_hand}
     for name in names:
         value = given.get(name)
         yield "" if value is None else points(value)

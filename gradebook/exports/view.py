@@ -54,7 +54,7 @@ class Line:
 
     @property
     def passed(self) -> bool:
-        """By the points of checks, with the penalty for handing in late: those of people stand beside them."""
+        """By points of checks and reports, less the penalty for lateness; what people give beside does not count."""
         if self.grade is None:
             return False
         lost = self.result.late.points if self.result.late else Decimal(0)
@@ -80,7 +80,7 @@ class View:
     @property
     def by_hand_open(self) -> tuple[Line, ...]:
         """Those whose submission people have not graded to its end, or for other files than count now."""
-        return tuple(line for line in self.lines if line.result.hands is not None and not line.result.hands.complete)
+        return tuple(line for line in self.lines if not line.result.graded_by_hand)
 
     @property
     def undecided(self) -> tuple[Line, ...]:

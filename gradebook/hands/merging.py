@@ -86,8 +86,9 @@ def of_unit(points: Rubric, criteria: Sequence[Criterion], hands: Hands, unit: u
                 title=one.title,
                 points=Decimal(0) if unit is None else worth,
                 max_points=one.points,
-                remarks=_remarks(mark, hands.comments) if mark and worth is not None else (),
+                remarks=_remarks(mark, hands.comments, _level(one, worth)) if mark and worth is not None else (),
                 by=mark.by if mark and worth is not None else "",
+                about=one.about,
             )
         )
     return HandResult(title=points.title, criteria=tuple(rows), released=points.released, anew=anew)
@@ -113,10 +114,16 @@ def in_proportion(points: Decimal, of_points: Decimal, most: Decimal) -> Decimal
     return (points * most / of_points).quantize(_CENT) if of_points else Decimal(0)
 
 
-def _remarks(mark: Mark, known: Mapping[str, Comment]) -> tuple[Remark, ...]:
-    said = [Remark(text=known[name].text, points=known[name].points) for name in mark.comments]
+def _level(criterion: Criterion, worth: Decimal) -> str:
+    """What the criterion says of work with these points; empty if it says nothing."""
+    return next((level.text for level in criterion.level if level.points == worth), "")
+
+
+def _remarks(mark: Mark, known: Mapping[str, Comment], level: str = "") -> tuple[Remark, ...]:
+    said = [Remark(text=level)] if level else []
+    said += [Remark(text=known[name].text, points=known[name].points) for name in mark.comments]
     if mark.text.strip():
         said.append(Remark(text=mark.text.strip(), points=mark.adjust or None))
-    elif mark.adjust:
+    elif mark.adjust and not level:
         said.append(Remark(text="", points=mark.adjust))
     return tuple(said)

@@ -12,6 +12,9 @@ points = 6
 start = "full"                    # comments deduct from all points; "zero": they add to none
 lab = 1                           # whose report it is about; left out: all of the submission
 about = "Are the numbers explained by what the GPU does?"
+[[criterion.level]]               # optional: what so many points stand for; the page gives them with one click
+points = 6
+text = "Each number is explained."
 """
 
 from __future__ import annotations
@@ -54,6 +57,14 @@ about = "Axes, units, and a caption that says what is to be seen."
 
 
 @dataclass(frozen=True)
+class Level:
+    """What work looks like that gets so many points of a criterion."""
+
+    points: Decimal
+    text: str
+
+
+@dataclass(frozen=True)
 class Criterion:
     """One thing that people judge."""
 
@@ -63,6 +74,7 @@ class Criterion:
     start: Literal["full", "zero"] = "full"
     lab: int | None = None
     about: str = ""
+    level: tuple[Level, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ def load(folder: Path) -> Rubric | None:
     try:
         document = reading.toml(path)
         found = reading.into(Rubric, document)
-        _check(document, found)
+        check(document, found)
     except reading.ReadingError as error:
         raise HandsError(str(error)) from None
     return found
@@ -130,7 +142,7 @@ def write_template(folder: Path) -> Path:
     return path
 
 
-def _check(document: reading.Document, found: Rubric) -> None:
+def check(document: reading.Document, found: Rubric) -> None:
     """Raise ReadingError for what types do not say."""
     if not found.criterion:
         raise document.error((), "there is no [[criterion]]; a rubric has at least one")
@@ -146,5 +158,11 @@ def _check(document: reading.Document, found: Rubric) -> None:
             raise document.error((*place, "title"), "title is empty")
         if not 0 < one.points <= _MOST:
             raise document.error((*place, "points"), f"points = {one.points}: more than 0 and at most {_MOST}")
+        for level in one.level:
+            if not 0 <= level.points <= one.points:
+                text = f"{one.id} has a level of {level.points} points: at least 0 and at most {one.points}"
+                raise document.error((*place, "id"), text)
+            if not level.text.strip():
+                raise document.error((*place, "id"), f"{one.id} has a level without a text")
     if any(not name.strip() for name in found.graders):
         raise document.error(("graders",), "graders has an empty name")

@@ -19,6 +19,8 @@ from rich.console import Console
 from gradebook import settings, standing, versions
 from gradebook.exports import FOLDER as EXPORTS
 from gradebook.exports.everything import options as export_options
+from gradebook.hands import FOLDER as HANDS
+from gradebook.hands import ready, reports
 from gradebook.intake import archives, mentioned, roster
 from gradebook.intake.collect import STORE, Intake, Store, Student
 from gradebook.intake.handed_in import IntakeError
@@ -272,6 +274,7 @@ class _Run:
             )
         self._overrides()  # a mistake in it should not wait until all is graded
         export_options(self.settings.exports)  # nor one here
+        self._prepare_reports()
         return Plan(
             title=self.settings.title or _title(Path(self._description["submissions"]).name),
             labs=tuple(lab.number for lab in labs),
@@ -283,6 +286,24 @@ class _Run:
             digests=versions.digests(self._course),
             settings=self._description,
         )
+
+    def _prepare_reports(self) -> None:
+        """If people grade reports, put the course's rubrics into the class's folder, once.
+
+        Raises:
+            HandsError: the course or the class cannot grade them so.
+        """
+        by_hand, out = self.settings.by_hand, self._order.out
+        if not by_hand.reports:
+            return
+        if ready.copy_to(out, self._course):
+            self._progress.say(
+                f"note: people grade the reports: {out / HANDS / reports.FILE} says how, and "
+                f"gpulabs hands grade {shlex.quote(str(out))} --as NAME opens the page"
+            )
+        found = reports.load(out, by_hand)
+        assert found is not None
+        reports.check_weights(found, self._rubric, by_hand)
 
     def _overrides(self) -> tuple[Override, ...]:
         return standing.given_overrides(self.settings, self._order.out, self._rubric)

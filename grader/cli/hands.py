@@ -88,10 +88,14 @@ def list_progress(folder: _Class) -> None:
         book = Book.open(folder)
     except (ValueError, OSError) as error:
         raise _fail(error) from None
-    if not book.result.hands_max:
+    if not (book.result.hands_max or book.result.reports_title):
         raise _fail(f"nothing is graded by hand here: gpulabs hands init {folder} writes a rubric")
     left = _say_progress(book)
-    if not left and not book.result.hands_released:
+    result = book.result
+    if not left and result.reports_title and not result.reports_released:
+        file = folder / "hands" / "reports.toml"
+        echo(f"all is graded; released = true in {file} gives students the points of their reports")
+    if not left and result.hands_max and not result.hands_released:
         echo(f"all is graded; released = true in {folder / 'hands' / 'rubric.toml'} gives it to students and exports")
     raise typer.Exit(3 if left else 0)
 
@@ -103,16 +107,16 @@ def _say_progress(book: Book) -> int:
     left: dict[str, list[str]] = {"handed in anew, look again": [], "not graded to the end": []}
     count = 0
     for line in book.view.lines:
-        hands = line.result.hands
+        result = line.result
         who = tuple(sorted((line.student, *line.result.teammates)))
         # Points in the place of a submission leave nothing to read.
-        if hands is None or line.result.status != "graded" or who in seen:
+        if not result.by_hand or result.status != "graded" or who in seen:
             continue
         seen.add(who)
         count += 1
-        graders.update(one.by for one in hands.criteria if one.by)
-        if not hands.complete:
-            left["handed in anew, look again" if hands.anew else "not graded to the end"].append(line.student)
+        graders.update(one.by for one in result.by_hand if one.by)
+        if not result.graded_by_hand:
+            left["handed in anew, look again" if result.graded_anew else "not graded to the end"].append(line.student)
     open_count = sum(map(len, left.values()))
     echo(f"{count - open_count} of {count} submissions are graded by hand")
     for name, number in sorted(graders.items()):
@@ -168,9 +172,7 @@ def _record(folder: Path, asked: Sequence[Asked]) -> None:
 
 def _criteria(book: Book) -> list[str]:
     """What a request can be about."""
-    by_hand = {
-        f"hands.{one.id}": None for line in book.view.lines if line.result.hands for one in line.result.hands.criteria
-    }
+    by_hand = {f"hands.{one.id}": None for line in book.view.lines for one in line.result.by_hand}
     return [one.id for lab in book.rubric.select(book.result.labs) for one in lab.criteria] + list(by_hand)
 
 
