@@ -215,9 +215,7 @@ def _check(document: Document, found: _File) -> None:
     if found.labs is not None and not found.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
     if found.by_hand.report_points and not found.by_hand.reports:
-        raise document.error(
-            ("by_hand",), "report_points says what reports count that people grade: set reports = true"
-        )
+        raise document.error(("by_hand",), "report_points is for reports that people grade: set reports = true")
     moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in found.extensions.items()}
     if found.deadline is not None:
         moments[("deadline",)] = found.deadline

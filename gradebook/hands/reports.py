@@ -87,9 +87,7 @@ def _check(document: reading.Document, found: _File) -> None:
         if lab in labs[:number]:
             raise document.error(("report", number, "lab"), f"lab {lab} has two reports; keep one")
         if not any(one.lab == lab for one in found.criterion):
-            raise document.error(
-                ("report", number, "lab"), f"lab {lab} has no criterion; add one, or remove the report"
-            )
+            raise document.error(("report", number, "lab"), f"lab {lab} has no [[criterion]]; add one")
     for number, one in enumerate(found.criterion):
         if one.lab not in labs:
             what = "names no lab" if one.lab is None else f"is of lab {one.lab}, which has no [[report]]"
