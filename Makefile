@@ -111,7 +111,7 @@ notebooks: $(READY) ## notebooks/*.ipynb, from notebooks/src
 docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where links into the repository lead
 	@$(INSTALL) dev,docs,notebooks
 	@$(BIN)/python -m notebooks.build --pages build/notebooks
-	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md docs/student.md grader/release/templates/README.md
+	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md docs/student.md docs/report-criteria.md grader/release/templates/README.md
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 

@@ -1,9 +1,11 @@
 """Writes the rubric's points and hours into pages that state them, so that nobody writes them twice.
 
-    python -m grader.rubric_table docs/labs/*.md README.md docs/student.md grader/release/templates/README.md
+    python -m grader.rubric_table docs/labs/*.md README.md docs/student.md docs/report-criteria.md \\
+        grader/release/templates/README.md
 
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
-`<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes).
+`<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
+`<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab).
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
@@ -15,11 +17,13 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+from gradebook.hands import ready
 from gradebox.course import Course
 from gradebox.rubric import Criterion, Hours, Lab
 from grader import course
 
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
+_REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
 
@@ -30,6 +34,7 @@ def with_points(page: str) -> str:
         KeyError: for a mark that names neither a lab, nor an exercise, nor `all`.
     """
     page = _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
+    page = _REPORTS.sub(lambda found: f"{found[1]}\n{_reports(course())}\n\n{found[2]}", page)
     return _HOURS.sub(lambda found: f"{found[1]}\n{hours_table(course())}\n\n{found[2]}", page)
 
 
@@ -48,6 +53,19 @@ def hours_table(of: Course) -> str:
     total = Hours(sum((one.least for _, one in known), Decimal(0)), sum((one.most for _, one in known), Decimal(0)))
     rows.append(f"| all {len(known)} | {total.in_words} | {_number(of.rubric.points)} |")
     return "\n".join([*rows, "", _in_all(total, of.hours)]).rstrip()
+
+
+def _reports(of: Course) -> str:
+    """Each lab's criteria for its report, with the levels of each."""
+    return "\n\n".join(block for lab in of.labs for block in _report(of, lab))
+
+
+def _report(of: Course, lab: Lab) -> Iterator[str]:
+    yield f"## Lab {lab.number}: {lab.title}"
+    for part in ready.load(of, lab).part:
+        rows = [f"| {_number(level.points)} | {level.text} |" for level in part.level]
+        yield f"**{part.title}** ({_number(part.points)} points). {part.about}"
+        yield "\n".join(["| points | the report |", "|---:|---|", *rows])
 
 
 def _in_all(total: Hours, stated: Hours | None) -> str:

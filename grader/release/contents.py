@@ -18,7 +18,10 @@ from grader.release import help_section
 _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")
 _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
-_PAGES = ("docs/student.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/vgpu-uses.md", "docs/how-we-know.md")
+_PAGES = (
+    *("docs/student.md", "docs/report-criteria.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/vgpu-uses.md"),
+    "docs/how-we-know.md",
+)
 _HELP_PAGES = ("README.md", "docs/student.md")
 """Pages that say where to get help; so does the hand-out of every lab."""
 _TEMPLATES = Path(__file__).with_name("templates")

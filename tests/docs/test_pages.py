@@ -48,6 +48,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
     lessons = {f"docs/labs/{name}.md" for name in labs}
     assert documents == {
         "docs/student.md",
+        "docs/report-criteria.md",
         "docs/chapter.md",
         "docs/virtual-gpu.md",
         "docs/vgpu-uses.md",
@@ -56,7 +57,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
     }
 
 
-WITH_TABLES = ("README.md", "docs/student.md", "grader/release/templates/README.md")
+WITH_TABLES = ("README.md", "docs/student.md", "docs/report-criteria.md", "grader/release/templates/README.md")
 
 
 def test_points_and_hours_on_pages_are_those_of_the_rubrics() -> None:

@@ -40,7 +40,7 @@ def other() -> int:
 '''
 
 
-_DOCUMENTS = ("student", "chapter", "virtual-gpu", "vgpu-uses", "how-we-know", "instructor")
+_DOCUMENTS = ("student", "report-criteria", "chapter", "virtual-gpu", "vgpu-uses", "how-we-know", "instructor")
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -18,7 +18,7 @@ api = pytest.importorskip("playwright.sync_api", reason="playwright, of the extr
 from gradebook.hands import comments, marks, requests  # noqa: E402
 from gradebook.hands.requests import Asked  # noqa: E402
 from tests.browser import SCREENS, launched, overflow, violations  # noqa: E402
-from tests.gradebook.hands.conftest import HandClass  # noqa: E402
+from tests.gradebook.hands.conftest import RUBRIC, HandClass  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 PNG = bytes.fromhex(
@@ -129,6 +129,29 @@ def test_a_class_is_graded_by_keyboard(browser: api.Browser, ana: Grader, shown:
     assert not marks.load(shown.folder, "team blue")["figures"].done
     page.keyboard.press("l")
     api.expect(page.locator("#tally")).to_have_text("Criteria graded: Ana 3.")
+
+
+def test_a_level_gives_its_points_with_one_click_and_the_student_reads_its_text(
+    browser: api.Browser, ana: Grader, shown: HandClass
+) -> None:
+    level = "[[criterion.level]]\npoints = {0}\ntext = '{1}'\n"
+    levels = level.format("4", "Axes have units.") + level.format("1.5", "Some have.")
+    shown.write_rubric(text=RUBRIC + levels)
+    page = opened(browser.new_context(), ana)
+    buttons = page.locator("#criterion-figures .levels button")
+    api.expect(buttons).to_have_text(["4", "1.5"])
+    assert page.locator("#criterion-discussion .levels").count() == 0
+    buttons.nth(1).click()
+    saved(page)
+    mark = marks.load(shown.folder, "student ada")["figures"]
+    assert (mark.done, mark.adjust) == (True, Decimal("1.5"))
+    buttons.nth(0).click()  # another click replaces the level
+    buttons.nth(1).click()
+    saved(page)
+    line = shown.line("ada").hands
+    assert line is not None
+    (figures,) = [one for one in line.criteria if one.id == "figures"]
+    assert (figures.points, [one.text for one in figures.remarks]) == (Decimal("1.5"), ["Some have."])
 
 
 @pytest.mark.parametrize(("typed", "kept"), [("45", ""), ("-1", ""), ("7 or so", "")])
