@@ -61,9 +61,11 @@ def _of_reports(line: Line) -> Iterator[str]:
     if waiting:
         labs = ", ".join(str(one.lab) for one in waiting)
         which = f"report of lab {labs} is" if len(waiting) == 1 else f"reports of labs {labs} are"
-        worth = points(sum((one.worth for one in waiting), Decimal(0)))
         yield f"The {which} graded by people, and that is not finished."
-        yield f"{worth} of the points {'is' if worth == '1' else 'are'} missing, so there is no score yet."
+        worth = points(sum((one.worth for one in waiting), Decimal(0)))
+        verdict = "" if line.passed else ", and whether you pass is open"
+        is_missing = "is" if worth == "1" else "are"
+        yield f"{worth} of the points {is_missing} missing, so there is no score yet{verdict}."
     for one in reports(line):
         yield (
             f"The report of lab {one.lab} was graded by people: {points(one.given)} of {points(one.most)} count as "

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import grader
-from gradebook.exports import everything, feedback, view
-from gradebook.results import StudentResult
 from gradebox import contact, report
 from gradebox import course as courses
 from gradebox.contact import NOBODY, Contact
-from gradebox.grade import CheckReport, Outcome
+from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.guide import command
 from gradebox.options import Options
 from gradebox.report import html, terminal
 from gradebox.rubric import Hours
-from tests.gradebook.exports import classes
 from tests.gradebox.small_course import write_course
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -34,6 +31,14 @@ STAFF = Contact(
     email="gpu-labs@example.org",
 )
 UNDECIDED = {"lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
+
+
+def graded(reports: Mapping[str, CheckReport]) -> Grade:
+    """A grade of Lab 1; checks that are not named passed."""
+    course = grader.course().rubric
+    every = {check.id: CheckReport(Outcome.PASSED) for check in course.checks()} | dict(reports)
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    return grade(course, course.select((1,)), every, here)
 
 
 def course_with(tmp_path: Path, table: str) -> courses.Course:
@@ -103,7 +108,7 @@ def shown(grade: object, **more: object) -> str:
 
 
 def test_the_terminal_names_the_staff_if_a_person_has_to_look() -> None:
-    undecided, decided = classes.graded(UNDECIDED), classes.graded({})
+    undecided, decided = graded(UNDECIDED), graded({})
     line = "Course staff: office hours: Tuesdays, 14:00 to 16:00; forum: https://forum.example.org/c/gpu;"
     assert line in shown(undecided, contact=STAFF)
     assert "Course staff" not in shown(decided, contact=STAFF)
@@ -111,33 +116,16 @@ def test_the_terminal_names_the_staff_if_a_person_has_to_look() -> None:
 
 
 def test_the_page_names_the_staff_and_nothing_in_it_becomes_markup() -> None:
-    page = html.render(classes.graded(UNDECIDED), contact=STAFF)
+    page = html.render(graded(UNDECIDED), contact=STAFF)
     assert "<h2>Getting help</h2>" in page
     assert '<a href="https://forum.example.org/c/gpu">https://forum.example.org/c/gpu</a>' in page
     assert '<a href="mailto:gpu-labs@example.org">gpu-labs@example.org</a>' in page
     assert "#gpu-labs &lt;ask&gt;" in page
-    assert "Getting help" not in html.render(classes.graded(UNDECIDED))
-
-
-def test_feedback_names_the_staff_also_if_nothing_was_graded(tmp_path: Path) -> None:
-    students = [
-        classes.student("ada", classes.graded(UNDECIDED)),
-        StudentResult(student="bob", status="no_repository", withheld=True),
-    ]
-    without = classes.a_class(students)
-    everything.write(without, tmp_path / "without")
-    everything.write(replace(without, contact=STAFF), tmp_path / "with")
-    for name in ("ada", "bob"):
-        for suffix in ("html", "md"):
-            file = f"exports/feedback/{name}.{suffix}"
-            assert "gpu-labs@example.org" in (tmp_path / "with" / file).read_text()
-            assert "Getting help" not in (tmp_path / "without" / file).read_text()
-    (line, _) = view.of(without).lines
-    assert "chat: \\#gpu-labs \\<ask\\>" in feedback.markdown(line, "GPU labs", contact=STAFF)
+    assert "Getting help" not in html.render(graded(UNDECIDED))
 
 
 def test_a_report_has_it_on_disk(tmp_path: Path) -> None:
-    report.write(classes.graded({}), tmp_path, contact=STAFF)
+    report.write(graded({}), tmp_path, contact=STAFF)
     assert "gpu-labs@example.org" in (tmp_path / "grade.html").read_text()
 
 

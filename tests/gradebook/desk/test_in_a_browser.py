@@ -154,6 +154,32 @@ def test_a_level_gives_its_points_with_one_click_and_the_student_reads_its_text(
     assert (figures.points, [one.text for one in figures.remarks]) == (Decimal("1.5"), ["Some have."])
 
 
+def test_a_report_that_people_grade_has_what_the_check_found_above_it(
+    browser: api.Browser, shown: HandClass, tmp_path: Path
+) -> None:
+    (tmp_path / "class.toml").write_text("[by_hand]\nreports = true\n")
+    shown.small.grade(roster=tmp_path / "roster.csv", configuration=tmp_path / "class.toml")
+    (shown.folder / "hands" / "rubric.toml").unlink()
+    grader = Grader(shown.folder, "Ana")
+    try:
+        page = opened(browser.new_context(), grader)
+        found = shown.line("ada").reports[0].automatic.value.replace("_", " ")
+        api.expect(page.locator(".automatic li b")).to_have_text(f"Lab 1: {found}")
+        api.expect(page.locator(".criterion h2")).to_have_text(
+            ["Lab 1: CPU against GPU", "Lab 1: Memory", "Lab 1: Where the time goes, and what next"]
+        )
+        page.keyboard.press("1")  # the first reusable comment of the course
+        saved(page)
+        assert marks.load(shown.folder, "student ada")["lab1_cpu_gpu"].comments == ("lab1_cpu_gpu-1",)
+        assert violations(page) == []
+        for width in (390, 1400):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(200)
+            assert overflow(page) <= 0
+    finally:
+        grader.end()
+
+
 @pytest.mark.parametrize(("typed", "kept"), [("45", ""), ("-1", ""), ("7 or so", "")])
 def test_points_that_cannot_be_given_are_refused_and_change_nothing(
     browser: api.Browser, ana: Grader, shown: HandClass, typed: str, kept: str

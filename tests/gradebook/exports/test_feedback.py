@@ -1,15 +1,19 @@
 """What a student is told, as a page and as Markdown."""
 
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
-from gradebook.exports import feedback, view
+import grader
+from gradebook.exports import everything, feedback, view
 from gradebook.exports.book import Book
 from gradebook.exports.push import push
 from gradebook.exports.reviews import Accepted
 from gradebook.exports.view import Line
 from gradebook.results import LatePenalty, StudentResult
+from gradebox.contact import Contact
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
 from gradebox.report.document import duration
@@ -176,3 +180,27 @@ def test_a_comment_says_once_why_there_are_points_without_a_submission(given_poi
 )
 def test_lateness_is_told_in_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_it_says_where_to_get_help_also_if_nothing_was_graded(tmp_path: Path) -> None:
+    staff = Contact(chat="#gpu-labs <ask>", email="gpu-labs@example.org")
+    without = a_class([student("ada", graded(REPORTS)), student("bob", None, status="no_repository", withheld=True)])
+    everything.write(without, tmp_path / "without")
+    everything.write(replace(without, contact=staff), tmp_path / "with")
+    for name in ("ada", "bob"):
+        for suffix in ("html", "md"):
+            file = f"exports/feedback/{name}.{suffix}"
+            assert "gpu-labs@example.org" in (tmp_path / "with" / file).read_text()
+            assert "Getting help" not in (tmp_path / "without" / file).read_text()
+    text = (tmp_path / "with" / "exports" / "feedback" / "ada.md").read_text()
+    assert "- chat: \\#gpu-labs \\<ask\\>" in text
+
+
+def test_a_class_keeps_the_contact_that_its_course_named(small_class: SmallClass) -> None:
+    """A gradebook is read without the course, so the class writes it down in each run."""
+    small_class.hands_in("ada")
+    assert not small_class.grade().contact
+    course = replace(grader.course(), contact=Contact(email="gpu-labs@example.org"))
+    assert small_class.grade(course=course, submissions=None).contact == course.contact
+    assert Book.open(small_class.out).result.contact == course.contact
+    assert not small_class.grade().contact

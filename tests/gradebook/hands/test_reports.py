@@ -139,7 +139,8 @@ def test_as_long_as_nobody_graded_it_there_is_no_score(of_reports: ReportClass) 
     assert of_reports.check("ada").max_points == 1
     assert "that is not finished: it has no points yet" in of_reports.check("ada").message
     page = of_reports.exported("feedback/ada.html")
-    assert "1 of the points is missing, so there is no score yet." in page
+    assert "The report of lab 1 is graded by people, and that is not finished." in page
+    assert "1 of the points is missing, so there is no score yet, and whether you pass is open." in page
     assert "Which stage decides whether the step fits" in page  # students see the criteria before they are graded
     assert "ada" not in of_reports.exported("canvas.csv")
     (notice,) = [text for text in Book.open(of_reports.folder).notices() if "by hand" in text]
