@@ -63,7 +63,7 @@ def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
             f"# {escaped(title)}{total}",
             *map(escaped, _short_texts(line)),
             *by_hand.markdown(line),
-            *_help(contact),
+            *help_blocks(contact),
         ]
         return printable("\n\n".join(blocks) + "\n")
     late = line.result.late
@@ -78,10 +78,10 @@ def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
     told = grade_markdown(
         line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
     )
-    return printable("\n\n".join([told.rstrip("\n"), *by_hand.markdown(line), *_help(contact)]) + "\n")
+    return printable("\n\n".join([told.rstrip("\n"), *by_hand.markdown(line), *help_blocks(contact)]) + "\n")
 
 
-def _help(contact: Contact) -> Iterator[str]:
+def help_blocks(contact: Contact) -> Iterator[str]:
     """Where to get help, as blocks of Markdown."""
     if contact:
         yield "## Getting help"

@@ -231,9 +231,10 @@ def export_markdown(
     out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
 ) -> None:
     """Turn a grade.json into Markdown, for a student or a job's summary."""
-    from gradebook.exports.feedback import grade_markdown
+    from gradebook.exports.feedback import grade_markdown, help_blocks
 
-    _put(grade_markdown(_read_grade(grade), title), out)
+    text = grade_markdown(_read_grade(grade), title)
+    _put("\n\n".join([text.rstrip("\n"), *help_blocks(course().contact)]) + "\n", out)
 
 
 def review_class(

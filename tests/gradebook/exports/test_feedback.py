@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import grader
 from gradebook.exports import everything, feedback, view
@@ -16,7 +17,8 @@ from gradebook.results import LatePenalty, StudentResult
 from gradebox.contact import Contact
 from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.overrides import Override
-from gradebox.report.document import duration
+from gradebox.report.document import duration, to_json
+from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, graded, student
 
@@ -204,3 +206,12 @@ def test_a_class_keeps_the_contact_that_its_course_named(small_class: SmallClass
     assert small_class.grade(course=course, submissions=None).contact == course.contact
     assert Book.open(small_class.out).result.contact == course.contact
     assert not small_class.grade().contact
+
+
+def test_the_markdown_of_one_grade_says_where_to_get_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "grade.json").write_text(to_json(graded(REPORTS)))
+    command = ["export", "markdown", str(tmp_path / "grade.json")]
+    assert "Getting help" not in CliRunner().invoke(app, command).output
+    course = replace(grader.course(), contact=Contact(email="gpu-labs@example.org"))
+    monkeypatch.setattr("grader.cli.exporting.course", lambda: course)
+    assert CliRunner().invoke(app, command).output.endswith("## Getting help\n\n- e-mail: gpu-labs@example.org\n")
