@@ -197,7 +197,7 @@ class TestPipeline:
             _judge_log(training, seen, every)
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
-        """Writes a report that agrees with the results."""
+        """Claims what results/ say, and has 60 words."""
         lab5_report.judge(submission)
 
 

@@ -43,8 +43,8 @@ _PATIENCE_SECONDS = 8.0
 
 @contextlib.contextmanager
 def monitored(student: Any, **options: Any) -> Iterator[Any]:
-    """A monitor, which is closed at the end; `interval` and whatever else it is given."""
-    monitor = student.module(MONITOR).GPUMonitor(**{"interval": _NEVER, **options})
+    """A monitor, which is closed at the end; by itself it has no arguments, as the assignment has it."""
+    monitor = student.module(MONITOR).GPUMonitor(**options)
     try:
         yield monitor
     finally:
@@ -70,7 +70,7 @@ def exported(
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         lines = Path(folder, "new", "metrics.jsonl")
         counts = []
-        with monitored(student, log_dir=lines.parent, port=0) as monitor:
+        with monitored(student, log_dir=lines.parent, port=0, interval=_NEVER) as monitor:
             first = _scrape(monitor)
             monitor.sample()
             for step, metrics in logs:
@@ -78,7 +78,10 @@ def exported(
                 counts.append(lines.read_text(encoding="utf-8").count("\n") if lines.is_file() else 0)
             text = _scrape(monitor)
             url = monitor.url
+        with monitored(student, dcgm_names=True) as monitor:
+            by_dcgm = _text(monitor)
         return {
+            "by_dcgm": by_dcgm,
             "first": first,
             "text": text,
             "jsonl": lines.read_text(encoding="utf-8") if lines.is_file() else None,
@@ -131,7 +134,7 @@ def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, quest
     """
     nvml = FakeNvml(gpus)
     steps, taken = [], []
-    with contextlib.redirect_stderr(io.StringIO()), monitored(student) as monitor:
+    with contextlib.redirect_stderr(io.StringIO()), monitored(student, interval=_NEVER) as monitor:
         for step in (7, 7, 3):
             begin = time.time()
             monitor.log_metrics(step, {"loss": torch.tensor(0.5)})
@@ -150,7 +153,7 @@ def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, quest
             for step in range(logs):
                 monitor.log_metrics(100 + step, {"loss": 1.0})
 
-        for call in (log, monitor.sample):
+        for call in (log, monitor.sample, monitor.sample):
             nvml.gate = (lambda: time.sleep(question)) if call != log else None
             begin = time.perf_counter()
             call()
@@ -195,24 +198,15 @@ def without_nvml(student: Any, *, error: str | None, logs: Sequence[tuple[int, M
     """What a monitor says and exports if NVML does not start, or (no `error`) starts and has no GPU."""
     nvml = FakeNvml([], error=error)
     said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        with monitored(student, log_dir=folder, port=0) as monitor:
-            said_first = said.getvalue()
-            for step, metrics in logs:
-                monitor.sample()
-                monitor.log_metrics(step, metrics)
-            text = _scrape(monitor)
-            messages = [plain(each.message, "message") for each in (monitor, snapshot_of(monitor))]
-        later = said.getvalue()[len(said_first) :]
-        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
-    return {
-        "said": said_first,
-        "later": later,
-        "text": text,
-        "jsonl": lines,
-        "messages": messages,
-        "left_open": nvml.users,
-    }
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monitored(student) as monitor:
+        said_first = said.getvalue()
+        for step, metrics in logs:
+            monitor.sample()
+            monitor.log_metrics(step, metrics)
+        text = _text(monitor)
+        messages = [plain(each.message, "message") for each in (monitor, snapshot_of(monitor))]
+    later = said.getvalue()[len(said_first) :]
+    return {"said": said_first, "later": later, "text": text, "messages": messages, "left_open": nvml.users}
 
 
 def background(
