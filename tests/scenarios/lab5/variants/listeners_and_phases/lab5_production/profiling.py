@@ -1,170 +1,124 @@
-"""Task 5.4: find out what a training pipeline's GPU waits for.
-
-Not for turning anything (tuning.py, which is also the program), nor for making a model's own operations faster: this is
-about the loop around them.
-"""
+"""Task 5.2: phases of a recording, and a sweep over what begins and ends."""
 
 import contextlib
-import itertools
-import math
+import heapq
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, record_function
 
-from labkit.profiling import Timeline, TrainingJob, intersect, read_timeline, subtract, total
-from labkit.results import DeviceTime, StepBreakdown
+from labkit.profiling import REGIONS, Interval, Timeline, TrainingJob, read_timeline
+from labkit.results import DeviceTime
 
-from .loop import Stopwatch, idle, steps_of, touched
+from .events import Events
 
 WAIT, WARMUP = 1, 2
-"""Steps that the profiler leaves out, and steps in which it gets ready; neither is recorded."""
 Bottleneck = Literal["data", "transfer", "sync", "communication", "launch", "compute"]
 LOSSES: tuple[Bottleneck, ...] = ("data", "transfer", "sync", "communication", "launch")
 
 
+class _Region(contextlib.ExitStack):
+    """A region that begins when it is named, and ends when the next one is."""
+
+    def enter(self, name: str) -> None:
+        self.close()
+        self.enter_context(record_function(name))
+
+
 def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = None) -> Timeline:
-    """Record some steps of a training loop with `torch.profiler`, as it runs: nothing waits that would not without.
-
-    The first WAIT + WARMUP steps of the job are not recorded (`torch.profiler.schedule`), the `steps` after them are.
-    Only twice is the device waited for: before the first recorded step, so that none of the earlier work is left, and
-    at the end of the last. In each step the five parts are named regions (`record_function`), once each and in the
-    order of `labkit.profiling.REGIONS`: "data" is the wait for the batch; "forward" includes the criterion;
-    "backward" the clearing of old gradients; `after_step` lies in no region.
-
-    Args:
-        job: what to run; WAIT + WARMUP + steps steps of it, from step 0.
-        steps: recorded ones.
-        trace: where to write the recording for Perfetto or TensorBoard (Chrome's trace format), a path that ends in
-            .json or .json.gz; missing folders are made. None: nowhere.
-
-    Returns:
-        The `Timeline` of the recorded steps, by `labkit.profiling.read_timeline`.
-
-    Raises:
-        ValueError: `steps` is below 1.
-
-    Source: https://docs.pytorch.org/docs/stable/profiler.html
-    """
+    """Listeners wait for the device and tell the profiler of steps."""
     if steps < 1:
-        raise ValueError(f"steps is {steps}: record at least one")
-    cuda = job.device.startswith("cuda")
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    quiet = {WAIT + WARMUP - 1, WAIT + WARMUP + steps - 1}
-    parts = steps_of(job, record_function)
-    with (
-        contextlib.closing(parts),
-        torch.profiler.profile(
-            activities=activities, schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=steps, repeat=1)
-        ) as recorded,
-    ):
-        for step in itertools.islice(parts, WAIT + WARMUP + steps):
-            if step in quiet:
-                idle(job)
-            recorded.step()
-    if trace is not None:
-        Path(trace).parent.mkdir(parents=True, exist_ok=True)
-        recorded.export_chrome_trace(str(trace))
-    return read_timeline(recorded)
+        raise ValueError(f"a recording needs a step; steps={steps}")
+    first, last = WAIT + WARMUP, WAIT + WARMUP + steps - 1
+    events = Events()
+    on_a_gpu = torch.device(job.device).type == "cuda"
+    if on_a_gpu:
+        events.on("end", lambda step: torch.cuda.synchronize() if step + 1 == first or step == last else None)
+
+    def write(recorded: Any) -> None:
+        if trace is not None:
+            Path(trace).parent.mkdir(parents=True, exist_ok=True)
+            recorded.export_chrome_trace(str(trace))
+
+    profiler = torch.profiler.profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_a_gpu else [])],
+        schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=steps, repeat=1),
+        on_trace_ready=write,
+    )
+    events.on("end", lambda step: profiler.step())
+    profiler.start()
+    try:
+        batches = job.batches()
+        for step in range(last + 1):
+            _step(job, step, batches)
+            events.emit("end", step=step)
+    finally:
+        profiler.stop()
+    return read_timeline(profiler)
+
+
+def _step(job: TrainingJob, step: int, batches: Iterator[Any]) -> None:
+    data, transfer, forward, backward, optimizer = REGIONS
+    with _Region() as region:
+        region.enter(data)
+        batch = next(batches)
+        region.enter(transfer)
+        inputs, targets = (part.to(job.device, non_blocking=job.non_blocking) for part in batch)
+        region.enter(forward)
+        loss = job.criterion(job.model(inputs), targets)
+        region.enter(backward)
+        job.optimizer.zero_grad()
+        loss.backward()
+        region.enter(optimizer)
+        job.optimizer.step()
+    if job.after_step:
+        job.after_step(step, job.model, loss.detach())
 
 
 def where_time_goes(timeline: Timeline) -> DeviceTime:
-    """Say of each moment between a timeline's start and stop what the device did, or what it waited for.
+    """One sweep: a set of counters says what is true now; a gap is settled when something runs again."""
 
-    A moment belongs to the first of these that is true of it:
+    def edges(kind: str, intervals: tuple[Interval, ...]) -> list[tuple[float, int, str]]:
+        inside = ((max(a, timeline.start), min(b, timeline.stop)) for a, b in intervals)
+        return sorted(edge for a, b in inside if a < b for edge in ((a, 1, kind), (b, -1, kind)))
 
-    - compute: a kernel is running;
-    - communication: a collective is running;
-    - data: the host is in its region "data";
-    - transfer: a copy to the device is running, or the host is in its region "transfer";
-    - sync: the moment lies in a gap in which the host waits for the device, or something is copied from it, outside the
-      regions "data" and "transfer", be it for a part of the gap only. A gap is the time from the end of what
-      ran (kernels and collectives) to the start of the next, or to the start or stop of the timeline;
-    - launch: none of these: the host was busy launching.
-
-    Args:
-        timeline: of one or more steps. Its intervals may reach beyond its start and stop; what lies there is left out.
-
-    Returns:
-        The seconds of each, divided by the number of steps; together they make up (stop - start) / steps.
-    """
-    whole = [(timeline.start, timeline.stop)]
-    busy = [*timeline.kernels, *timeline.collectives]
-    gaps = subtract(whole, busy)
-    hosts = [*timeline.regions.get("data", ()), *timeline.regions.get("transfer", ())]
-    looks = subtract([*timeline.waits, *timeline.copies_out], hosts)
-    claims = (
-        ("compute", timeline.kernels),
-        ("communication", timeline.collectives),
-        ("data", timeline.regions.get("data", ())),
-        ("transfer", [*timeline.copies_in, *timeline.regions.get("transfer", ())]),
-        ("sync", list(touched(gaps, looks))),
-        ("launch", whole),
-    )
-    left, seconds = whole, {}
-    for name, moments in claims:
-        seconds[f"{name}_seconds"] = total(intersect(left, moments)) / timeline.steps
-        left = subtract(left, moments)
-    return DeviceTime(**seconds)
-
-
-def utilization(times: DeviceTime) -> float:
-    """The share of a step in which at least one kernel runs, collectives included, 0 to 1: what NVML calls utilisation.
-
-    Source: nvml.h, nvmlUtilization_t.
-    """
-    return (times.compute_seconds + times.communication_seconds) / times.step_seconds
+    kinds = {
+        "kernels": timeline.kernels,
+        "collectives": timeline.collectives,
+        "in": timeline.copies_in,
+        "out": timeline.copies_out + timeline.waits,
+        "data": timeline.regions.get("data", ()),
+        "transfer": timeline.regions.get("transfer", ()),
+    }
+    merged = heapq.merge(*(edges(kind, intervals) for kind, intervals in kinds.items()), key=lambda edge: edge[0])
+    active = dict.fromkeys(kinds, 0)
+    seconds = dict.fromkeys(("compute", "communication", "data", "transfer", "sync", "launch"), 0.0)
+    now, pending, waited = timeline.start, 0.0, False
+    for moment, change, kind in [*merged, (timeline.stop, 0, "kernels")]:
+        span = moment - now
+        if span > 0:
+            if active["kernels"] or active["collectives"]:
+                seconds["sync" if waited else "launch"] += pending
+                pending, waited = 0.0, False
+                seconds["compute" if active["kernels"] else "communication"] += span
+            else:
+                waited = waited or bool(active["out"] and not active["data"] and not active["transfer"])
+                if active["data"]:
+                    seconds["data"] += span
+                elif active["transfer"] or active["in"]:
+                    seconds["transfer"] += span
+                else:
+                    pending += span
+        now = moment
+        active[kind] += change
+    seconds["sync" if waited else "launch"] += pending
+    return DeviceTime(**{f"{name}_seconds": each / timeline.steps for name, each in seconds.items()})
 
 
 def find_bottleneck(times: DeviceTime, *, target: float = 0.8) -> Bottleneck:
-    """Say what to work on first.
-
-    "compute" if the device computes for more than `target` of the step (communication does not count): the pipeline is
-    as good as its model and its device. Else the largest of
-    "data" (a slow loader), "transfer", "sync" (waiting for the device where there is no need), "communication", and
-    "launch" (batches too small for the device). Of equal ones, the first in this order.
-
-    Args:
-        times: of a step.
-        target: share of the step in which the device should compute, 0 to 1.
-    """
-    limit = target * times.step_seconds
-    if times.compute_seconds > limit and not math.isclose(times.compute_seconds, limit, rel_tol=1e-9):
+    """Sorted, the largest first; a sort leaves equal ones in their order."""
+    if times.compute_seconds / times.step_seconds > target:
         return "compute"
-    return max(LOSSES, key=lambda name: getattr(times, f"{name}_seconds"))
-
-
-def step_breakdown(job: TrainingJob, *, steps: int = 5, warmup: int = 2) -> StepBreakdown:
-    """Time the parts of a step one by one, with the device idle whenever the clock is read.
-
-    First `warmup` untimed steps, then `steps` timed ones. The parts are the regions of `profile_job`; `after_step` is
-    called, and not counted. Each figure is the median over the timed steps.
-
-    If the job's model is a DistributedDataParallel, as many steps follow without exchange of gradients (`no_sync`, for
-    the forward and the backward pass). All figures are then of these, and communication_seconds is what backward took
-    longer in the steps with exchange, by the medians, never below 0. Otherwise communication_seconds is 0.0.
-
-    Args:
-        job: what to run.
-        steps: timed ones, of each sort.
-        warmup: untimed ones before them, of each sort.
-
-    Raises:
-        ValueError: `steps` is below 1 or `warmup` below 0.
-    """
-    if steps < 1 or warmup < 0:
-        raise ValueError(f"{steps} timed steps after {warmup} others make no sense")
-    watch = Stopwatch(job)
-    with contextlib.closing(steps_of(job, watch.time)) as parts:
-        medians = watch.medians(parts, warmup, steps)
-        communication = 0.0
-        if isinstance(job.model, DistributedDataParallel):
-            watch.exchange = False
-            alone = watch.medians(parts, warmup, steps)
-            communication = max(0.0, medians["backward"] - alone["backward"])
-            medians = alone
-    return StepBreakdown(
-        **{f"{name}_seconds": seconds for name, seconds in medians.items()}, communication_seconds=communication
-    )
+    return sorted(LOSSES, key=lambda name: -getattr(times, name + "_seconds"))[0]

@@ -1,11 +1,10 @@
-"""Task 5.4: turn what can be turned in a training pipeline, and show what it gave.
+"""Task 5.2: turn what can be turned in a training pipeline, and show what it gave.
 
 Not for finding out what is slow (profiling.py).
 
 Run: python -m labs.lab5_production.tuning
 """
 
-import contextlib
 import gc
 import statistics
 import sys
@@ -13,18 +12,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 
 import torch
 
 from labkit import plotting, program
 from labkit.device import open_device
-from labkit.profiling import REGIONS, TrainingJob
+from labkit.profiling import TrainingJob
 from labkit.progress import track
 from labkit.results import PipelineSettings, PipelineStage, TuningPoint, save_json
 
-from .loop import idle
-from .profiling import LOSSES, find_bottleneck, profile_job, step_breakdown, utilization, where_time_goes
+from .events import Events
+from .profiling import LOSSES, find_bottleneck, profile_job, where_time_goes
 from .slow_pipeline import AS_FOUND, make_job
 
 RESULTS = Path(__file__).parent / "results"
@@ -37,6 +37,39 @@ ADVICE = {
     "launch": "give each kernel more to do: larger batches",
     "compute": "nothing: the device is at work",
 }
+
+
+class _Trial:
+    """Phases of a trial: making, warming up, timing, profiling."""
+
+    def __init__(
+        self, make_job: Callable[[PipelineSettings], TrainingJob], setting: PipelineSettings, steps: int, warmup: int
+    ) -> None:
+        self.setting, self.steps, self.warmup = setting, steps, warmup
+        self.job = make_job(setting)
+        self.batches = enumerate(self.job.batches())
+
+    def wait(self) -> None:
+        if torch.device(self.job.device).type == "cuda":
+            torch.cuda.synchronize()
+
+    def train(self, steps: int) -> None:
+        for _, (step, batch) in zip(range(steps), self.batches, strict=False):
+            self.job.train(step, *batch)
+
+    def run(self) -> TuningPoint:
+        self.train(self.warmup)
+        self.wait()
+        began = time.perf_counter()
+        self.train(self.steps)
+        self.wait()
+        seconds = time.perf_counter() - began
+        del self.batches
+        return TuningPoint(
+            settings=self.setting,
+            samples_per_second=self.job.batch_size / (seconds / self.steps),
+            utilization=where_time_goes(profile_job(self.job)).utilization,
+        )
 
 
 def tune(
@@ -60,35 +93,21 @@ def tune(
         and the utilization by `profile_job` of the same job, run after that. Settings for which the device's memory
         does not suffice (`torch.OutOfMemoryError`) are left out; other errors go through.
     """
-    points = []
-    for each in settings:
-        with contextlib.suppress(torch.OutOfMemoryError):
-            points.append(_try(make_job, each, steps, warmup))
+    points: list[TuningPoint] = []
+    for setting in settings:
+        events = Events()
+        events.on("tried", lambda point: points.append(point))
+        events.on("too large", lambda point: gc.collect())
+        point = None
+        try:
+            point = _Trial(make_job, setting, steps, warmup).run()
+        except torch.OutOfMemoryError:
+            pass
+        events.emit("tried" if point is not None else "too large", point=point)
         gc.collect()
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     return points
-
-
-def _try(
-    make_job: Callable[[PipelineSettings], TrainingJob], settings: PipelineSettings, steps: int, warmup: int
-) -> TuningPoint:
-    """In a function of its own: when it is over, nothing holds the job."""
-    job = make_job(settings)
-    with contextlib.closing(job.batches()) as batches:
-        began = 0.0
-        for step in range(warmup + steps):
-            if step == warmup:
-                idle(job)
-                began = time.perf_counter()
-            job.train(step, *next(batches))
-        idle(job)
-        seconds = time.perf_counter() - began
-    return TuningPoint(
-        settings=settings,
-        samples_per_second=steps * job.batch_size / seconds,
-        utilization=utilization(where_time_goes(profile_job(job))),
-    )
 
 
 def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningPoint:
@@ -103,11 +122,16 @@ def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningP
     """
     if not points:
         raise ValueError("there is nothing to choose from")
-    enough = (1 - tolerance) * max(point.samples_per_second for point in points) * (1 - 1e-12)
-    return min(
-        (point for point in points if point.samples_per_second >= enough),
-        key=lambda point: (point.settings.batch_size, point.settings.num_workers, -point.samples_per_second),
-    )
+    limit = max(map(attrgetter("samples_per_second"), points)) * (1 - tolerance)
+    left = [point for point in points if point.samples_per_second >= limit]
+    for criterion in (
+        lambda point: point.settings.batch_size,
+        lambda point: point.settings.num_workers,
+        lambda point: -point.samples_per_second,
+    ):
+        least = min(map(criterion, left))
+        left = [point for point in left if criterion(point) == least]
+    return left[0]
 
 
 def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
@@ -132,7 +156,7 @@ def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
 
 
 def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
-    """Plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
+    """Given: plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
 
     Args:
         stages: in the order of the improvements.
@@ -144,24 +168,25 @@ def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
     Raises:
         OSError: the file cannot be written.
     """
-    figure, (axis,) = plotting.new_figure("What the device does in a step", y_label="share of the step")
-    places = range(len(stages))
-    bottom = [0.0] * len(stages)
-    for name, color in zip(("compute", *LOSSES), (*plotting.COLORS, "#999999", "#ddbb33"), strict=True):
-        shares = [getattr(stage.device_time, f"{name}_seconds") / stage.device_time.step_seconds for stage in stages]
-        axis.bar(places, shares, 0.6, bottom=bottom, label=name, color=color)
-        bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    for place, stage in zip(places, stages, strict=True):
-        told = f"{stage.point.utilization:.0%} utilised\n{stage.point.samples_per_second:,.0f} samples/s"
-        axis.text(place, 1.01, told, ha="center", va="bottom", fontsize=8)
-    axis.set_xticks(list(places), [stage.name.replace(" every", "\nevery") for stage in stages])
-    axis.set_ylim(0, 1.2)
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+    figure, (axis,) = plotting.new_figure("What the device does in a training step", x_label="share of the step")
+    colors = (*plotting.COLORS, "#999999", "#ddbb44")
+    names = [
+        f"{stage.name}\n{stage.point.samples_per_second:,.0f} samples/s, {stage.point.utilization:.0%} utilised"
+        for stage in stages
+    ]
+    left = [0.0] * len(stages)
+    for name, color in zip(("compute", *LOSSES), colors, strict=True):
+        times = [stage.device_time for stage in stages]
+        shares = [getattr(each, f"{name}_seconds") / each.step_seconds for each in times]
+        axis.barh(names, shares, left=left, color=color, label=name)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axis.invert_yaxis()
+    axis.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return plotting.save_png(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Improve the slow pipeline stage by stage; print tables; write OUT/profiling.json, OUT/profiling.png and traces.
+    """Given: improve the slow pipeline stage by stage, print tables, and write OUT/profiling.json, its plot and traces.
 
     The stages are "as found", "metrics read every 50 steps", "batches of N" (the largest) and "tuned"; each has a
     trace, OUT/trace-1.json.gz and so on.
@@ -170,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024), metavar="N,N")
+    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024, 4096), metavar="N,N")
     parser.add_argument("--workers", type=program.positive_ints, default=(1, 2, 4), metavar="N,N", help="besides none")
     parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="recorded and timed steps")
     options = parser.parse_args(argv)
@@ -189,7 +214,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 point=point,
                 bottleneck=find_bottleneck(times),
                 device_time=times,
-                breakdown=step_breakdown(make(point.settings), steps=options.steps),
                 # A virtual GPU's timeline is exact; a second of training would add nothing but time.
                 nvml_utilization=None if device.simulated else nvml_utilization(make(point.settings), 3.0),
             )
@@ -231,10 +255,6 @@ def _print(points: Sequence[TuningPoint], stages: Sequence[PipelineStage]) -> No
         parts = [f"{getattr(times, f'{name}_seconds') / times.step_seconds:.0%}" for name in ("compute", *LOSSES)]
         shares.append((stage.name, *parts))
     program.print_table("Share of the step", ("stage", "comp.", "data", "transf.", "sync", "comm.", "launch"), shares)
-    parts = [f"{name}_seconds" for name in (*REGIONS, "communication")]
-    each_part = [(stage.name, *(f"{getattr(stage.breakdown, part) * 1e6:,.0f}" for part in parts)) for stage in stages]
-    columns = ("stage", "data", "transf.", "forward", "backw.", "optim.", "comm.")
-    program.print_table("Parts of a step one by one, microseconds", columns, each_part)
     for stage in stages:
         rate = f"{stage.point.samples_per_second:,.0f} samples/s, utilisation {stage.point.utilization:.0%}"
         print(f"{stage.name}: {rate}; bottleneck: {stage.bottleneck} ({ADVICE[stage.bottleneck]})")

@@ -1,7 +1,7 @@
-"""Task 5.5: watch a training while it runs: GPUs in the background, metrics as they come, alerts on both.
+"""Task 5.3: watch a training while it runs: GPUs in the background, metrics as they come, alerts on both.
 
-Not for a fleet of machines: there, let Prometheus collect what each of these exports, beside NVIDIA's DCGM. Nor a
-program: watch.py trains under a monitor.
+Not for reading GPUs and not for what the exports look like (`labkit.monitoring`, given), nor for when an alert fires
+(alerts.py). Not a program: watch.py trains under a monitor.
 """
 
 import os
@@ -13,21 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from labkit.monitoring import RULES, Alert, Rule, Snapshot
+from labkit.monitoring.exports import MetricFiles, prometheus_metrics
+from labkit.monitoring.gpus import GpuReader
 from labkit.monitoring.names import SAMPLES, SAMPLES_HELP, SECONDS, SECONDS_HELP
 from labkit.monitoring.web import Server
 
 from .alerts import AlertEngine
-from .exporting import jsonl_line, prometheus_metrics, write_tensorboard
-from .gpu_readings import GpuReader
 
-RESULTS = Path(__file__).parent / "results"
 HISTORY = 3600
 """Snapshots that a monitor remembers: an hour at one per second."""
 
@@ -40,25 +38,23 @@ def print_alert(alert: Alert) -> None:
 class GPUMonitor:
     """Samples all GPUs of this machine in the background and takes training metrics, until it is closed.
 
-    A monitor must never be what ends a training: without NVML it says so, once, in one line on standard error, and goes
-    on without GPUs; what one GPU cannot tell is absent everywhere; when its files cannot be written any more (the disk
-    is full), it says so and goes on without them. It starts with its construction and ends with `close` or at the end
-    of a `with` block.
+    A monitor must never be what ends a training. Without NVML it says so once, in one line on standard error, and goes
+    on without GPUs. It starts with its construction and ends with `close` or at the end of a `with` block; if a program
+    fails before that, the program ends all the same, since the monitor's threads are daemons.
 
-    In a job of several processes only rank 0 monitors: on any other one the constructor and all methods do nothing,
+    In a job of several processes only rank 0 monitors: on any other rank the constructor and all methods do nothing,
     and there are no files, no thread, no NVML and no port.
 
     Args:
-        log_dir: folder for `metrics.jsonl` and TensorBoard's event file; made if need be; None: neither is written. An
-            existing `metrics.jsonl` is continued.
+        log_dir: folder for `metrics.jsonl` and TensorBoard's event file (`MetricFiles`); None: neither is written.
         port: where `labkit.monitoring.web.Server` serves Prometheus (/metrics) and people (/); 0 takes a free one;
             None: no server.
         interval: seconds from one sample to the next.
         dcgm_names: export GPU metrics under DCGM's names and in its units.
         rules: what to raise alerts for.
         on_alert: called once for every alert that begins to fire, and again only after it had stopped; by `sample` or
-            `log_metrics`, whichever notices it, in its thread. What it raises is told in a line on standard error, and
-            ends neither the training nor the sampling.
+            `log_metrics`, whichever notices it, in its thread. While it works, other threads can log, sample and ask.
+            What it raises is reported in a line on standard error, and ends neither the training nor the sampling.
         rank: this process's rank; None: the environment variable RANK, else 0.
 
     Attributes:
@@ -85,117 +81,127 @@ class GPUMonitor:
         rank: int | None = None,
     ) -> None:
         """Take the first sample and start the thread that takes the others; see the class."""
-        self.rank = rank if rank is not None else int(os.environ.get("RANK", "0") or "0")
-        self.message = None
-        self.url = None
+        if interval <= 0:
+            raise ValueError(f"interval is a time above 0, not {interval}")
+        self.active = (int(os.environ.get("RANK", "0")) if rank is None else rank) == 0
+        self.message: str | None = None
+        self.url: str | None = None
         self.registry = CollectorRegistry()
-        self.history = deque(maxlen=HISTORY)
-        self.on_alert = on_alert
-        self.dcgm_names = dcgm_names
-        self.interval = interval
-        self.state = Snapshot(time=time.time())
-        self.condition = threading.Condition()  # guards everything below, and wakes the sampler at the end
-        self.files: dict[str, Any] = {}
-        self.file_lock = threading.Lock()
-        self.read_lock = threading.Lock()
-        self.samples, self.seconds = 0, 0.0
-        self.closed = True
-        self.thread = self.server = self.reader = None
-        if self.rank != 0:
-            self.message = f"only rank 0 monitors, and this is rank {self.rank}"
+        self.history: deque[Snapshot] = deque(maxlen=HISTORY)
+        self._interval, self._dcgm_names, self._on_alert = interval, dcgm_names, on_alert
+        self._alerts = AlertEngine(rules)
+        self._lock = threading.RLock()
+        """Held while the snapshot changes; never while a GPU is asked or an alert is reported."""
+        self._now = Snapshot(time=time.time())
+        self._samples, self._seconds = 0, 0.0
+        """Calls of `sample`, and the seconds that all calls of `sample` and `log_metrics` took."""
+        self._stop = threading.Event()
+        self._files = self._reader = self._thread = self._server = None
+        if not self.active:
             return
-        if not interval > 0:
-            raise ValueError(f"a monitor cannot sample every {interval} seconds")
-        self.engine = AlertEngine(rules)
-        self.closed = False
         try:
-            self.reader = GpuReader()
-            self.message = self.reader.message
-            if self.message is not None:
-                print(f"GPUMonitor: {self.message}", file=sys.stderr)
-            self.state = replace(self.state, message=self.message)
+            self._files = MetricFiles(log_dir)
+            self._reader = GpuReader()
+            if self._reader.message is not None:
+                self.message = self._reader.message
+                sys.stderr.write(self.message + "\n")
+                self._now = replace(self._now, message=self.message)
             self.registry.register(self)
-            if log_dir is not None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                os.makedirs(log_dir, exist_ok=True)
-                self.files["jsonl"] = open(Path(log_dir, "metrics.jsonl"), "a", encoding="utf-8")
-                self.files["tensorboard"] = SummaryWriter(log_dir=os.fspath(log_dir))
             self.sample()
-            self.thread = threading.Thread(target=self._sample_for_ever, daemon=True)
-            self.thread.start()
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
             if port is not None:
-                self.server = Server(self, port)
-                self.url = self.server.url
+                self._server = Server(self, port)
+                self.url = self._server.url
         except BaseException:
             self.close()
             raise
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a training step: update what is exported, write one line and one set of scalars.
+        """Take the metrics of a training step: update the snapshot, report alerts that begin, write to the files.
 
-        Cheap enough for every step: it asks no GPU but takes the latest sample. A tensor of one number is
-        taken as well, but to read it waits for the GPU. Metrics logged earlier and not now keep their values.
+        Cheap enough for every step: it asks no GPU but takes the latest sample. A tensor of one number is taken as
+        well, but to read it waits for the GPU. Metrics that were logged earlier and are not now keep their values.
 
         Args:
-            step: the optimizer step they belong to. A step other than the last one is progress, a smaller one too.
+            step: the optimizer step they belong to. `step_time` of the snapshot is when the step last changed; a
+                smaller step is a change, too.
             metrics: by name; "loss", "accuracy" (0 to 1), "throughput" (samples per second), "learning_rate" and
                 "gradient_norm" have names of their own in Prometheus, others are welcome. Any number, NaN included.
 
-        The line in metrics.jsonl, and the scalars, hold the metrics of this call only, and the latest readings.
+        What is written has the metrics of this call only, and the latest readings.
         """
-        if self.closed:
+        if not self.active:
             return
         start = time.perf_counter()
-        numbers = {name: float(value) for name, value in metrics.items()}
-        with self.condition:
-            old = self.state
-            now = max(time.time(), old.time)
-            new = replace(
-                old,
+        numbers = {}
+        for name in metrics:
+            numbers[name] = float(metrics[name])
+        with self._lock:
+            before = self._now
+            now = max(time.time(), before.time)
+            merged = dict(before.metrics)
+            for name in numbers:
+                merged[name] = numbers[name]
+            step_time = now if before.step is None or before.step != step else before.step_time
+            after = Snapshot(
                 time=now,
                 step=step,
-                step_time=old.step_time if old.step == step else now,
-                metrics={**old.metrics, **numbers},
+                step_time=step_time,
+                metrics=merged,
+                gpus=before.gpus,
+                alerts=before.alerts,
+                message=before.message,
             )
-            new = replace(new, alerts=self.engine.evaluate(new))
-            self.state = new
-        own = replace(new, metrics=numbers)
-        with self.file_lock:
-            if self.files:
+            after = replace(after, alerts=self._alerts.evaluate(after))
+            self._now = after
+            self._files.write(replace(after, metrics=numbers))
+        firing = []
+        for alert in before.alerts:
+            firing.append((alert.rule, alert.gpu))
+        for alert in after.alerts:
+            if (alert.rule, alert.gpu) not in firing:
                 try:
-                    self.files["jsonl"].write(jsonl_line(own))
-                    self.files["jsonl"].flush()
-                    write_tensorboard(self.files["tensorboard"], own)
-                except OSError as error:
-                    print(f"GPUMonitor: cannot write any more, goes on without files: {error}", file=sys.stderr)
-                    self._close_files()
-        self._tell_new(old, new)
-        with self.condition:
-            self.seconds += time.perf_counter() - start
+                    self._on_alert(alert)
+                except Exception as error:
+                    sys.stderr.write(f"monitor: on_alert raised {error!r}\n")
+        seconds = time.perf_counter() - start
+        with self._lock:
+            self._seconds += seconds
 
     def sample(self) -> None:
-        """Read all GPUs now, evaluate the alerts, and remember the snapshot; the background thread calls this."""
-        if self.closed:
+        """Read all GPUs now, update the snapshot and its alerts, and add it to the history.
+
+        The background thread calls this every `interval` seconds, and anybody may.
+        """
+        if not self.active:
             return
         start = time.perf_counter()
-        with self.read_lock:
-            readings = self.reader.read()
-            with self.condition:
-                old = self.state
-                new = replace(old, time=max(time.time(), old.time), gpus=readings)
-                new = replace(new, alerts=self.engine.evaluate(new))
-                self.state = new
-                self.history.append(new)
-                self.samples += 1
-        self._tell_new(old, new)
-        with self.condition:
-            self.seconds += time.perf_counter() - start
+        gpus = self._reader.read()
+        with self._lock:
+            before = self._now
+            after = replace(before, time=max(time.time(), before.time), gpus=gpus)
+            after = replace(after, alerts=self._alerts.evaluate(after))
+            self._now = after
+            self.history.append(after)
+        firing = []
+        for alert in before.alerts:
+            firing.append((alert.rule, alert.gpu))
+        for alert in after.alerts:
+            if (alert.rule, alert.gpu) not in firing:
+                try:
+                    self._on_alert(alert)
+                except Exception as error:
+                    sys.stderr.write(f"monitor: on_alert raised {error!r}\n")
+        seconds = time.perf_counter() - start
+        with self._lock:
+            self._samples += 1
+            self._seconds += seconds
 
     def snapshot(self) -> Snapshot:
-        """The latest readings, the latest value of each metric, and the alerts that fire now."""
-        with self.condition:
-            return self.state
+        """Given: the latest readings, the latest value of each metric, and the alerts that fire now."""
+        with self._lock:
+            return self._now
 
     def collect(self) -> Iterator[Metric]:
         """Everything for Prometheus: `prometheus_metrics` of the snapshot, and what the monitor itself does.
@@ -203,32 +209,34 @@ class GPUMonitor:
         prometheus_client calls it at each scrape, in the server's thread. The last two families are the counters
         SAMPLES and SECONDS of `labkit.monitoring.names`: SECONDS is what all samples and all calls of log_metrics took.
         """
-        if self.rank != 0:
-            return
-        with self.condition:
-            state, samples, seconds = self.state, self.samples, self.seconds
-        for family in prometheus_metrics(state, dcgm_names=self.dcgm_names):
-            yield family
-        for name, text, value in ((SAMPLES, SAMPLES_HELP, samples), (SECONDS, SECONDS_HELP, seconds)):
-            family = CounterMetricFamily(name, text)
-            family.add_metric([], value)
-            yield family
+        if self.active:
+            yield from prometheus_metrics(self.snapshot(), dcgm_names=self._dcgm_names)
+            with self._lock:
+                samples = self._samples
+                seconds = self._seconds
+            yield CounterMetricFamily(SAMPLES, SAMPLES_HELP, value=samples)
+            yield CounterMetricFamily(SECONDS, SECONDS_HELP, value=seconds)
 
     def close(self) -> None:
         """End the thread and wait for it, then close server, files and NVML. A second call does nothing."""
-        with self.condition:
-            if self.closed:
-                return
-            self.closed = True
-            self.condition.notify_all()
-        if self.thread is not None and self.thread is not threading.current_thread():
-            self.thread.join()
-        if self.server is not None:
-            self.server.close()
-        with self.file_lock:
-            self._close_files()
-        if self.reader is not None:
-            self.reader.close()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._files is not None:
+            self._files.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _work(self) -> None:
+        while True:
+            self._stop.wait(self._interval)
+            if self._stop.is_set():
+                break
+            self.sample()
 
     def __enter__(self) -> "GPUMonitor":
         return self
@@ -237,32 +245,3 @@ class GPUMonitor:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _sample_for_ever(self) -> None:
-        took = 0.0
-        while True:
-            with self.condition:
-                if self.closed or self.condition.wait_for(lambda: self.closed, timeout=max(self.interval - took, 1e-3)):
-                    return
-            start = time.perf_counter()
-            self.sample()
-            took = time.perf_counter() - start
-
-    def _tell_new(self, old: Snapshot, new: Snapshot) -> None:
-        """Outside of every lock: whoever is told may call the monitor."""
-        known = [(each.rule, each.severity, each.gpu, each.since) for each in old.alerts]
-        for alert in new.alerts:
-            if (alert.rule, alert.severity, alert.gpu, alert.since) not in known:
-                try:
-                    self.on_alert(alert)
-                except Exception as error:
-                    line = f"GPUMonitor: on_alert failed: {type(error).__name__}: {error}".replace("\n", " ")
-                    print(line, file=sys.stderr)
-
-    def _close_files(self) -> None:
-        for file in self.files.values():
-            try:
-                file.close()
-            except OSError:
-                pass
-        self.files = {}

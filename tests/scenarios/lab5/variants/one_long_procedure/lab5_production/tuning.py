@@ -1,4 +1,4 @@
-"""Task 5.4: turn what can be turned in a training pipeline, and show what it gave.
+"""Task 5.2: turn what can be turned in a training pipeline, and show what it gave.
 
 Not for finding out what is slow (profiling.py).
 
@@ -14,16 +14,15 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from labkit import plotting, program
 from labkit.device import open_device
-from labkit.profiling import REGIONS, TrainingJob
+from labkit.profiling import TrainingJob
 from labkit.progress import track
 from labkit.results import PipelineSettings, PipelineStage, TuningPoint, save_json
 
-from .profiling import LOSSES, find_bottleneck, profile_job, step_breakdown, utilization, where_time_goes
+from .profiling import LOSSES, find_bottleneck, profile_job, where_time_goes
 from .slow_pipeline import AS_FOUND, make_job
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,35 +59,42 @@ def tune(
         does not suffice (`torch.OutOfMemoryError`) are left out; other errors go through.
     """
     points = []
-    for setting in settings:
-        job = batches = batch = None
+    for chosen in settings:
+        job = batches = None
         try:
-            job = make_job(setting)
-            on_gpu = torch.device(job.device).type == "cuda"
+            job = make_job(chosen)
             batches = job.batches()
-            for step in range(warmup):
-                batch = next(batches)
-                job.train(step, batch[0], batch[1])
-            if on_gpu:
+            step = 0
+            while step < warmup:
+                inputs, targets = next(batches)
+                job.train(step, inputs, targets)
+                step += 1
+            if job.device == "cuda":
                 torch.cuda.synchronize()
             start = time.perf_counter()
-            for step in range(warmup, warmup + steps):
-                batch = next(batches)
-                job.train(step, batch[0], batch[1])
-            if on_gpu:
+            while step < warmup + steps:
+                inputs, targets = next(batches)
+                job.train(step, inputs, targets)
+                step += 1
+            if job.device == "cuda":
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
             batches.close()
-            share = utilization(where_time_goes(profile_job(job, steps=steps)))
-            rate = setting.batch_size * steps / seconds
-            points.append(TuningPoint(settings=setting, samples_per_second=rate, utilization=share))
-        except torch.OutOfMemoryError:
-            pass
-        finally:
-            del job, batches, batch
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            times = where_time_goes(profile_job(job))
+            points.append(
+                TuningPoint(
+                    settings=chosen,
+                    samples_per_second=steps * job.batch_size / seconds,
+                    utilization=times.utilization,
+                )
+            )
+        except torch.OutOfMemoryError as error:
+            print(f"{chosen}: the memory does not suffice")
+            error.__traceback__ = None
+        job = batches = inputs = targets = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
     return points
 
 
@@ -103,13 +109,26 @@ def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningP
         ValueError: there are no points.
     """
     if len(points) == 0:
-        raise ValueError("no points")
-    rates = np.array([point.samples_per_second for point in points])
-    fast = np.flatnonzero(rates - (1 - tolerance) * rates.max() >= -1e-9 * rates.max())
-    sizes = np.array([point.settings.batch_size for point in points])
-    workers = np.array([point.settings.num_workers for point in points])
-    order = np.lexsort((-rates[fast], workers[fast], sizes[fast]))
-    return points[int(fast[order[0]])]
+        raise ValueError("choose needs a point")
+    fastest = points[0].samples_per_second
+    for point in points:
+        if point.samples_per_second > fastest:
+            fastest = point.samples_per_second
+    best = None
+    for point in points:
+        if point.samples_per_second < (1 - tolerance) * fastest:
+            continue
+        if best is None:
+            best = point
+        elif point.settings.batch_size != best.settings.batch_size:
+            if point.settings.batch_size < best.settings.batch_size:
+                best = point
+        elif point.settings.num_workers != best.settings.num_workers:
+            if point.settings.num_workers < best.settings.num_workers:
+                best = point
+        elif point.samples_per_second > best.samples_per_second:
+            best = point
+    return best
 
 
 def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
@@ -134,7 +153,7 @@ def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
 
 
 def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
-    """Plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
+    """Given: plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
 
     Args:
         stages: in the order of the improvements.
@@ -146,24 +165,25 @@ def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
     Raises:
         OSError: the file cannot be written.
     """
-    figure, axes = plotting.new_figure("Where a step goes", x_label="share of the step")
-    colors = [*plotting.COLORS, "#bbbbbb", "#88ccee"]
-    for row, stage in enumerate(stages):
-        left = 0.0
-        for name, color in zip(["compute", *LOSSES], colors, strict=True):
-            width = getattr(stage.device_time, name + "_seconds") / stage.device_time.step_seconds
-            axes[0].barh(row, width, left=left, color=color, label=name if row == 0 else None)
-            left += width
-        note = f"{stage.point.samples_per_second:,.0f}/s, {stage.point.utilization:.0%} utilisation"
-        axes[0].text(0.01, row, note, va="center", fontsize=8, color="white")
-    axes[0].set_yticks(range(len(stages)), labels=[stage.name for stage in stages])
-    axes[0].invert_yaxis()
-    axes[0].legend(ncols=6, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    figure, (axis,) = plotting.new_figure("What the device does in a training step", x_label="share of the step")
+    colors = (*plotting.COLORS, "#999999", "#ddbb44")
+    names = [
+        f"{stage.name}\n{stage.point.samples_per_second:,.0f} samples/s, {stage.point.utilization:.0%} utilised"
+        for stage in stages
+    ]
+    left = [0.0] * len(stages)
+    for name, color in zip(("compute", *LOSSES), colors, strict=True):
+        times = [stage.device_time for stage in stages]
+        shares = [getattr(each, f"{name}_seconds") / each.step_seconds for each in times]
+        axis.barh(names, shares, left=left, color=color, label=name)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axis.invert_yaxis()
+    axis.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return plotting.save_png(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Improve the slow pipeline stage by stage; print tables; write OUT/profiling.json, OUT/profiling.png and traces.
+    """Given: improve the slow pipeline stage by stage, print tables, and write OUT/profiling.json, its plot and traces.
 
     The stages are "as found", "metrics read every 50 steps", "batches of N" (the largest) and "tuned"; each has a
     trace, OUT/trace-1.json.gz and so on.
@@ -172,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024), metavar="N,N")
+    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024, 4096), metavar="N,N")
     parser.add_argument("--workers", type=program.positive_ints, default=(1, 2, 4), metavar="N,N", help="besides none")
     parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="recorded and timed steps")
     options = parser.parse_args(argv)
@@ -191,7 +211,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 point=point,
                 bottleneck=find_bottleneck(times),
                 device_time=times,
-                breakdown=step_breakdown(make(point.settings), steps=options.steps),
                 # A virtual GPU's timeline is exact; a second of training would add nothing but time.
                 nvml_utilization=None if device.simulated else nvml_utilization(make(point.settings), 3.0),
             )
@@ -216,11 +235,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             points += tune(make, [settings], steps=options.steps)
         stages.append(measured("tuned", choose(points), len(stages) + 1))
         _print(points, stages)
-        written = [
-            save_json(options.out / "profiling.json", stages, device.provenance()),
-            plot_stages(stages, options.out / "profiling.png"),
-        ]
-        program.print_written(*written)
+        written = save_json(options.out / "profiling.json", stages, device.provenance())
+        program.print_written(written, plot_stages(stages, options.out / "profiling.png"))
     return 0
 
 
@@ -236,10 +252,6 @@ def _print(points: Sequence[TuningPoint], stages: Sequence[PipelineStage]) -> No
         parts = [f"{getattr(times, f'{name}_seconds') / times.step_seconds:.0%}" for name in ("compute", *LOSSES)]
         shares.append((stage.name, *parts))
     program.print_table("Share of the step", ("stage", "comp.", "data", "transf.", "sync", "comm.", "launch"), shares)
-    parts = [f"{name}_seconds" for name in (*REGIONS, "communication")]
-    each_part = [(stage.name, *(f"{getattr(stage.breakdown, part) * 1e6:,.0f}" for part in parts)) for stage in stages]
-    columns = ("stage", "data", "transf.", "forward", "backw.", "optim.", "comm.")
-    program.print_table("Parts of a step one by one, microseconds", columns, each_part)
     for stage in stages:
         rate = f"{stage.point.samples_per_second:,.0f} samples/s, utilisation {stage.point.utilization:.0%}"
         print(f"{stage.name}: {rate}; bottleneck: {stage.bottleneck} ({ADVICE[stage.bottleneck]})")
