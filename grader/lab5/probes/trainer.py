@@ -165,11 +165,18 @@ class Sink:
 
 @contextlib.contextmanager
 def optimizer_steps(model: Any) -> Iterator[tuple[list[float], list[int]]]:
-    """Of every optimizer step in the block: its learning rate, and the batch that passed the model last."""
+    """Of every optimizer step taken in the block: its learning rate, and the batch that passed the model last.
+
+    A fused optimizer is called for a step that overflows, too, and leaves it out by itself: GradScaler gives it
+    `found_inf`.
+    """
     rates: list[float] = []
     batches: list[int] = []
 
     def note(optimizer: Any, given: Any, named: Any) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and bool(found_inf):
+            return
         rates.append(float(optimizer.param_groups[0]["lr"]))
         batches.append(len(model.seen) - 1)
 
