@@ -1,100 +1,146 @@
-"""One watch per rule, which remembers for each of its subjects since when it misbehaves."""
+"""Task 5.3: a watch for each rule and GPU, a coroutine that is sent what it watches and says whether it fires."""
 
-from math import isfinite
+import math
+from collections.abc import Callable, Generator, Sequence
 
-from labkit.monitoring import RULES, SLOWED_BY, Alert
+from labkit.monitoring import RULES, SLOWED_BY, Alert, Rule, Snapshot
 
-
-def _hot(gpu, limit):
-    if gpu.temperature_celsius is not None and gpu.temperature_celsius > limit:
-        return gpu.temperature_celsius
-    return None
+Broken = dict[int | None, float]
 
 
-def _throttled(gpu, _):
-    if gpu.throttle_reasons is None:
-        return None
-    return 1.0 if any(reason in SLOWED_BY for reason in gpu.throttle_reasons) else None
+class Condition:
+    """For whom a rule is broken: subclasses say it."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.threshold = rule, math.nan if rule.threshold is None else rule.threshold
+
+    def broken(self, snapshot: Snapshot) -> Broken:
+        raise NotImplementedError
 
 
-def _full(gpu, limit):
-    if None in (gpu.memory_used_bytes, gpu.memory_total_bytes) or gpu.memory_total_bytes == 0:
-        return None
-    share = gpu.memory_used_bytes / gpu.memory_total_bytes
-    return share if share > limit else None
+class OfAGpu(Condition):
+    """Of what is measured of a GPU."""
+
+    measured: Callable[..., float | None]
+    above = True
+
+    def broken(self, snapshot: Snapshot) -> Broken:
+        values = [(gpu.index, type(self).measured(gpu)) for gpu in snapshot.gpus]
+        return {
+            index: value
+            for index, value in values
+            if value is not None and (value > self.threshold if self.above else value < self.threshold)
+        }
 
 
-def _underused(gpu, limit):
-    if gpu.utilization_ratio is None or gpu.utilization_ratio >= limit:
-        return None
-    return gpu.utilization_ratio
+class GpuHot(OfAGpu):
+    def measured(self):
+        return self.temperature_celsius
 
 
-def _errors(gpu, _):
-    count = sum(errors for errors in (gpu.ecc_errors, gpu.xid_errors) if errors is not None)
-    return float(count) if count > 0 else None
+class GpuMemoryNearlyFull(OfAGpu):
+    @staticmethod
+    def measured(gpu):
+        used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+        return None if used is None or not total else used / total
 
 
-def _lost(gpu, _):
-    return None if gpu.up else 1.0
+class GpuUnderused(OfAGpu):
+    def measured(self):
+        return self.utilization_ratio
+
+    above = False
 
 
-def _loss(snapshot, _):
-    loss = snapshot.metrics.get("loss")
-    return None if loss is None or isfinite(loss) else loss
+class _Flag(OfAGpu):
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(rule)
+        self.threshold = 0.0
 
 
-def _stalled(snapshot, limit):
-    if snapshot.step_time is None:
-        return None
-    waited = snapshot.time - snapshot.step_time
-    return waited if waited > limit else None
+class GpuThrottled(_Flag):
+    def measured(self):
+        return 1.0 if not frozenset(SLOWED_BY).isdisjoint(self.throttle_reasons or ()) else None
 
 
-PER_GPU = {
-    "GpuHot": _hot,
-    "GpuThrottled": _throttled,
-    "GpuMemoryNearlyFull": _full,
-    "GpuUnderused": _underused,
-    "GpuErrors": _errors,
-    "GpuLost": _lost,
+class GpuErrors(_Flag):
+    def measured(self):
+        return sum(filter(None, (self.ecc_errors, self.xid_errors)))
+
+
+class GpuLost(_Flag):
+    def measured(self):
+        return float(not self.up)
+
+
+class LossNotFinite(Condition):
+    def broken(self, snapshot: Snapshot) -> Broken:
+        loss = snapshot.metrics.get("loss")
+        return {} if loss is None or math.isfinite(loss) else {None: loss}
+
+
+class TrainingStalled(Condition):
+    def broken(self, snapshot: Snapshot) -> Broken:
+        if snapshot.step_time is None:
+            return {}
+        silent = snapshot.time - snapshot.step_time
+        return {None: silent} if silent > self.threshold else {}
+
+
+KINDS = {
+    kind.__name__: kind
+    for kind in (
+        GpuHot,
+        GpuThrottled,
+        GpuMemoryNearlyFull,
+        GpuUnderused,
+        GpuErrors,
+        GpuLost,
+        LossNotFinite,
+        TrainingStalled,
+    )
 }
-PER_TRAINING = {"LossNotFinite": _loss, "TrainingStalled": _stalled}
 
 
-class _Watch:
-    def __init__(self, rule):
-        self.rule = rule
-        self.begun = {}
-
-    def look(self, snapshot):
-        name = self.rule.name
-        if name in PER_GPU:
-            subjects = [(gpu.index, PER_GPU[name](gpu, self.rule.threshold)) for gpu in snapshot.gpus]
-        elif name in PER_TRAINING:
-            subjects = [(None, PER_TRAINING[name](snapshot, self.rule.threshold))]
-        else:
-            raise ValueError(f"unknown rule {name}")
-        present = {gpu for gpu, value in subjects if value is not None}
-        for gone in set(self.begun) - present:
-            del self.begun[gone]
-        for gpu, value in sorted(subjects, key=lambda subject: -1 if subject[0] is None else subject[0]):
-            if value is None:
-                continue
-            self.begun.setdefault(gpu, snapshot.time)
-            if snapshot.time - self.begun[gpu] >= self.rule.for_seconds:
-                yield self._alert(gpu, value)
-
-    def _alert(self, gpu, value):
-        where = "the training" if gpu is None else f"GPU {gpu}"
-        text = f"{self.rule.name}: {where} at {value:g}. {self.rule.summary}"
-        begun = self.begun[gpu]
-        return Alert(rule=self.rule.name, severity=self.rule.severity, gpu=gpu, value=value, since=begun, message=text)
+def watch(rule: Rule, gpu: int | None) -> Generator[Alert | None, tuple[float, float | None], None]:
+    """Is sent (time, value), None for a condition that does not hold; yields an alert, or None."""
+    alert = None
+    since = None
+    whose = "" if gpu is None else f" (GPU {gpu})"
+    while True:
+        now, value = yield alert
+        since = None if value is None else now if since is None else since
+        alert = None
+        if value is not None and now - since >= rule.for_seconds:
+            alert = Alert(
+                rule=rule.name,
+                severity=rule.severity,
+                gpu=gpu,
+                value=float(value),
+                since=since,
+                message=f"{rule.name}{whose}: {rule.summary}",
+            )
 
 
 class AlertEngine:
-    def __init__(self, rules=RULES):
-        self.watches = [_Watch(rule) for rule in rules]
+    """Sends each watch what it watches."""
 
-    def evaluate(self, snapshot):
-        return tuple(alert for watch in self.watches for alert in watch.look(snapshot))
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self.rules = tuple(rules)
+        self.since: dict[tuple[str, int | None], float] = {}
+        self._watches: dict[tuple[str, int | None], Generator[Alert | None, tuple[float, float | None], None]] = {}
+
+    def evaluate(self, snapshot: Snapshot) -> tuple[Alert, ...]:
+        """See the lab."""
+        alerts = []
+        for rule in self.rules:
+            if rule.name not in KINDS:
+                raise ValueError(f"{rule.name} is not among {', '.join(KINDS)}")
+            broken = KINDS[rule.name](rule).broken(snapshot)
+            known = [gpu for name, gpu in self._watches if name == rule.name]
+            for gpu in [*broken, *(gpu for gpu in known if gpu not in broken)]:
+                if (rule.name, gpu) not in self._watches:
+                    self._watches[rule.name, gpu] = watch(rule, gpu)
+                    next(self._watches[rule.name, gpu])
+                alerts.append(self._watches[rule.name, gpu].send((snapshot.time, broken.get(gpu))))
+        return tuple(alert for alert in alerts if alert is not None)

@@ -1,317 +1,244 @@
-"""A trainer in one class: losses are sums, gradients are divided once, and the optimizer says what was taken."""
+"""Task 5.1: PyTorch's hooks and schedulers do most of it."""
 
+import dataclasses
+import functools
 import math
-import signal
-import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+from torch.optim import lr_scheduler
 
-from labkit.results import EpochResult, TrainerRun, ValidationResult
+from labkit.loader import ResumableLoader
+from labkit.results import EpochResult, ValidationResult
 
-from . import checkpoints
+from .base import Batch, Progress, TrainerBase
+from .checkpoints import (
+    capture_random_state,
+    checkpoint_path,
+    read_checkpoint,
+    restore_random_state,
+    write_checkpoint,
+)
+from .config import TrainerConfig
+from .log import Log, MetricSink
 
-HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-NEW_EPOCH = {"loss": 0.0, "samples": 0, "taken": 0, "windows": 0}
 
+class ProductionTrainer(TrainerBase):
+    """A window's gradient is a sum of losses until its end."""
 
-def weight_of(targets):
-    if targets.dtype.is_floating_point:
-        return targets.shape[0]
-    return int(targets.ne(-100).sum())
-
-
-class ProductionTrainer:
-    def __init__(self, model, train_loader, val_loader, config, *, criterion=None, device=None, monitor=None):
-        self.config = config
-        self.device = torch.device(device or next(model.parameters()).device)
-        self.model = model.to(self.device)
-        self.train_loader = train_loader
-        self.val_loader = val_loader
-        self.criterion = criterion or torch.nn.functional.cross_entropy
-        self.monitor = monitor
-        self.ranks = dist.get_world_size() if dist.is_initialized() else 1
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        if config.deterministic:
-            torch.use_deterministic_algorithms(True)
-        torch.manual_seed(config.seed + self.rank)
-        self.network = DistributedDataParallel(model) if self.ranks > 1 else model
-        if config.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(
-                model.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: ResumableLoader,
+        val_loader: Iterable[Batch],
+        config: TrainerConfig,
+        monitor: MetricSink | None = None,
+    ) -> None:
+        super().__init__(model, train_loader, val_loader, config)
+        self.replica = model
+        self._handles: list[Any] = []
+        if self.world_size > 1:
+            # For what it does when it is made: it compares the models and copies that of rank 0.
+            self.replica = DistributedDataParallel(
+                model, device_ids=[self.device] if self.device.type == "cuda" else None
             )
-        else:
-            self.optimizer = torch.optim.AdamW(
-                model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-            )
-        self.scheduler = self._schedule()
-        self.optimizer.register_step_post_hook(self._stepped)
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, init_scale=config.initial_scale, enabled=config.dtype == "float16"
+        settings = {"params": self.parameters, "lr": config.learning_rate, "weight_decay": config.weight_decay}
+        kinds = {
+            "adamw": torch.optim.AdamW,
+            "sgd": functools.partial(torch.optim.SGD, momentum=config.momentum),
+        }
+        self.optimizer = kinds[config.optimizer](**settings)
+        self.optimizer.register_step_post_hook(self._after_step)
+        self.scheduler = self._sequence(config.epochs * math.ceil(len(train_loader) / config.accumulation_steps))
+        self.scaler = torch.GradScaler(
+            self.device.type, init_scale=config.initial_scale, enabled=self.dtype == torch.float16
         )
-        self.steps = 0
-        self.epoch = None
-        self.current = dict(NEW_EPOCH)
-        self.history = []
-        self.must_stop = False
-        self.stopped = False
-        self.writer = None
-        self.purge = None
+        self.log = Log(self.folder / "tensorboard", monitor)
 
-    def _schedule(self):
-        config = self.config
-        windows = math.ceil(len(self.train_loader) / config.accumulation_steps)
-        falling = max(1, windows * config.epochs - config.warmup_steps)
-        cosine = CosineAnnealingLR(self.optimizer, falling, eta_min=config.learning_rate * config.minimum_ratio)
-        if config.warmup_steps == 0:
-            return cosine
-        rising = LinearLR(self.optimizer, 1 / config.warmup_steps, total_iters=config.warmup_steps - 1)
-        return SequentialLR(self.optimizer, [rising, cosine], milestones=[config.warmup_steps])
+    def _sequence(self, total: int) -> lr_scheduler.LRScheduler:
+        """A line up, a cosine down, a constant: one after the other."""
+        warmup, minimum = self.config.warmup_steps, self.config.minimum_ratio
+        parts: list[Any] = []
+        milestones = []
+        if warmup > 0:
+            rising = lr_scheduler.LinearLR(
+                self.optimizer, start_factor=1 / warmup, end_factor=1.0, total_iters=max(warmup - 1, 1)
+            )
+            parts.append(rising)
+            milestones.append(warmup)
+        if total > warmup:
+            lowest = minimum * self.config.learning_rate
+            parts.append(lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=total - warmup, eta_min=lowest))
+            milestones.append(total)
+        parts.append(lr_scheduler.ConstantLR(self.optimizer, factor=minimum, total_iters=2**40))
+        return lr_scheduler.SequentialLR(self.optimizer, parts, milestones)
 
-    def _stepped(self, optimizer, args, kwargs):
-        self.rate = optimizer.param_groups[0]["lr"]
+    def _after_step(self, *_: Any) -> None:
         self.steps += 1
-        self.current["taken"] += 1
-        self.scheduler.step()
+        self.progress.optimizer_steps += 1
 
-    def _together(self, *values):
-        numbers = torch.tensor([float(value) for value in values], dtype=torch.float64)
-        if self.ranks > 1:
-            numbers = numbers.to(self.device)
-            dist.all_reduce(numbers, op=dist.ReduceOp.SUM)
-        return numbers.tolist()
+    def forward(self, module: nn.Module, inputs: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype in (torch.float16, torch.bfloat16)):
+            logits = module(inputs.to(self.device))
+            return logits, nn.functional.cross_entropy(logits, classes.to(self.device))
 
-    def _outputs(self, network, inputs):
-        if self.config.dtype not in HALF:
-            return network(inputs)
-        with torch.autocast(self.device.type, dtype=HALF[self.config.dtype]):
-            outputs = network(inputs)
-        return outputs.to(torch.float32)
+    def _exchange(self, parameter: nn.Parameter) -> None:
+        self._handles.append(dist.all_reduce(parameter.grad, async_op=True))
 
-    def train_epoch(self, epoch):
-        loader = self.train_loader
-        resumed = loader.epoch == epoch and 0 < loader.position < len(loader)
-        if not resumed:
-            loader.set_epoch(epoch)
-            self.current = dict(NEW_EPOCH)
-        self.epoch = epoch
-        self.model.train()
-        self.lap = [time.perf_counter(), 0]
-        window = []
-        for batch in loader:
-            window.append(batch)
-            last = loader.position == len(loader)
-            if len(window) < self.config.accumulation_steps and not last:
-                continue
-            before = self.steps
-            self._window(window)
-            window = []
-            if last:
-                self.epoch = epoch + 1
-            elif self.stopped:
-                break
-            elif self.steps > before and self.config.save_every_steps and not self.steps % self.config.save_every_steps:
-                self.save_checkpoint(epoch)
-        loss, samples = self._together(self.current["loss"], self.current["samples"])
-        return EpochResult(
-            epoch=epoch,
-            complete=self.epoch == epoch + 1,
-            loss=loss / samples if samples else None,
-            samples=round(samples),
-            optimizer_steps=self.current["taken"],
-            skipped_steps=self.current["windows"] - self.current["taken"],
-        )
-
-    def _window(self, window):
-        self.optimizer.zero_grad(set_to_none=True)
-        summed, weights = 0.0, 0
-        for number, (inputs, targets) in enumerate(window, start=1):
-            if self.ranks > 1:
-                self.network.require_backward_grad_sync = number == len(window)
-            weight = weight_of(targets)
-            outputs = self._outputs(self.network, inputs.to(self.device))
-            loss = self.criterion(outputs, targets.to(self.device)) * weight if weight else 0 * outputs.sum()
-            self.scaler.scale(loss).backward()
-            summed += float(loss.detach())
-            weights += weight
-        total_loss, total, stop = self._together(summed, weights, self.must_stop)
-        if total == 0:
-            self.stopped = stop > 0
-            self.current["windows"] += 1
-            return
+    def train_window(self, window: list[Batch]) -> bool:
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        if self.world_size > 1:
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, src=0)
+        sums: list[Tensor] = []
+        count = 0
+        for inputs, classes in window[:-1]:
+            sums.append(self._backward(inputs, classes))
+            count += len(classes)
+        # From here on each gradient that is complete is on its way at once.
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(self._exchange)
+            for parameter in self.parameters
+            if self.world_size > 1
+        ]
+        inputs, classes = window[-1]
+        sums.append(self._backward(inputs, classes))
+        count += len(classes)
+        for hook in hooks:
+            hook.remove()
+        while self._handles:
+            self._handles.pop().wait()
         self.scaler.unscale_(self.optimizer)
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:  # it has divided by the ranks already
-                parameter.grad.mul_(self.ranks / total)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        torch._foreach_div_(gradients, float(count * self.world_size))
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
         if self.config.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.max_grad_norm, norm)
-        before = self.steps
+            factor = self.config.max_grad_norm / torch.clamp(norm, min=self.config.max_grad_norm)
+            torch._foreach_mul_(gradients, factor)
+        rate, before = self.optimizer.param_groups[0]["lr"], self.steps
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.stopped = stop > 0
-        self.current["loss"] += summed
-        self.current["samples"] += weights
-        self.current["windows"] += 1
-        self.lap[1] += total
-        if self.steps > before and self.steps % self.config.log_every_steps == 0:
-            now = time.perf_counter()
-            self._tell(
-                {
-                    "train/loss": total_loss / total,
-                    "train/learning_rate": self.rate,
-                    "train/grad_norm": float(norm),
-                    "train/samples_per_second": self.lap[1] / (now - self.lap[0] + 1e-12),
-                }
-            )
-            self.lap = [now, 0]
+        loss_sum = torch.stack(sums).sum()
+        self.progress.loss_sum = loss_sum + self.progress.loss_sum
+        self.progress.samples += count
+        if self.steps == before:
+            self.progress.skipped_steps += 1
+            return False
+        self.scheduler.step()
+        self.log_step(loss=loss_sum / count, samples=count, learning_rate=rate, gradient_norm=norm)
+        return True
 
-    def _tell(self, metrics):
-        if self.rank != 0:
-            return
-        if self.writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+    def _backward(self, inputs: Tensor, classes: Tensor) -> Tensor:
+        _, mean = self.forward(self.model, inputs, classes)
+        self.scaler.scale(mean * len(classes)).backward()
+        return mean.detach().double() * len(classes)
 
-            self.writer = SummaryWriter(f"{self.config.output_dir}/tensorboard", purge_step=self.purge)
-        for name, value in metrics.items():
-            self.writer.add_scalar(name, value, global_step=self.steps)
-        if self.monitor is not None:
-            self.monitor.log_metrics(self.steps, metrics)
-
-    @torch.inference_mode()
-    def validate(self):
-        if self.ranks > 1:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, 0)
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.train(False)
-        loss = right = samples = 0
-        classes = True
-        for inputs, targets in self.val_loader:
-            outputs = self._outputs(self.model, inputs.to(self.device))
-            targets = targets.to(self.device)
-            weight = weight_of(targets)
-            if weight:
-                loss += float(self.criterion(outputs, targets)) * weight
-            samples += weight
-            if targets.dtype.is_floating_point or targets.ndim != 1 or outputs.ndim != 2:
-                classes = False
-            else:
-                right += int(outputs.max(dim=1).indices.eq(targets).sum())
-        for module, training in modes:
-            module.training = training
-        loss, right, samples, others = self._together(loss, right, samples, not classes)
-        if samples == 0:
-            raise ValueError("nothing to validate with")
-        accuracy = None if others else right / samples
-        return ValidationResult(loss=loss / samples, accuracy=accuracy, samples=round(samples))
-
-    def save_checkpoint(self, epoch):
-        mine = {
-            "rng": checkpoints.capture_random_state(),
-            "where": self.train_loader.state_dict(),
-            "current": dict(self.current),
-        }
-        gathered = [mine]
-        if self.ranks > 1:
-            gathered = [None] * self.ranks if self.rank == 0 else None
-            dist.gather_object(mine, gathered, dst=0)
-        path = checkpoints.checkpoint_path(Path(self.config.output_dir) / "checkpoints", self.steps)
-        if self.rank == 0:
-            parts = ("model", "optimizer", "scheduler", "scaler")
-            state = {name: getattr(self, name).state_dict() for name in parts}
-            state |= {"steps": self.steps, "epoch": epoch, "history": self.history, "own": gathered}
-            checkpoints.write_checkpoint(path, state, keep=self.config.keep_checkpoints)
-        if self.ranks > 1:
-            dist.barrier()
-        return path
-
-    def load_checkpoint(self, path):
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if len(state["own"]) != self.ranks:
-            raise ValueError(f"{len(state['own'])} ranks wrote it, {self.ranks} read it")
-        for name in ("model", "optimizer", "scheduler", "scaler"):
-            getattr(self, name).load_state_dict(state[name])
-        self.steps = state["steps"]
-        self.history = [dict(each) for each in state["history"]]
-        mine = state["own"][self.rank]
-        self.train_loader.load_state_dict(mine["where"])
-        self.current = mine["current"]
-        self.epoch = state["epoch"] + (self.train_loader.position == len(self.train_loader))
-        if self.writer is not None:
-            self.writer.close()
-        self.writer, self.purge = None, self.steps + 1
-        checkpoints.restore_random_state(mine["rng"])
-        return self.epoch
-
-    def fit(self):
-        began = time.perf_counter()
-        if self.epoch is None:
-            choice = [None]
-            if self.rank == 0:
-                choice[0] = checkpoints.latest_checkpoint(Path(self.config.output_dir, "checkpoints"))
-            if self.ranks > 1:
-                dist.broadcast_object_list(choice, 0)
-            self.epoch = 0
-            if choice[0] is not None:
-                self.load_checkpoint(choice[0])
-        self.must_stop = self.stopped = False
-        old = signal.getsignal(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, self._on_signal)
-        try:
-            ended = self._run()
-        finally:
-            signal.signal(signal.SIGTERM, old)
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-        return TrainerRun(
-            device=self.device.type,
-            dtype=self.config.dtype,
-            world_size=self.ranks,
-            ended=ended,
-            epochs=tuple(EpochResult(**each["train"]) for each in self.history),
-            validations=tuple(ValidationResult(**each["test"]) for each in self.history),
-            best_epoch=self._best()[0],
-            optimizer_steps=self.steps,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
-            final_scale=self.scaler.get_scale() if self.scaler.is_enabled() else None,
-            seconds=time.perf_counter() - began,
+    def train_epoch(self, epoch: int) -> EpochResult:
+        self.begin_epoch(epoch)
+        self.model.train()
+        size = self.config.accumulation_steps
+        window: list[Batch] = []
+        for batch in self.train_loader:
+            window.append(batch)
+            if len(window) == size or self.train_loader.position == len(self.train_loader):
+                taken = self.train_window(window)
+                window.clear()
+                if self.epoch_is_complete() or self.stop_requested():
+                    break
+                if taken and self.config.save_every_steps and self.steps % self.config.save_every_steps == 0:
+                    self.save_checkpoint(epoch)
+        loss_sum, samples = self.sum_over_ranks(self.progress.loss_sum, self.progress.samples)
+        return EpochResult(
+            epoch=epoch,
+            complete=self.epoch_is_complete(),
+            loss=loss_sum / samples,
+            samples=int(samples),
+            optimizer_steps=self.progress.optimizer_steps,
+            skipped_steps=self.progress.skipped_steps,
         )
 
-    def _on_signal(self, number, frame):
-        self.must_stop = True
+    def validate(self) -> ValidationResult:
+        modes = {name: module.training for name, module in self.model.named_modules(remove_duplicate=True)}
+        outputs: list[Tensor] = []
 
-    def _run(self):
-        while self.epoch < self.config.epochs:
-            patience = self.config.patience
-            if patience is not None and self._best()[1] >= patience:
-                return "early"
-            if self.stopped:
-                return "signal"
-            epoch = self.epoch
-            result = self.train_epoch(epoch)
-            if result.complete:
-                tested = self.validate()
-                self.history.append({"train": vars(result), "test": vars(tested)})
-                metrics = {"validation/loss": tested.loss}
-                if tested.accuracy is not None:
-                    metrics["validation/accuracy"] = tested.accuracy
-                self._tell(metrics)
-                if self.rank == 0 and self._best()[0] == epoch:
-                    best = {"model": self.model.state_dict(), "epoch": epoch}
-                    checkpoints.write_checkpoint(Path(self.config.output_dir, "best.pt"), best)
-            self.save_checkpoint(epoch)
-        return "finished"
+        def collect(logits: Tensor, classes: Tensor, mean: Tensor) -> None:
+            right = (logits.detach().argmax(1) == classes.to(self.device)).sum()
+            outputs.append(torch.stack([mean.double() * len(classes), right.double()]))
 
-    def _best(self):
-        """The best epoch, and how many followed it."""
-        best, lowest, since = None, math.inf, 0
-        for each in self.history:
-            since += 1
-            if each["test"]["loss"] < lowest:
-                best, lowest, since = each["train"]["epoch"], each["test"]["loss"], 0
-        return best, since
+        self.model.eval()
+        samples = 0
+        with torch.set_grad_enabled(False):
+            for inputs, classes in self.val_loader:
+                logits, mean = self.forward(self.model, inputs, classes)
+                collect(logits, classes, mean)
+                samples += len(classes)
+        for name, module in self.model.named_modules():
+            module.training = modes[name]
+        sums = torch.stack(outputs).sum(0).tolist() if outputs else [0.0, 0.0]
+        loss, right, samples_of_all = self.sum_over_ranks(*sums, samples)
+        if samples_of_all == 0:
+            raise ValueError("validation needs a sample on some rank")
+        return ValidationResult(
+            loss=loss / samples_of_all, accuracy=right / samples_of_all, samples=int(samples_of_all)
+        )
+
+    def _dictionary(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "steps": torch.tensor(self.steps),
+            "epochs": [dataclasses.astuple(each) for each in self.epochs],
+            "validations": [dataclasses.astuple(each) for each in self.validations],
+        }
+
+    def save_checkpoint(self, epoch: int) -> Path:
+        done = self.progress
+        ranks = self.gather_from_ranks(
+            {
+                "random": capture_random_state(),
+                "loader": self.train_loader.state_dict(),
+                "done": (float(done.loss_sum), done.samples, done.optimizer_steps, done.skipped_steps),
+            }
+        )
+        path = checkpoint_path(self.folder / "checkpoints", self.steps)
+        if self.rank == 0:
+            write_checkpoint(
+                path, {**self._dictionary(), "epoch": epoch, "ranks": ranks}, keep=self.config.keep_checkpoints
+            )
+        self.wait_for_ranks()
+        return path
+
+    def load_checkpoint(self, path: Path | str) -> int:
+        state = read_checkpoint(path)
+        ranks = state["ranks"]
+        if self.world_size != len(ranks):
+            raise ValueError(f"{path}: {len(ranks)} ranks wrote it, {self.world_size} read it")
+        own = ranks[self.rank]
+        self.train_loader.load_state_dict(own["loader"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.steps = int(state["steps"])
+        self.progress = Progress(*own["done"])
+        self.epochs = [_filled(EpochResult, each) for each in state["epochs"]]
+        self.validations = [_filled(ValidationResult, each) for each in state["validations"]]
+        self.log.resume_at(self.steps)
+        self.next_epoch = state["epoch"]
+        if self.train_loader.position == len(self.train_loader):
+            self.next_epoch += 1
+        restore_random_state(own["random"])
+        return self.next_epoch
+
+
+def _filled(kind: Any, values: Iterable[Any]) -> Any:
+    names = (field.name for field in dataclasses.fields(kind))
+    return kind(**dict(zip(names, values, strict=True)))

@@ -1,212 +1,289 @@
-"""The loop. What happens at its corners is in methods called on_..., as one overrides them in Lightning."""
+"""Task 5.1 in the manner of PyTorch Lightning: a module of steps, a loop, callbacks."""
 
+import contextlib
 import dataclasses
-import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from labkit.results import EpochResult, TrainerRun, ValidationResult
+from labkit.loader import ResumableLoader
+from labkit.results import EpochResult, ValidationResult
 
-from . import checkpoints as files
-from .parts import Progress, count_targets
-from .telling import when_terminated
-from .window import WindowTrainer
+from .base import Batch, Progress, TrainerBase
+from .checkpoints import (
+    capture_random_state,
+    checkpoint_path,
+    read_checkpoint,
+    restore_random_state,
+    write_checkpoint,
+)
+from .config import TrainerConfig
+from .log import Log, MetricSink
+from .schedule import warmup_cosine
 
 
-class ProductionTrainer(WindowTrainer):
-    """See the hand-out."""
+class Callback:
+    """What may happen; nothing does."""
 
-    def on_train_batch_end(self, loss, samples, rate, norm):
-        (loss,) = self.sum_over_ranks(loss)
-        now = time.perf_counter()
-        speed = self.samples_since / max(now - self.logged_at, 1e-9)
-        self.logged_at, self.samples_since = now, 0
-        if self.rank != 0:
-            return
-        names = ("loss", "learning_rate", "grad_norm", "samples_per_second")
-        values = (loss / samples, rate, norm, speed)
-        self.log.add(self.steps, {f"train/{name}": value for name, value in zip(names, values, strict=True)})
+    def on_batch_end(self, trainer: "ProductionTrainer", loss: Tensor, samples: int) -> None:
+        """A batch went backward."""
 
-    def on_train_epoch_start(self, epoch):
-        where = self.train_loader
-        if (where.epoch, where.position > 0, where.position < len(where)) != (epoch, True, True):
-            where.set_epoch(epoch)
-            self.progress = self.no_progress()
-        self.next_epoch = epoch
-        self.model.train()
-        self.logged_at, self.samples_since = time.perf_counter(), 0
+    def on_step_end(self, trainer: "ProductionTrainer", outputs: "StepOutputs") -> None:
+        """The optimizer stepped."""
 
-    def train_epoch(self, epoch):
-        self.on_train_epoch_start(epoch)
-        window = []
-        for batch in self.train_loader:
-            window.append(batch)
-            over = self.train_loader.position == len(self.train_loader)
-            if len(window) < self.config.accumulation_steps and not over:
-                continue
-            made, window = self.train_window(window), []
-            if over:
-                self.next_epoch += 1
-            elif self.stopping:
+    def on_step_skipped(self, trainer: "ProductionTrainer") -> None:
+        """It did not."""
+
+
+@dataclasses.dataclass
+class StepOutputs:
+    """Of an optimizer step."""
+
+    loss: Tensor
+    samples: int
+    learning_rate: float
+    gradient_norm: Tensor
+
+
+class RateScheduler(Callback):
+    """Moves the learning rate."""
+
+    def on_step_end(self, trainer: "ProductionTrainer", outputs: StepOutputs) -> None:
+        trainer.scheduler.step()
+
+
+class ProgressCounter(Callback):
+    """Adds to the progress of the epoch."""
+
+    def on_batch_end(self, trainer: "ProductionTrainer", loss: Tensor, samples: int) -> None:
+        trainer.progress.loss_sum = trainer.progress.loss_sum + loss.double() * samples
+        trainer.progress.samples += samples
+
+    def on_step_end(self, trainer: "ProductionTrainer", outputs: StepOutputs) -> None:
+        trainer.steps += 1
+        trainer.progress.optimizer_steps += 1
+
+    def on_step_skipped(self, trainer: "ProductionTrainer") -> None:
+        trainer.progress.skipped_steps += 1
+
+
+class StepLogger(Callback):
+    """Last of all."""
+
+    def on_step_end(self, trainer: "ProductionTrainer", outputs: StepOutputs) -> None:
+        trainer.log_step(**vars(outputs))
+
+
+class ProductionTrainer(TrainerBase):
+    """Methods named as there."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: ResumableLoader,
+        val_loader: Iterable[Batch],
+        config: TrainerConfig,
+        monitor: MetricSink | None = None,
+    ) -> None:
+        super().__init__(model, train_loader, val_loader, config)
+        self.configure_strategy()
+        self.configure_optimizers()
+        self.scaler = torch.amp.GradScaler(
+            self.device.type, init_scale=config.initial_scale, enabled=config.dtype == "float16"
+        )
+        self.log = Log(self.folder / "tensorboard", monitor)
+        self.callbacks: list[Callback] = [ProgressCounter(), RateScheduler(), StepLogger()]
+
+    def configure_strategy(self) -> None:
+        options: dict[str, Any] = {"device_ids": [self.device]} if self.device.type == "cuda" else {}
+        self.replica = self.model if self.world_size == 1 else DistributedDataParallel(self.model, **options)
+
+    def configure_optimizers(self) -> None:
+        config = self.config
+        group = {"params": self.parameters, "lr": config.learning_rate, "weight_decay": config.weight_decay}
+        self.optimizer = (
+            torch.optim.SGD([group], momentum=config.momentum, foreach=False)
+            if config.optimizer == "sgd"
+            else torch.optim.AdamW([group], fused=True)
+        )
+        windows = (len(self.train_loader) + config.accumulation_steps - 1) // config.accumulation_steps
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer,
+            lambda step: warmup_cosine(
+                step,
+                warmup_steps=config.warmup_steps,
+                total_steps=windows * config.epochs,
+                minimum_ratio=config.minimum_ratio,
+            ),
+        )
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(self, *arguments)
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.dtype == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(device_type=self.device.type, dtype=self.dtype)
+
+    def forward(self, module: nn.Module, inputs: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, classes = self.transfer_batch_to_device((inputs, classes))
+        with self.precision():
+            logits = module(inputs)
+            return logits, functional.cross_entropy(logits, classes)
+
+    def transfer_batch_to_device(self, batch: Batch) -> Batch:
+        inputs, classes = batch
+        return inputs.to(self.device), classes.to(self.device)
+
+    def training_step(self, batch: Batch) -> Tensor:
+        return self.forward(self.replica, *batch)[1]
+
+    def backward(self, loss: Tensor, share: float) -> None:
+        self.scaler.scale(loss * share).backward()
+
+    def clip_gradients(self) -> Tensor:
+        self.scaler.unscale_(self.optimizer)
+        limit = self.config.max_grad_norm
+        return nn.utils.clip_grad_norm_(self.parameters, float("inf") if limit is None else limit, foreach=True)
+
+    def optimizer_step(self) -> bool:
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return self.scaler.get_scale() >= before
+
+    def train_window(self, window: list[Batch]) -> bool:
+        samples = [len(classes) for _, classes in window]
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(window):
+            accumulating = number + 1 < len(window) and self.world_size > 1
+            with self.replica.no_sync() if accumulating else contextlib.nullcontext():
+                loss = self.training_step(batch)
+                self.backward(loss, samples[number] / sum(samples))
+            self.call("on_batch_end", loss.detach(), samples[number])
+            total = total + loss.detach() * samples[number]
+        norm = self.clip_gradients()
+        rate = self.optimizer.param_groups[0]["lr"]
+        if not self.optimizer_step():
+            self.call("on_step_skipped")
+            return False
+        outputs = StepOutputs(total / sum(samples), sum(samples), rate, norm)
+        self.call("on_step_end", outputs)
+        return True
+
+    def should_stop(self) -> bool:
+        return self.epoch_is_complete() or self.stop_requested()
+
+    def save_is_due(self, taken: bool) -> bool:
+        every = self.config.save_every_steps
+        return taken and every is not None and self.steps % every == 0
+
+    def train_epoch(self, epoch: int) -> EpochResult:
+        self.begin_epoch(epoch)
+        for module in {self.replica, self.model}:
+            module.train()
+        batches = iter(self.train_loader)
+        while True:
+            window = [batch for _, batch in zip(range(self.config.accumulation_steps), batches, strict=False)]
+            taken = self.train_window(window)
+            if self.should_stop():
                 break
-            elif made and self.config.save_every_steps and self.steps % self.config.save_every_steps == 0:
+            if self.save_is_due(taken):
                 self.save_checkpoint(epoch)
         return self.on_train_epoch_end(epoch)
 
-    def on_train_epoch_end(self, epoch):
-        loss, samples = self.sum_over_ranks(self.progress.loss_sum.item(), self.progress.samples)
+    def on_train_epoch_end(self, epoch: int) -> EpochResult:
+        loss_sum, samples = self.sum_over_ranks(self.progress.loss_sum, self.progress.samples)
         return EpochResult(
             epoch=epoch,
-            complete=self.next_epoch != epoch,
-            loss=None if samples == 0 else loss / samples,
-            samples=round(samples),
+            complete=self.train_loader.position == len(self.train_loader),
+            loss=loss_sum / samples,
+            samples=int(samples),
             optimizer_steps=self.progress.optimizer_steps,
             skipped_steps=self.progress.skipped_steps,
         )
 
-    def on_validation_start(self):
-        for buffer in self.model.buffers() if self.world_size > 1 else ():
-            dist.broadcast(buffer, src=0)
-        training = {name for name, module in self.model.named_modules() if module.training}
+    @contextlib.contextmanager
+    def evaluating(self):
+        modes = [module.training for module in self.model.modules()]
         self.model.eval()
-        return training
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module, mode in zip(self.model.modules(), modes, strict=True):
+                module.training = mode
 
-    def validation_step(self, batch):
-        inputs, targets = batch
-        count = count_targets(targets)
-        outputs, mean = self.forward(self.model, inputs, targets)
-        loss = mean.item() * count if count else 0.0
-        if targets.is_floating_point() or targets.ndim > 1 or outputs.ndim != 2:
-            return loss, 0, count, 1
-        return loss, outputs.argmax(-1).cpu().eq(targets).sum().item(), count, 0
+    def validation_step(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        logits, loss = self.forward(self.model, *batch)
+        right = logits.argmax(dim=1).eq(batch[1].to(logits.device)).sum()
+        return loss.double() * len(batch[1]), right, len(batch[1])
 
-    def on_validation_end(self, training):
-        for name, module in self.model.named_modules():
-            module.training = name in training
+    def validate(self) -> ValidationResult:
+        with self.evaluating():
+            outputs = [self.validation_step(batch) for batch in self.val_loader]
+        sums = [sum(column) for column in zip(*outputs, strict=True)] or [0, 0, 0]
+        loss, right, samples = self.sum_over_ranks(*sums)
+        if samples == 0:
+            raise ValueError("the validation has no samples")
+        return ValidationResult(loss=loss / samples, accuracy=right / samples, samples=int(samples))
 
-    def validate(self):
-        training = self.on_validation_start()
-        with torch.inference_mode():
-            rows = [self.validation_step(batch) for batch in self.val_loader]
-        self.on_validation_end(training)
-        loss, right, samples, others = self.sum_over_ranks(*(sum(row[i] for row in rows) for i in range(4)))
-        if samples < 1:
-            raise ValueError("no samples")
-        return ValidationResult(
-            loss=loss / samples, accuracy=None if others else right / samples, samples=round(samples)
-        )
-
-    def on_save_checkpoint(self):
+    def rank_state_dict(self) -> dict[str, Any]:
         progress = dataclasses.asdict(self.progress)
-        progress["loss_sum"] = float(self.progress.loss_sum)
+        progress["loss_sum"] = float(progress["loss_sum"])
         return {
-            "generators": files.capture_random_state(),
-            "position": self.train_loader.state_dict(),
+            "rng": capture_random_state(),
+            "loader": self.train_loader.state_dict(),
             "progress": progress,
         }
 
-    def save_checkpoint(self, epoch):
-        mine = self.on_save_checkpoint()
-        everybody = [mine] * self.world_size
-        if self.world_size > 1:
-            dist.all_gather_object(everybody, mine)
-        path = files.checkpoint_path(Path(self.config.output_dir, "checkpoints"), self.steps)
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        self.progress = Progress(**state["progress"])
+        restore_random_state(state["rng"])
+
+    def save_checkpoint(self, epoch: int) -> Path:
+        path = checkpoint_path(self.folder / "checkpoints", self.steps)
+        checkpoint = {
+            "epoch": epoch,
+            "global_step": self.steps,
+            "state_dict": self.model.state_dict(),
+            "optimizer_states": [self.optimizer.state_dict()],
+            "lr_schedulers": [self.scheduler.state_dict()],
+            "GradScaler": self.scaler.state_dict(),
+            "ranks": self.gather_from_ranks(self.rank_state_dict()),
+            "results": [
+                [dataclasses.asdict(train), dataclasses.asdict(val)]
+                for train, val in zip(self.epochs, self.validations, strict=True)
+            ],
+        }
         if self.rank == 0:
-            modules = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scheduler", "scaler")}
-            history = [[vars(one), vars(other)] for one, other in zip(self.epochs, self.validations, strict=True)]
-            state = {"modules": modules, "steps": self.steps, "epoch": epoch, "history": history, "ranks": everybody}
-            files.write_checkpoint(path, state, keep=self.config.keep_checkpoints)
-        if self.world_size > 1:
-            dist.barrier()
+            write_checkpoint(path, checkpoint, keep=self.config.keep_checkpoints)
+        self.wait_for_ranks()
         return path
 
-    def load_checkpoint(self, path):
-        state = files.read_checkpoint(path)
-        if self.world_size != len(state["ranks"]):
-            raise ValueError(f"written by {len(state['ranks'])} ranks")
-        mine = state["ranks"][self.rank]
-        self.train_loader.load_state_dict(mine["position"])
-        for name, own in state["modules"].items():
-            getattr(self, name).load_state_dict(own)
-        self.steps = state["steps"]
-        sums = torch.tensor(mine["progress"].pop("loss_sum"), dtype=torch.float64, device=self.device)
-        self.progress = Progress(sums, **mine["progress"])
-        self.epochs = [EpochResult(**one) for one, _ in state["history"]]
-        self.validations = [ValidationResult(**other) for _, other in state["history"]]
-        self.next_epoch = state["epoch"] + (self.train_loader.position == len(self.train_loader))
+    def load_checkpoint(self, path: Path | str) -> int:
+        checkpoint = read_checkpoint(path)
+        if len(checkpoint["ranks"]) != self.world_size:
+            raise ValueError(f"{path} wants {len(checkpoint['ranks'])} ranks")
+        own = checkpoint["ranks"][self.rank]
+        self.train_loader.load_state_dict(own["loader"])
+        self.model.load_state_dict(checkpoint["state_dict"])
+        (optimizer,), (scheduler,) = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+        self.optimizer.load_state_dict(optimizer)
+        self.scheduler.load_state_dict(scheduler)
+        self.scaler.load_state_dict(checkpoint["GradScaler"])
+        self.steps = checkpoint["global_step"]
+        self.epochs = [EpochResult(**train) for train, _ in checkpoint["results"]]
+        self.validations = [ValidationResult(**val) for _, val in checkpoint["results"]]
+        self.next_epoch = checkpoint["epoch"]
+        self.epoch_is_complete()  # then it is the next one
         self.log.resume_at(self.steps)
-        files.restore_random_state(mine["generators"])
+        self.load_rank_state_dict(own)
         return self.next_epoch
-
-    def on_fit_start(self):
-        if self.next_epoch is not None:
-            return
-        found = [None]
-        if self.rank == 0:
-            found[0] = files.latest_checkpoint(Path(self.config.output_dir, "checkpoints"))
-        if self.world_size > 1:
-            dist.broadcast_object_list(found, src=0)
-        self.next_epoch = 0
-        if found[0]:
-            self.load_checkpoint(found[0])
-
-    @property
-    def best_epoch(self):
-        numbers = [(one.loss, epoch.epoch) for epoch, one in zip(self.epochs, self.validations, strict=True)]
-        return min(((loss, epoch) for loss, epoch in numbers if loss == loss), default=(None, None))[1]
-
-    @property
-    def impatient(self):
-        patience = self.config.patience
-        if patience is None:
-            return False
-        best = self.best_epoch
-        return len(self.epochs) - (0 if best is None else best + 1) >= patience
-
-    def fit(self):
-        begin = time.perf_counter()
-        self.on_fit_start()
-        self.told_to_stop = self.stopping = False
-        with when_terminated(lambda: setattr(self, "told_to_stop", True)):
-            while True:
-                ended = (self.next_epoch >= self.config.epochs and "finished") or (self.impatient and "early")
-                ended = ended or (self.stopping and "signal")
-                if ended:
-                    break
-                epoch = self.next_epoch
-                result = self.train_epoch(epoch)
-                if result.complete:
-                    self.on_epoch_complete(result)
-                self.save_checkpoint(epoch)
-        self.log.close()
-        return TrainerRun(
-            device=self.device.type,
-            dtype=self.config.dtype,
-            world_size=self.world_size,
-            ended=ended,
-            epochs=tuple(self.epochs),
-            validations=tuple(self.validations),
-            best_epoch=self.best_epoch,
-            optimizer_steps=self.steps,
-            learning_rate=self.scheduler.get_last_lr()[0],
-            final_scale=self.scaler.get_scale() if self.dtype == torch.float16 else None,
-            seconds=time.perf_counter() - begin,
-        )
-
-    def on_epoch_complete(self, result):
-        tested = self.validate()
-        self.epochs.append(result)
-        self.validations.append(tested)
-        if self.rank != 0:
-            return
-        self.log.add(self.steps, {"validation/loss": tested.loss})
-        if tested.accuracy is not None:
-            self.log.add(self.steps, {"validation/accuracy": tested.accuracy})
-        if self.best_epoch == result.epoch:
-            best = {
-                "epoch": result.epoch,
-                "model": {key: value.cpu() for key, value in self.model.state_dict().items()},
-            }
-            files.write_checkpoint(Path(self.config.output_dir, "best.pt"), best)

@@ -1,23 +1,29 @@
-"""Tuning, written from the docstrings: CUDA events instead of the clock, one sorted pass to choose."""
+"""Task 5.2: turn what can be turned in a training pipeline, and show what it gave.
+
+Not for finding out what is slow (profiling.py).
+
+Run: python -m labs.lab5_production.tuning
+"""
 
 import gc
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 
 import torch
 
 from labkit import plotting, program
 from labkit.device import open_device
-from labkit.profiling import REGIONS, TrainingJob
+from labkit.profiling import TrainingJob
 from labkit.progress import track
 from labkit.results import PipelineSettings, PipelineStage, TuningPoint, save_json
 
-from .profiling import LOSSES, find_bottleneck, profile_job, step_breakdown, utilization, where_time_goes
+from .profiling import LOSSES, find_bottleneck, profile_job, where_time_goes
 from .slow_pipeline import AS_FOUND, make_job
 
 RESULTS = Path(__file__).parent / "results"
@@ -35,71 +41,97 @@ ADVICE = {
 def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
-def tune(make_job, settings, *, steps=10, warmup=3):
-    points = {}
-    for number, one in enumerate(settings):
+class _Trial:
+    """One of the settings."""
+
+    def __init__(self, job: TrainingJob, settings: PipelineSettings) -> None:
+        self.job, self.settings, self.on_a_gpu = job, settings, job.device == "cuda"
+
+    def result(self, steps: int, warmup: int) -> TuningPoint:
+        source, done = self.job.batches(), 0
+        while done < warmup:
+            self.job.train(done, *next(source))
+            done += 1
+        began = self._mark()
+        while done < warmup + steps:
+            self.job.train(done, *next(source))
+            done += 1
+        seconds = self._seconds_between(began, self._mark())
+        del source
+        times = where_time_goes(profile_job(self.job))
+        return TuningPoint(
+            settings=self.settings,
+            samples_per_second=steps * self.settings.batch_size / seconds,
+            utilization=(times.compute_seconds + times.communication_seconds) / times.step_seconds,
+        )
+
+    def _mark(self) -> "torch.cuda.Event | float":
+        if not self.on_a_gpu:
+            return time.perf_counter()
+        torch.cuda.synchronize()  # so that the event is reached when it is recorded
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        event.synchronize()
+        return event
+
+    def _seconds_between(self, began: "torch.cuda.Event | float", ended: "torch.cuda.Event | float") -> float:
+        return began.elapsed_time(ended) * 1e-3 if self.on_a_gpu else ended - began
+
+
+def tune(
+    make_job: Callable[[PipelineSettings], TrainingJob],
+    settings: Sequence[PipelineSettings],
+    *,
+    steps: int = 10,
+    warmup: int = 3,
+) -> list[TuningPoint]:
+    """Try settings, each with a job of its own, of which nothing is left when the next is made.
+
+    Args:
+        make_job: makes the job of some settings.
+        settings: what to try.
+        steps: timed steps, one after the other as training does them: the device idle before the first and after the
+            last, and not waited for in between.
+        warmup: untimed steps before them.
+
+    Returns:
+        One point for each of the settings, in their order: samples_per_second of the timed steps, without a profiler;
+        and the utilization by `profile_job` of the same job, run after that. Settings for which the device's memory
+        does not suffice (`torch.OutOfMemoryError`) are left out; other errors go through.
+    """
+    results: dict[int, TuningPoint] = {}
+    for number, each in enumerate(settings):
         _free()
-        point = _try(make_job, one, steps, warmup)
-        if point is not None:
-            points[number] = point
+        try:
+            results[number] = _Trial(make_job(each), each).result(steps, warmup)
+        except torch.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)
     _free()
-    return list(points.values())
+    return [results[number] for number in sorted(results)]
 
 
-def _try(make_job, one, steps, warmup):
-    job = None
-    try:
-        job = make_job(one)
-        rate = _rate(job, one.batch_size, steps, warmup)
-        used = utilization(where_time_goes(profile_job(job)))
-    except torch.OutOfMemoryError:
-        return None
-    return TuningPoint(settings=one, samples_per_second=rate, utilization=used)
+def choose(points: Sequence[TuningPoint], *, tolerance: float = 0.05) -> TuningPoint:
+    """The settings to train with: the cheapest that are about as fast as the fastest.
 
+    Of the points whose samples_per_second are at least (1 - tolerance) of the largest, the one with the smallest
+    batch_size (a larger batch changes how the model learns); of these, the one with the fewest num_workers (they cost
+    memory and cores); of these the fastest.
 
-def _rate(job, batch_size, steps, warmup):
-    feed = iter(job.batches())
-
-    def several(first, last):
-        for step in range(first, last):
-            inputs, targets = next(feed)
-            inputs, targets = (each.to(job.device, non_blocking=job.non_blocking) for each in (inputs, targets))
-            job.optimizer.zero_grad()
-            loss = job.criterion(job.model(inputs), targets)
-            loss.backward()
-            job.optimizer.step()
-            if job.after_step is not None:
-                job.after_step(step, job.model, loss.detach())
-
-    several(0, warmup)
-    if job.device != "cuda":
-        began = time.perf_counter()
-        several(warmup, warmup + steps)
-        return batch_size * steps / (time.perf_counter() - began)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    several(warmup, warmup + steps)
-    last.record()
-    last.synchronize()
-    return batch_size * steps / (first.elapsed_time(last) / 1000)
-
-
-def choose(points, *, tolerance=0.05):
-    ranked = sorted(points, key=lambda point: point.samples_per_second, reverse=True)
-    if len(ranked) == 0:
-        raise ValueError("no points")
-    best = ranked[0]
-    for point in ranked[1:]:
-        if point.samples_per_second < ranked[0].samples_per_second * (1 - tolerance):
-            break
-        cost = (point.settings.batch_size, point.settings.num_workers)
-        if cost < (best.settings.batch_size, best.settings.num_workers):
-            best = point
-    return best
+    Raises:
+        ValueError: there are no points.
+    """
+    ranking = sorted(points, key=lambda point: point.samples_per_second, reverse=True)
+    if not ranking:
+        raise ValueError("no point to choose")
+    limit = ranking[0].samples_per_second * (1 - tolerance)
+    enough = list(takewhile(lambda point: point.samples_per_second >= limit, ranking))
+    enough.sort(key=lambda point: point.settings.num_workers)  # a sort leaves equal ones as they were
+    enough.sort(key=lambda point: point.settings.batch_size)
+    return enough[0]
 
 
 def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
@@ -124,18 +156,37 @@ def nvml_utilization(job: TrainingJob, seconds: float) -> float | None:
 
 
 def plot_stages(stages: Sequence[PipelineStage], path: Path | str) -> Path:
-    figure, (axis,) = plotting.new_figure("Where a step goes", y_label="share")
-    bottom = [0.0 for _ in stages]
-    for part in ("compute", "communication", "data", "transfer", "sync", "launch"):
-        heights = [getattr(s.device_time, f"{part}_seconds") / s.device_time.step_seconds for s in stages]
-        axis.bar([s.name for s in stages], heights, bottom=bottom, label=part)
-        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-    axis.legend()
+    """Given: plot what the device does in a step of each stage, as shares of the step, with utilisation and throughput.
+
+    Args:
+        stages: in the order of the improvements.
+        path: the PNG file to write.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure, (axis,) = plotting.new_figure("What the device does in a training step", x_label="share of the step")
+    colors = (*plotting.COLORS, "#999999", "#ddbb44")
+    names = [
+        f"{stage.name}\n{stage.point.samples_per_second:,.0f} samples/s, {stage.point.utilization:.0%} utilised"
+        for stage in stages
+    ]
+    left = [0.0] * len(stages)
+    for name, color in zip(("compute", *LOSSES), colors, strict=True):
+        times = [stage.device_time for stage in stages]
+        shares = [getattr(each, f"{name}_seconds") / each.step_seconds for each in times]
+        axis.barh(names, shares, left=left, color=color, label=name)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axis.invert_yaxis()
+    axis.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return plotting.save_png(figure, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Improve the slow pipeline stage by stage; print tables; write OUT/profiling.json, OUT/profiling.png and traces.
+    """Given: improve the slow pipeline stage by stage, print tables, and write OUT/profiling.json, its plot and traces.
 
     The stages are "as found", "metrics read every 50 steps", "batches of N" (the largest) and "tuned"; each has a
     trace, OUT/trace-1.json.gz and so on.
@@ -144,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
-    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024), metavar="N,N")
+    parser.add_argument("--batch-sizes", type=program.positive_ints, default=(16, 64, 256, 1024, 4096), metavar="N,N")
     parser.add_argument("--workers", type=program.positive_ints, default=(1, 2, 4), metavar="N,N", help="besides none")
     parser.add_argument("--steps", type=program.positive_int, default=5, metavar="N", help="recorded and timed steps")
     options = parser.parse_args(argv)
@@ -163,7 +214,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 point=point,
                 bottleneck=find_bottleneck(times),
                 device_time=times,
-                breakdown=step_breakdown(make(point.settings), steps=options.steps),
                 # A virtual GPU's timeline is exact; a second of training would add nothing but time.
                 nvml_utilization=None if device.simulated else nvml_utilization(make(point.settings), 3.0),
             )
@@ -205,10 +255,6 @@ def _print(points: Sequence[TuningPoint], stages: Sequence[PipelineStage]) -> No
         parts = [f"{getattr(times, f'{name}_seconds') / times.step_seconds:.0%}" for name in ("compute", *LOSSES)]
         shares.append((stage.name, *parts))
     program.print_table("Share of the step", ("stage", "comp.", "data", "transf.", "sync", "comm.", "launch"), shares)
-    parts = [f"{name}_seconds" for name in (*REGIONS, "communication")]
-    each_part = [(stage.name, *(f"{getattr(stage.breakdown, part) * 1e6:,.0f}" for part in parts)) for stage in stages]
-    columns = ("stage", "data", "transf.", "forward", "backw.", "optim.", "comm.")
-    program.print_table("Parts of a step one by one, microseconds", columns, each_part)
     for stage in stages:
         rate = f"{stage.point.samples_per_second:,.0f} samples/s, utilisation {stage.point.utilization:.0%}"
         print(f"{stage.name}: {rate}; bottleneck: {stage.bottleneck} ({ADVICE[stage.bottleneck]})")

@@ -8,21 +8,24 @@ from labkit.monitoring import RULES, SLOWED_BY, Alert, Rule, Snapshot
 NAN = float("nan")  # compares with nothing
 
 
-def N(x):
+def number(x):
     return NAN if x is None else x
 
 
 GPU = {
-    "GpuHot": lambda g, t: (v := N(g.temperature_celsius), v > N(t)),
+    "GpuHot": lambda g, t: (v := number(g.temperature_celsius), v > number(t)),
     "GpuThrottled": lambda g, t: (1.0, any(r in SLOWED_BY for r in g.throttle_reasons or ())),
-    "GpuMemoryNearlyFull": lambda g, t: (v := N(g.memory_used_bytes) / (g.memory_total_bytes or NAN), v > N(t)),
-    "GpuUnderused": lambda g, t: (v := N(g.utilization_ratio), v < N(t)),
+    "GpuMemoryNearlyFull": lambda g, t: (
+        v := number(g.memory_used_bytes) / (g.memory_total_bytes or NAN),
+        v > number(t),
+    ),
+    "GpuUnderused": lambda g, t: (v := number(g.utilization_ratio), v < number(t)),
     "GpuErrors": lambda g, t: (v := (g.ecc_errors or 0) + (g.xid_errors or 0), v > 0),
     "GpuLost": lambda g, t: (1.0, not g.up),
 }
 TRAINING = {
     "LossNotFinite": lambda s, t: (v := s.metrics.get("loss", 0.0), not isfinite(v)),
-    "TrainingStalled": lambda s, t: (v := s.time - N(s.step_time), v > N(t)),
+    "TrainingStalled": lambda s, t: (v := s.time - number(s.step_time), v > number(t)),
 }
 
 
