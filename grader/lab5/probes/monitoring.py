@@ -39,6 +39,8 @@ _SLOW_ANSWER_SECONDS = 2.2
 """For how long a GPU does not answer: more than one or two seconds, which is what people wait for a thread."""
 _PATIENCE_SECONDS = 8.0
 """For what a thread does within milliseconds."""
+_ROUNDS = 5
+"""Of calls that are timed: on a busy machine a thread now and then waits for longer than the calls take."""
 
 
 @contextlib.contextmanager
@@ -147,19 +149,21 @@ def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, quest
         monitor.sample()
         now = snapshot_of(monitor)
         taken.append([begin, plain(now.time, "Snapshot.time"), time.time()])
-        lengths, texts, took = [before, len(history_of(monitor))], [_text(monitor)], []
+        lengths = [before, len(history_of(monitor))]
 
         def log() -> None:
             for step in range(logs):
                 monitor.log_metrics(100 + step, {"loss": 1.0})
 
-        for call in (log, monitor.sample, monitor.sample):
+        rounds: list[list[Any]] = []
+        for call in (log, monitor.sample):
             nvml.gate = (lambda: time.sleep(question)) if call != log else None
-            begin = time.perf_counter()
-            call()
-            took.append(time.perf_counter() - begin)
-            texts.append(_text(monitor))
-    return {"steps": steps, "taken": taken, "lengths": lengths, "texts": texts, "took": took}
+            rounds.append([])
+            for _ in range(_ROUNDS):
+                text, begin = _text(monitor), time.perf_counter()
+                call()
+                rounds[-1].append([text, time.perf_counter() - begin, _text(monitor)])
+    return {"steps": steps, "taken": taken, "lengths": lengths, "rounds": rounds}
 
 
 def _text(monitor: Any) -> str:
