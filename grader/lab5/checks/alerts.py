@@ -31,12 +31,10 @@ def judge_alerts(submission: Submission, fresh: Fresh, *, at_once: bool) -> None
             expected = [[rule, index] for rule, index, _, _ in wanted]
             same = sorted(keys, key=str) == sorted(expected, key=str)
             require_equal(
-                keys,
-                expected,
-                what=f"order of the {what}" if same else what,
+                keys, expected, what=f"order of the {what}" if same else what,
                 hint="strictly above or below; absent breaks no rule; an unbroken row of snapshots. The snapshot: "
                 f"{json.dumps(shown)}{changed}",
-            )
+            )  # fmt: skip
             for alert in alerts:
                 (_, _, since, value) = next(row for row in wanted if [row[0], row[1]] == [alert["rule"], alert["gpu"]])
                 require_equal(alert["since"], since, what=f"since of {alert['rule']}, {what}")
@@ -86,7 +84,6 @@ def judge_reported(submission: Submission, fresh: Fresh) -> None:
     require_equal(seen.firing, firing, what=f"{what}: alerts in the last snapshot")
     counted = [len(record["alerts"]) for record in records(seen.jsonl)]
     require_equal(
-        counted,
-        [sum(each) for each in zip(first, second, lost, strict=True)],
+        counted, [sum(each) for each in zip(first, second, lost, strict=True)],
         what="alerts in each line of metrics.jsonl",
-    )
+    )  # fmt: skip

@@ -127,9 +127,8 @@ class TestMonitoring:
         require(
             seen.history >= samples and seen.elsewhere > 0,
             f"with an interval of 10 ms, {seen.history} samples after seconds, {seen.elsewhere} questions in the "
-            "background",
-            "start a daemon thread that samples until close() tells it to stop",
-        )
+            "background", "start a daemon thread that samples until close() tells it to stop",
+        )  # fmt: skip
         require_equal(seen.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
                       hint="a program that fails before close() would never end")  # fmt: skip
         require(

@@ -206,12 +206,11 @@ def _judge_epochs(training: Training, runs: Sequence[Any], seen: Sequence[Seen],
     ranks = len(runs)
     for rank, run in enumerate(runs):
         require_equal(
-            [run["validated"], run["modes"]],
-            [0, [True] * training.config["epochs"]],
+            [run["validated"], run["modes"]], [0, [True] * training.config["epochs"]],
             what=f"{what}: samples that passed the model in evaluation mode, and whether each epoch ends in training "
             "mode; the model was in evaluation mode before",
             hint="train_epoch() trains in training mode, whatever the mode was",
-        )
+        )  # fmt: skip
         batches = training.batches(ranks) * training.config["epochs"]
         require_equal(len(run["seen"]), batches, what=f"{what}: batches of rank {rank}")
     numbers = [run["seen"] for run in runs]

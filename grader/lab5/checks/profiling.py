@@ -99,11 +99,9 @@ class TestProfiling:
             require(seen.events is not None, f"{what} is not there", "export_chrome_trace; make missing folders")
             counts = {name: len(seen.events[name]) for name in REGIONS}
             require_equal(
-                counts,
-                dict.fromkeys(REGIONS, steps),
-                what=f"{what}: regions by name",
+                counts, dict.fromkeys(REGIONS, steps), what=f"{what}: regions by name",
                 hint="record_function around each part of each step; only recorded steps count",
-            )
+            )  # fmt: skip
             for name in REGIONS:
                 # The rest of each part takes some tenths of a millisecond; the others' sleep is 10 ms and more.
                 for _, length in seen.events[name]:
@@ -111,24 +109,21 @@ class TestProfiling:
                     # A copy of this size takes 1 ms and more, and is not waited for.
                     quick = name == "transfer" and pinned
                     require_between(
-                        length,
-                        wanted - 1e-6,
-                        wanted + (5e-4 if quick else 5e-3),
+                        length, wanted - 1e-6, wanted + (5e-4 if quick else 5e-3),
                         what=f"{what}: region {name!r}, in which the host slept for {seconds(wanted)} (simulated)",
                         show=seconds,
                         hint="the docstring says what lies in which region; after_step lies in none; copies are waited "
                         "for only where job.non_blocking is False",
-                    )
+                    )  # fmt: skip
             outside = [
                 start
                 for start, length in seen.events["copies"]
                 if not any(a - 1e-6 <= start and start + length <= a + b + 1e-6 for a, b in seen.events["transfer"])
             ]
             require(
-                not outside,
-                f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
+                not outside, f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
                 "inputs and targets are moved there",
-            )
+            )  # fmt: skip
             for step in range(steps):
                 starts = [seen.events[name][step][0] for name in REGIONS]
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
@@ -143,14 +138,11 @@ class TestProfiling:
             step = sum(wanted.values())
             for name in NAMES:
                 require_between(
-                    told[f"{name}_seconds"],
-                    wanted[name] - 1e-6 * step,
-                    wanted[name] + 1e-6 * step,
+                    told[f"{name}_seconds"], wanted[name] - 1e-6 * step, wanted[name] + 1e-6 * step,
                     what=f"where_time_goes(timeline).{name}_seconds, {each['steps']} steps of {seconds(step)}",
-                    show=seconds,
-                    expected=seconds(wanted[name]),
+                    show=seconds, expected=seconds(wanted[name]),
                     hint="each moment belongs to the first in the docstring's list that is true of it",
-                )
+                )  # fmt: skip
 
     def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
         """Names the bottleneck of given times."""

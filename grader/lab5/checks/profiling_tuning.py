@@ -25,11 +25,9 @@ def judge_settings(submission: Submission, fresh: Fresh) -> None:
     seen = submission.probe("lab5.tuning.tuned", device=DEVICE, values=False, **case)
     fits = [each for each in case["settings"] if each["batch_size"] < case["maker"]["too_large"]]
     require_equal(
-        [point["settings"] for point in seen.points],
-        fits,
-        what="tune(): settings of its points",
+        [point["settings"] for point in seen.points], fits, what="tune(): settings of its points",
         hint="one point each, in the order given; settings that do not fit in memory are left out",
-    )
+    )  # fmt: skip
     require_equal(
         seen.error, "RuntimeError", what="error that comes out of tune() where tensors do not fit each other",
         hint="only torch.OutOfMemoryError says that settings do not fit: any other is somebody's mistake",
@@ -46,19 +44,14 @@ def judge_settings(submission: Submission, fresh: Fresh) -> None:
     for point, truth in zip(seen.points, truths, strict=True):
         about = f"{point['settings']['batch_size']} samples, {point['settings']['num_workers']} workers (simulated)"
         require_close(
-            point["samples_per_second"],
-            truth["samples_per_second"],
-            relative=TOLERANCE,
+            point["samples_per_second"], truth["samples_per_second"], relative=TOLERANCE,
             what=f"tune(): samples_per_second with {about}",
             hint="wait for the device before the first timed step and after the last, and never in between",
-        )
+        )  # fmt: skip
         require_between(
-            point["utilization"],
-            max(0.0, truth["utilization"] - 0.1),  # the first recorded step finds an idle device
-            truth["utilization"] + 0.1,
-            what=f"tune(): utilization with {about}",
-            show=lambda share: f"{share:.0%}",
-        )
+            point["utilization"], max(0.0, truth["utilization"] - 0.1),  # the first recorded step finds an idle device
+            truth["utilization"] + 0.1, what=f"tune(): utilization with {about}", show=lambda share: f"{share:.0%}",
+        )  # fmt: skip
 
 
 def judge_choice(submission: Submission, fresh: Fresh) -> None:
@@ -75,17 +68,14 @@ def judge_choice(submission: Submission, fresh: Fresh) -> None:
         expected = _point(fast, *row)
         require_equal(told["settings"], expected["settings"], what=f"choose() at {at} among {shown}")
         require_close(
-            told["samples_per_second"],
-            expected["samples_per_second"],
-            relative=1e-6,
+            told["samples_per_second"], expected["samples_per_second"], relative=1e-6,
             what=f"choose() at {at}: of equal settings, the faster point",
-        )
+        )  # fmt: skip
     require_equal(
-        seen.exact["settings"]["batch_size"],
-        32,
+        seen.exact["settings"]["batch_size"], 32,
         what="batch size that choose() takes of 64 at 4096 and 32 at 2048 samples per second, with tolerance=0.5",
         hint="at least (1 - tolerance) of the largest",
-    )
+    )  # fmt: skip
     require(seen.refused, "choose([]) raised no ValueError")
 
 

@@ -49,10 +49,9 @@ def _judge_training(claims: Mapping[str, Any], rows: list[Any]) -> None:
     require_equal(claims["epochs"], len(run["epochs"]), what="claim epochs")
     require_equal(claims["optimizer_steps"], run["optimizer_steps"], what="claim optimizer_steps")
     require_equal(
-        sum(epoch["optimizer_steps"] for epoch in run["epochs"]),
-        run["optimizer_steps"],
+        sum(epoch["optimizer_steps"] for epoch in run["epochs"]), run["optimizer_steps"],
         what="results/training.json: optimizer_steps of all epochs",
-    )
+    )  # fmt: skip
     skipped = sum(epoch["skipped_steps"] for epoch in run["epochs"])
     require_equal(claims["skipped_steps"], skipped, what="claim skipped_steps")
     require_equal(claims["best_epoch"], run["best_epoch"], what="claim best_epoch")
@@ -62,10 +61,9 @@ def _judge_training(claims: Mapping[str, Any], rows: list[Any]) -> None:
         if epoch["epoch"] == run["best_epoch"]
     ]
     require_equal(
-        best["loss"],
-        min(test["loss"] for test in run["validations"]),
+        best["loss"], min(test["loss"] for test in run["validations"]),
         what="results/training.json: validation loss of the best epoch",
-    )
+    )  # fmt: skip
     require_close(claims["best_accuracy"], best["accuracy"], relative=0.005, what="claim best_accuracy")
 
 
