@@ -145,7 +145,7 @@ class TestPipeline:
             seen = submission.numeric_probe(
                 "lab5.trainer.resume", **options, training=training.arguments(), stop=stop, middle=middle
             )
-            what = f"{stop} epochs{_A_STEP * middle} + save, load + the rest in {dtype}, {training.described()}"
+            what = f"{stop} epochs{' and a step' * middle} + save, load + the rest in {dtype}, {training.described()}"
             _judge_resumed(seen, stop, middle, what)
             for name, kinds in (
                 ("no such file", ("FileNotFoundError", "OSError")),
@@ -163,7 +163,7 @@ class TestPipeline:
             "lab5.trainer.resume", 2, device="cpu", training=training.arguments(), stop=stop, middle=middle
         )
         for rank, each in enumerate(seen):
-            what = f"{stop} epochs{_A_STEP * middle} + save, load + the rest on 2 ranks, {training.described()}"
+            what = f"{stop} epochs{' and a step' * middle} + save, load + the rest on 2 ranks, {training.described()}"
             what += f": rank {rank}"
             require_equal(
                 each.complete, True, what=f"{what}: whether the file is there once save_checkpoint() returns",
@@ -344,10 +344,6 @@ def _judge_logged_steps(truth: Followed, logged: Sequence[Any], every: int, rela
         ):
             found = number(values.get(name), f"{what}: {name} of step {step}")
             require_close(found, value, relative=relative, what=f"{what}: {name} of step {step} (logged)", hint=hint)
-
-
-_A_STEP = " and a step"
-"""Of the next epoch."""
 
 
 def _run_in_two_parts(fresh: Fresh, dtype: str, ranks: int) -> tuple[Training, int, bool]:

@@ -27,10 +27,6 @@ from labkit.results import DeviceTime, PipelineSettings
 PROFILING = "lab5_production.profiling"
 
 
-def _device_time(values: dict[str, Any]) -> DeviceTime:
-    return DeviceTime(**values)
-
-
 def record(
     student: Any, *, steps: int, seconds: dict[str, float], suffix: str, samples: int, pinned: bool
 ) -> dict[str, Any]:
@@ -140,7 +136,7 @@ def bottlenecks(student: Any, *, times: Sequence[dict[str, float]], targets: Seq
     names = []
     for each, target in zip(times, targets, strict=True):
         options = {} if target is None else {"target": target}
-        names.append(plain(module.find_bottleneck(_device_time(each), **options), "find_bottleneck()"))
+        names.append(plain(module.find_bottleneck(DeviceTime(**each), **options), "find_bottleneck()"))
     return {"names": names}
 
 
