@@ -90,6 +90,11 @@ SUBTLE = {
         'ENTRYPOINT ["python", "train.py"]\nCMD ["python", "train.py"]',
         "command",
     ),
+    "a command that trains nothing": (
+        _TRAINS,
+        'CMD ["python", "train.py", "--evaluate", "/models/mnist_cnn.pth"]',
+        "command",
+    ),
     "started elsewhere than it lies": (_TRAINS, "WORKDIR /models\n" + _TRAINS, "command"),
     "a signal that nobody hears": (_TRAINS, "STOPSIGNAL SIGKILL\n" + _TRAINS, "command"),
     "a driver without its libraries": (

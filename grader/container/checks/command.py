@@ -42,24 +42,38 @@ def require_command(dockerfile: Dockerfile) -> None:
         require(heard, f"line {stop.line}: nobody hears {stop.arguments}, the training is cut off", "leave it out")
 
 
+def start_words(dockerfile: Dockerfile) -> list[str]:
+    """ENTRYPOINT and CMD as the image's configuration lists them; empty if the Dockerfile has neither."""
+    words: list[str] = []
+    for instruction in _start_instructions(dockerfile):
+        words += instruction.exec_form() or ["/bin/sh", "-c", instruction.arguments]
+    return words
+
+
 def _first_process(dockerfile: Dockerfile) -> list[str]:
-    """ENTRYPOINT and CMD as the engine joins them."""
+    """The words of ENTRYPOINT and CMD as the engine joins them; both need the form that starts no shell."""
+    instructions = _start_instructions(dockerfile)
+    require(bool(instructions), "the image has no command", HINT)
+    words: list[str] = []
+    for instruction in instructions:
+        listed = instruction.exec_form()
+        if listed is None:
+            name = instruction.name
+            hint = f'{name} ["python", "train.py"]: else a shell is process 1, and hands no signal on'
+            raise CheckFailed(f"{name} has the shell form: {instruction.arguments}", hint)
+        words += listed
+    return words
+
+
+def _start_instructions(dockerfile: Dockerfile) -> list[Instruction]:
+    """The ENTRYPOINT and the CMD that count, in this order."""
     said: dict[str, Instruction] = {}
     for stage in dockerfile.image:
         own = {one.name: one for one in stage.instructions if one.name in ("ENTRYPOINT", "CMD")}
         if "ENTRYPOINT" in own:  # resets the command of the stage below
             said.pop("CMD", None)
         said |= own
-    require(bool(said), "the image has no command", HINT)
-    words: list[str] = []
-    for name in ("ENTRYPOINT", "CMD"):
-        if name in said:
-            found = said[name].exec_form()
-            if found is None:
-                hint = f'{name} ["python", "train.py"]: else a shell is process 1, and hands no signal on'
-                raise CheckFailed(f"{name} has the shell form: {said[name].arguments}", hint)
-            words += found
-    return words
+    return [said[name] for name in ("ENTRYPOINT", "CMD") if name in said]
 
 
 def _without_shell(words: list[str]) -> list[str]:
@@ -108,6 +122,8 @@ def _require_options(words: list[str]) -> None:
             value = word.replace(".", "").replace("/", "").isalnum()
             require(value and word != "train.py" and "python" not in word, f"train.py gets {word!r}", HINT)
             continue
+        evaluates = len(name) > 3 and "--evaluate".startswith(name)
+        require(not evaluates, "the command evaluates a saved model and trains none", HINT)
         known = any(option.startswith(name) for option in TRAIN_OPTIONS) and len(name) > 3
         require(known, f"train.py has no option {word!r}", 'each word by itself: "--epochs", "50"')
     positions = [number for number, word in enumerate(words) if not word.startswith("-")]

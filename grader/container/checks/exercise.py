@@ -15,13 +15,17 @@ from grader.container.checks import recipe
 from grader.container.checks.command import require_command
 from grader.container.checks.dockerfile import Dockerfile, parse
 from grader.container.checks.evidence import (
-    BUDGET_GB,
     LAB,
     LEAST_SAMPLES,
     LEAST_UTILIZATION,
     MOST_SECONDS,
-    Run,
+    Checklist,
+    epoch_seconds,
     judge_report,
+    require_built,
+    require_memory,
+    require_models,
+    require_within_budget,
 )
 
 MOST_CHARACTERS = 20_000
@@ -41,6 +45,10 @@ def read(submission: Submission) -> Dockerfile:
     return found
 
 
+def _requirements(submission: Submission) -> str:
+    return (submission.read_text(f"{LAB}/requirements.txt") or "")[:MOST_CHARACTERS]
+
+
 @criterion("container.dockerfile")
 class TestDockerfile:
     def test_gpu_base_image(self, submission: Submission) -> None:
@@ -55,8 +63,7 @@ class TestDockerfile:
     @requires("gpu_base_image")
     def test_pytorch_pinned_for_its_cuda(self, submission: Submission) -> None:
         """Pins PyTorch for the image's CUDA."""
-        text = (submission.read_text(f"{LAB}/requirements.txt") or "")[:MOST_CHARACTERS]
-        recipe.require_pytorch(read(submission), {"requirements.txt": text})
+        recipe.require_pytorch(read(submission), {"requirements.txt": _requirements(submission)})
 
     def test_packages_below_the_program(self, submission: Submission) -> None:
         """Installs packages before the program."""
@@ -121,22 +128,31 @@ class TestHygiene:
 
 @criterion("container.run")
 class TestRun:
+    def test_image_built_from_the_dockerfile(self, submission: Submission) -> None:
+        """Builds the image from the Dockerfile."""
+        require_built(Checklist(submission), read(submission), {"requirements.txt": _requirements(submission)})
+
+    def test_image_within_budget(self, submission: Submission) -> None:
+        """Keeps the image within its budget."""
+        require_within_budget(Checklist(submission), read(submission))
+
     def test_cuda_seen(self, submission: Submission) -> None:
-        """Sees the GPU."""
-        run = Run(submission)
-        require(run["cuda_available"] is True, "the container saw no GPU", "docker run --gpus all ...")
-        run.require_real()
+        """Sees the machine's GPU in the container, or the virtual one on a machine without."""
+        checklist = Checklist(submission)
+        require(checklist.gpu["cuda_available"] is True, "the container saw no GPU", "docker run --gpus all ...")
+        checklist.require_image()
 
-    @requires("cuda_seen")
     def test_trained_on_the_gpu(self, submission: Submission) -> None:
-        """Trains on the GPU."""
-        devices = Run(submission)["parameter_devices"]
+        """Trains on the GPU and records its memory."""
+        run = Checklist(submission).gpu
+        devices = run["parameter_devices"]
         require(devices == ["cuda:0"], f"the parameters were on {devices}, expected cuda:0")
+        require_memory(run)
 
-    @requires("cuda_seen")
+    @requires("trained_on_the_gpu")
     def test_utilization_above_70_percent(self, submission: Submission) -> None:
         """Keeps the GPU busy for more than 70 %."""
-        run = Run(submission)
+        run = Checklist(submission).gpu
         samples = run.number("utilization_samples")
         require(
             samples >= LEAST_SAMPLES,
@@ -150,35 +166,28 @@ class TestRun:
             "steps that are too short leave it idle: --batch-size 1024",
         )
 
-    @requires("cuda_seen")
+    @requires("trained_on_the_gpu")
     def test_under_two_minutes(self, submission: Submission) -> None:
-        """Trains in less than two minutes."""
-        seconds = Run(submission).number("seconds")
+        """Trains in less than two minutes on the GPU."""
+        seconds = Checklist(submission).gpu.number("seconds")
         require(0 < seconds < MOST_SECONDS, f"training took {seconds:.0f} s, expected less than {MOST_SECONDS:.0f} s")
 
     def test_model_on_the_volume(self, submission: Submission) -> None:
-        """Leaves the model on the volume."""
-        run = Run(submission)
-        require(
-            run["model_on_volume"] is True and run.number("model_bytes") > 0,
-            f"the volume does not hold the {run['model_file']} that the run wrote",
-            "docker run -v $PWD/models:/models ..., and the same folder for the checklist",
-        )
+        """Leaves the model on the volume, as .pth and as .safetensors."""
+        require_models(Checklist(submission).computed)
 
     def test_no_errors_or_warnings(self, submission: Submission) -> None:
-        """Tells of no errors or warnings."""
-        run = Run(submission)
-        told = [*run["errors"], *run["warnings"]]
-        require(not told, f"the run told of {len(told)} errors or warnings, first: {str(told[:1])[:200]}")
-
-    def test_image_within_budget(self, submission: Submission) -> None:
-        """Keeps the image within its budget."""
-        compressed = Run(submission).number("compressed_bytes") / 1e9
+        """Reports no errors or warnings."""
+        runs = Checklist(submission).runs
+        reported = [text for run in runs for name in ("errors", "warnings") for text in run.entries(name)]
         require(
-            0 < compressed <= BUDGET_GB,
-            f"the image is {compressed:.2f} GB compressed, expected at most {BUDGET_GB:g} GB",
-            "docker history shows the layers; the README says what 4 GB means and how to get there",
+            not reported,
+            f"the runs reported {len(reported)} errors or warnings, first: {str(reported[:1])[:200]}",
         )
+
+    def test_cpu_timed_against_the_gpu(self, submission: Submission) -> None:
+        """Times the same epoch on CPU and GPU."""
+        epoch_seconds(Checklist(submission))
 
 
 @criterion("container.report")

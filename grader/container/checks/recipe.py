@@ -14,6 +14,7 @@ MODELS = "/models"
 WITH_PYTORCH = re.compile(r"nvcr\.io/nvidia/pytorch:\d\d\.\d\d-|(?:docker\.io/)?pytorch/pytorch:.*cuda")
 _INDEX = re.compile(r"download\.pytorch\.org/whl/(?P<name>\w+)")
 _LOCAL_VERSION = re.compile(r"\btorch==[\d.]+\+(?P<name>\w+)")
+_TORCH_PIN = re.compile(r"(?<![\w-])torch==(?P<version>\d+(?:\.\d+)+)(?![\d.]*\*)")
 _REQUIREMENTS = re.compile(r"(?:-r|--requirement)[ =](?P<file>\S+)")
 _SYSTEM_INSTALLERS = {"apt", "apt-get", "dnf", "microdnf"}
 _PYTHON = re.compile(r"python3?(?:\.\d+)?(?:-[a-z]+)?")
@@ -72,9 +73,7 @@ def require_python(dockerfile: Dockerfile) -> None:
 
 def require_pytorch(dockerfile: Dockerfile, requirements: dict[str, str]) -> None:
     """PyTorch is pinned, and its wheel was made for the CUDA of the base image; `requirements`: file name -> text."""
-    runs = installs(dockerfile)
-    files = [found["file"].split("/")[-1] for run in runs for found in _REQUIREMENTS.finditer(run.arguments)]
-    texts = [run.arguments for run in runs] + [_without_comments(requirements.get(name, "")) for name in files]
+    texts = _install_texts(dockerfile, requirements)
     mentioned = [text for text in texts if re.search(r"(?<![\w-])torch(?![\w-])", re.sub(r"https?://\S+", "", text))]
     if WITH_PYTORCH.match(dockerfile.base_image):
         require(
@@ -102,6 +101,19 @@ def require_pytorch(dockerfile: Dockerfile, requirements: dict[str, str]) -> Non
             f"torch comes from {wheel!r}, but the base image is {dockerfile.base_image}",
             f"take wheels cu{wanted}N, or a base image of the wheels' CUDA: within one major version they agree",
         )
+
+
+def pinned_torch(dockerfile: Dockerfile, requirements: dict[str, str]) -> set[str]:
+    """The versions that torch is pinned to, without what is behind a `+`; empty if the base image brings torch."""
+    texts = _install_texts(dockerfile, requirements)
+    return {found["version"] for text in texts for found in _TORCH_PIN.finditer(text)}
+
+
+def _install_texts(dockerfile: Dockerfile, requirements: dict[str, str]) -> list[str]:
+    """The RUNs that install packages, and the files of requirements that they name."""
+    runs = installs(dockerfile)
+    files = [found["file"].split("/")[-1] for run in runs for found in _REQUIREMENTS.finditer(run.arguments)]
+    return [run.arguments for run in runs] + [_without_comments(requirements.get(name, "")) for name in files]
 
 
 def _without_comments(text: str) -> str:
