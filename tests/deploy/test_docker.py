@@ -104,8 +104,8 @@ def test_every_dependency_of_the_course_is_pinned() -> None:
     named = [line for line in (DOCKER / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines()]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [Requirement(text).name for text in project["dependencies"]] == named
-    assert "--constraint /tmp/constraints.txt" in DOCKERFILE
+    assert project["dependencies"] == named
+    assert "--constraints /tmp/constraints.txt" in DOCKERFILE
     for text in project["dependencies"]:
         wanted = Requirement(text)
         versions = [str(pin.specifier).removeprefix("==") for pin in pins if pin.name == wanted.name]
@@ -135,7 +135,22 @@ def test_the_image_has_every_package_of_the_course_and_what_these_import() -> No
 def test_the_image_runs_as_an_ordinary_user_and_packages_lie_below_the_code() -> None:
     final = DOCKERFILE.rpartition("\nFROM ")[2]
     assert re.findall(r"^USER (.*)$", final, re.MULTILINE) == ["1000:1000"]
-    assert DOCKERFILE.index("pip install") < DOCKERFILE.index("COPY labkit")
+    assert DOCKERFILE.index("python /tmp/packages.py") < DOCKERFILE.index("COPY labkit")
+
+
+def test_a_base_image_with_a_user_1000_keeps_it(tmp_path: Path) -> None:
+    (run,) = re.findall(r"RUN (if ! grep.*?)\nCOPY", DOCKERFILE.replace("\\\n", " "), re.DOTALL)
+    for name in ("groupadd", "useradd", "install"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/called\n')
+        (tmp_path / name).chmod(0o755)
+    called = {}
+    for users in ("root:x:0:0::/root:/bin/sh\n", "root:x:0:0:::\nubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n"):
+        (tmp_path / "passwd").write_text(users)
+        (tmp_path / "called").write_text("")
+        command = run.replace("/etc/passwd", str(tmp_path / "passwd"))
+        subprocess.run(["sh", "-c", command], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
+        called["ubuntu" in users] = [line.split()[0] for line in (tmp_path / "called").read_text().splitlines()]
+    assert called == {False: ["groupadd", "useradd", "install"], True: ["install"]}
 
 
 def test_nothing_is_pushed_before_the_acceptance_test_was_asked() -> None:
