@@ -153,9 +153,10 @@ def rows(runs: Sequence[Run], image: dict[str, Any] | None) -> list[tuple[str, b
     gpu = _on("cuda", runs) or {}
     busy, seconds, faster = gpu.get("utilization_ratio"), gpu.get("seconds"), speedup(runs)
     size = image["compressed_bytes"] if image else None
+    kind = "virtual" if gpu.get("simulated") else "real"
     return [
-        ("the container sees a GPU", bool(image and gpu.get("cuda_available"))),
-        ("training ran on the GPU", gpu.get("parameter_devices") == ["cuda:0"]),
+        (f"the container sees a {kind} GPU", bool(image and gpu.get("cuda_available"))),
+        (f"training ran on the {kind} GPU", gpu.get("parameter_devices") == ["cuda:0"]),
         (f"utilization above {LEAST_UTILIZATION:.0%}: {busy}", busy is not None and busy > LEAST_UTILIZATION),
         (f"under {MOST_SECONDS:.0f} s: {seconds}", seconds is not None and seconds < MOST_SECONDS),
         ("the models are on the volume", all(run["models_on_volume"] for run in runs)),

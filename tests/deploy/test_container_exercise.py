@@ -477,7 +477,8 @@ def test_the_checklist_says_how_it_was_recorded(
     assert 0 < document["image"]["compressed_bytes"] < 10_000
     assert [run["device"] for run in document["results"]] == ["cuda:0", "cpu"]
     shown = capsys.readouterr().out
-    assert "virtual one" in shown
+    assert "[x] the container sees a virtual GPU" in shown
+    assert "nobody has seen the container use a real GPU" in shown
     assert "[x] an epoch timed on GPU and CPU, speedup: 4.0" in shown
 
 
@@ -493,7 +494,7 @@ def test_without_an_engine_the_checklist_has_no_image(tmp_path: Path, capsys: py
     assert document["provenance"]["recorded"]["engine"] is None
     shown = capsys.readouterr().out
     assert "no image was built" in shown
-    assert "[ ] the container sees a GPU" in shown
+    assert "[ ] the container sees a real GPU" in shown
 
 
 @pytest.mark.parametrize("arguments", [["--engine=none", "--image=x"], []])
