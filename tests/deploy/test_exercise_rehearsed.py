@@ -52,10 +52,13 @@ def test_who_does_it_right_gets_all_points(engine: Path, tmp_path: Path) -> None
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__pycache__"))
     exercise = folder / "container_exercise"
     _train(_command_of(engine), data, models)
-    row, provenance = _checklist(engine, models, exercise / "results")
+    _train_on_the_cpu(_command_of(engine), data, models)
+    document = _checklist(engine, models, exercise / "results")
+    row, provenance = document["results"][0], document["provenance"]
+    assert document["image"]["stand_in"] is None
     assert (provenance["device_name"], provenance["simulated"]) == ("NVIDIA A100-SXM4-80GB", False)
     assert row["utilization_samples"] >= 10
-    _report(exercise / "REPORT.md", row, provenance)
+    _report(exercise / "REPORT.md", document)
     grade = _grade(folder, tmp_path / "report")
     lost = [check for lab in grade["labs"] for one in lab["criteria"] for check in one["checks"] if not check["points"]]
     assert (grade["score"], grade["max_score"], lost) == (20, 20, [])
@@ -69,9 +72,9 @@ def test_steps_that_are_too_short_for_a_large_gpu_cost_their_point_and_no_other(
     _write_data(data / "MNIST" / "raw", images=12_000)
     models.mkdir()
     _train(["python", "train.py", "--epochs", "20"], data, models)
-    row, _ = _checklist(engine, models, tmp_path / "results")
+    (row,) = _checklist(engine, models, tmp_path / "results")["results"]
     assert row["utilization_ratio"] < 0.7
-    assert row["model_on_volume"]
+    assert row["models_on_volume"]
     assert (row["errors"], row["warnings"]) == ([], [])
 
 
@@ -109,26 +112,40 @@ def _train(command: list[str], data: Path, models: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _checklist(engine: Path, models: Path, results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _train_on_the_cpu(command: list[str], data: Path, models: Path) -> None:
+    """An epoch of the same batches, without the GPU; the last option counts."""
+    places = ["--offline", f"--data-dir={data}", f"--model-dir={models}"]
+    done = subprocess.run(
+        [sys.executable, str(EXERCISE / command[1]), *command[2:], "--epochs=1", *places],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _checklist(engine: Path, models: Path, results: Path) -> dict[str, Any]:
     arguments = ["--image=exercise", f"--engine={engine}", f"--models={models}", f"--out={results}"]
     done = subprocess.run(
         [sys.executable, "-m", "solutions.container_exercise.checklist", *arguments], cwd=ROOT, capture_output=True,
         text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads((results / "checklist.json").read_text())
-    (row,) = document["results"]
-    return row, document["provenance"]
+    document: dict[str, Any] = json.loads((results / "checklist.json").read_text())
+    return document
 
 
-def _report(path: Path, row: dict[str, Any], provenance: dict[str, Any]) -> None:
+def _report(path: Path, document: dict[str, Any]) -> None:
     """As a student fills the template in: the claims from the checklist, words of their own below."""
+    (row, cpu), provenance, image = document["results"], document["provenance"], document["image"]
     claims = {
         "device": json.dumps(provenance["device_name"]),
         "cuda": json.dumps(provenance["cuda"]),
         "seconds": round(row["seconds"], 2),
-        "compressed_gb": row["compressed_bytes"] / 1e9,
-        "unpacked_gb": row["unpacked_bytes"] / 1e9,
+        "gpu_epoch_seconds": row["epoch_seconds"],
+        "cpu_epoch_seconds": cpu["epoch_seconds"],
+        "speedup": cpu["epoch_seconds"] / row["epoch_seconds"],
+        "peak_mib": row["memory"][-1]["peak_bytes"] / 2**20,
+        "compressed_gb": image["compressed_bytes"] / 1e9,
+        "unpacked_gb": image["unpacked_bytes"] / 1e9,
     }
     lines = "\n".join(f"{name} = {value}" for name, value in claims.items())
     path.write_text(f"# Report\n\n```toml\n[claims]\n{lines}\n```\n\n## Base image\n\n{PROSE}\n")
