@@ -7,13 +7,14 @@ Runs in the child, on exceptions of untrusted code, so it trusts none of their m
 from __future__ import annotations
 
 import dis
+import inspect
 import linecache
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
-from types import FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from gradebox.devices import Simulator
@@ -22,7 +23,7 @@ MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
 _MAX_CALL, _MAX_ARGUMENT, _MAX_SHOWN = 240, 60, 20
 """Characters of a call in a message, and of one of its arguments; items of a list that is written out."""
-_SIGNATURE = re.compile(r"(?:\w+\.)*(\w+)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
+_SIGNATURE = re.compile(r"([\w.<>]*\w)\(\) (?:takes|missing|got (?:an unexpected|multiple|some positional))")
 _UNCALLED = re.compile(r"'(\w+)' object is not callable")
 _INTERNAL = frozenset({"AttributeError", "KeyError", "AssertionError", "NameError", "UnboundLocalError"})
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")
@@ -133,9 +134,14 @@ def _provoked(
 ) -> tuple[str, str | None] | None:
     """Message and place when what the submission defines, or does not define, made a probe's own line fail.
 
-    A missing function or a changed signature raises in the probe's frame, yet is the submission's mistake.
+    A missing function or a changed signature raises in the probe's frame, yet is the submission's mistake. A library may
+    have made the call: PyTorch calls `forward`.
     """
-    if not frames or not frames[-1][0].f_code.co_filename.startswith(tuple(probe_folders)):
+    if not frames:
+        return None
+    if isinstance(error, TypeError) and (match := _SIGNATURE.match(str(error))):
+        return _unfit(match[1], str(error))
+    if not frames[-1][0].f_code.co_filename.startswith(tuple(probe_folders)):
         return None
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         owner = error.obj.__name__
@@ -144,13 +150,61 @@ def _provoked(
             return f"{path} does not define {error.name}", os.path.basename(path)
     if isinstance(error, TypeError) and (match := _UNCALLED.match(str(error))):
         return _uncalled(match[1], [frame for frame, _ in frames])
-    if isinstance(error, TypeError) and (match := _SIGNATURE.match(str(error))):
-        for name, module in list(sys.modules.items()):
-            function = getattr(module, match[1], None) if name.startswith("labs.") else None
-            code = getattr(function, "__code__", None)
-            if code is not None:
-                return "", f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {match[1]}"
     return None
+
+
+def _unfit(name: str, message: str) -> tuple[str, str | None] | None:
+    """Message and place of a function or a class of the submission, by its qualified name, that takes other arguments.
+
+    The message shows the parameters that it has.
+    """
+    for owner, module in list(sys.modules.items()):
+        if not owner.startswith("labs."):
+            continue
+        defined = _by_name(module, name)
+        if defined is None:
+            continue
+        path = f"{owner.replace('.', '/')}.py"
+        if isinstance(defined, type):
+            return message, f"{os.path.basename(path)} in {defined.__qualname__}"
+        code = defined.__code__
+        shown = name.removesuffix(".__init__")
+        return (
+            f"{message}; it is defined as {shown}{_parameters(defined)}",
+            f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {code.co_name}",
+        )
+    return None
+
+
+def _by_name(module: ModuleType, name: str) -> Any:
+    """A function or a class that a module of the submission defines, by its qualified name; None where there is none.
+
+    A class is asked for what it defines itself: what it inherits is somebody else's.
+    """
+    parts = name.split(".")
+    found = vars(module).get(parts[0])
+    for part in parts[1:]:
+        if not isinstance(found, type):
+            return None
+        defined = found.__dict__.get(part)
+        if defined is None and part == "__init__" and _root(found) == "labs":
+            return found  # it has none of its own
+        found = getattr(defined, "__func__", defined)
+    if isinstance(found, type):
+        return found if _root(found) == "labs" else None
+    code = getattr(found, "__code__", None)
+    return found if isinstance(code, CodeType) and os.sep + "labs" + os.sep in code.co_filename else None
+
+
+def _parameters(function: Any) -> str:
+    """The parameters of a function as they are written, without types."""
+    try:
+        signature = inspect.signature(function)
+        bare = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    except BaseException:  # its defaults may be the submission's objects
+        return "(...)"
+    return text if len(text) <= _MAX_CALL else f"{text[: _MAX_CALL - 4]}...)"
 
 
 def _uncalled(kind: str, frames: Sequence[FrameType]) -> tuple[str, str | None] | None:
