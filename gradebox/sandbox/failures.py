@@ -134,8 +134,8 @@ def _provoked(
 ) -> tuple[str, str | None] | None:
     """Message and place when what the submission defines, or does not define, made a probe's own line fail.
 
-    A missing function or a changed signature raises in the probe's frame, yet is the submission's mistake. A library may
-    have made the call: PyTorch calls `forward`.
+    A missing function or a changed signature raises in the probe's frame, yet is the submission's mistake. A library
+    may have made the call: PyTorch calls `forward`.
     """
     if not frames:
         return None

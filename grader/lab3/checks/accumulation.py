@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradebox.assertions import CheckFailed, require, require_between
-from gradebox.criterion import criterion
+from gradebox.criterion import builds_on, criterion
 from gradebox.fresh import Fresh
 from gradebox.submission import Seen, Submission
-from grader.lab3.truth.accumulated import Pass, labels, mixed, regression, run, short_tail, texts, whole_windows
+from grader.lab3.truth.accumulated import (
+    Pass,
+    classification,
+    labels,
+    mixed,
+    regression,
+    run,
+    short_tail,
+    texts,
+    whole_windows,
+)
 from grader.lab3.truth.training import require_equal_replicas, require_moved_alike
 
 EXTRA_BYTES_SHARE, EXTRA_BYTES = 0.1, 1024
@@ -17,31 +28,53 @@ one exchange too many: the model again, 3,800 bytes and more."""
 
 
 def uneven(submission: Submission, fresh: Fresh) -> list[tuple[Pass, str, list[Seen]]]:
-    """Passes over batches that count differently, what they are, and what was seen: two requests in a grading."""
+    """Passes over batches that count differently, what they are, and what was seen, by nothing but the document's
+    arguments."""
     fresh = fresh.shared("lab3.uneven counts")
+    sizes = [[fresh.integer(2, 9) for _ in range(6)] for _ in range(2)]
+    few, ignored, words = labels(fresh), fresh.shuffled([True, False])[0], texts(fresh)
+    uneven = classification(fresh, sizes, 3, ignored=ignored)
+    some = ", some ignored" if ignored else ""
+    return [
+        *_asked(submission, [(uneven, f"classes{some} in batches of {sizes} on 2 ranks, windows of 3")]),
+        *_asked(submission, [(words, "texts of different length on 2 ranks")]),
+        *_asked(submission, [(few, f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}")]),
+    ]
+
+
+def given(submission: Submission, fresh: Fresh) -> list[tuple[Pass, str, list[Seen]]]:
+    """Passes with an optimizer, a criterion or a device of their own: two requests in a grading."""
+    fresh = fresh.shared("lab3.arguments")
     sizes = [[fresh.integer(1, 9) for _ in range(6)] for _ in range(2)]
-    few = labels(fresh)
     asked = [
-        (regression(fresh, sizes, 3), f"batches of {sizes} on 2 ranks, windows of 3"),
-        (few, f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}, nothing else given"),
+        (
+            regression(fresh, sizes, 3, momentum=fresh.uniform(0.5, 0.9)),
+            f"an optimizer and a criterion given, batches of {sizes} on 2 ranks, windows of 3",
+        )
     ]
     gpu = submission.device.name != "cpu"
-    for what, given in mixed(fresh):
-        one = given if gpu else replace(given, kind="cpu")
+    for what, each in mixed(fresh):
+        one = each if gpu else replace(each, kind="cpu")
         asked.append((one, f"batches of {one.sizes}, windows of {one.steps} ({what})"))
+    return _asked(submission, asked)
+
+
+def _asked(submission: Submission, asked: Sequence[tuple[Pass, str]]) -> list[tuple[Pass, str, list[Seen]]]:
+    """What was seen in these passes: those of two ranks in one request, and those of one process in another."""
     found = []
     for ranks, device in ((2, "cpu"), (1, submission.device.name)):
-        passes = [(given, what) for given, what in asked if len(given.sizes) == ranks]
-        told = run([given for given, _ in passes], submission, device=device)
-        found += [(given, what, seen) for (given, what), seen in zip(passes, told, strict=True)]
+        passes = [(one, what) for one, what in asked if len(one.sizes) == ranks]
+        if passes:
+            told = run([one for one, _ in passes], submission, device=device)
+            found += [(one, what, seen) for (one, what), seen in zip(passes, told, strict=True)]
     return found
 
 
 def require_tail(submission: Submission, fresh: Fresh) -> None:
     """Fail unless a shorter last window is trained on like the others."""
-    given = short_tail(fresh)
+    tail = short_tail(fresh)
     hint = "a shorter window is a window: it makes a step, with the mean over its own samples"
-    given.require_right(given.run(submission), "10 batches in windows of 4 on 2 ranks", hint)
+    tail.require_right(tail.run(submission), "10 batches in windows of 4 on 2 ranks", hint)
 
 
 def may_judge_tails(submission: Submission, fresh: Fresh) -> bool:
@@ -60,14 +93,14 @@ class TestAccumulation:
         hint = "each batch weighs as much as its share of the window; zero_grad() and step() once per window"
         # One process may have a GPU; the batches are not there. NCCL reduces nothing that is not there, either.
         gpu = submission.device.name != "cpu"
-        alone = replace(regression(fresh, [[8] * 8], 4), kind="cuda" if gpu else "cpu", grouped=True)
+        alone = replace(classification(fresh, [[8] * 8], 4), kind="cuda" if gpu else "cpu", grouped=True)
         seen = alone.run(submission, device=submission.device.name)
         alone.require_right(seen, "4 batches of 8 against one of 32, a process group of one process", hint)
-        for count, refused in seen[0].refused.items():
-            require(refused, f"train_with_accumulation(model, train_loader, {count}) raised no ValueError")
-        given = whole_windows(fresh)
+        windows = whole_windows(fresh)
         what = "4 batches of 8 on 2 ranks against one of 64"
-        given.require_right(given.run(submission), what, hint + "; DistributedDataParallel takes the mean over ranks")
+        windows.require_right(
+            windows.run(submission), what, hint + "; DistributedDataParallel takes the mean over ranks"
+        )
 
     def test_short_last_window(self, submission: Submission, fresh: Fresh) -> None:
         """Makes a step on a shorter last window, too."""
@@ -77,21 +110,27 @@ class TestAccumulation:
         """Weighs batches of different sizes right."""
         hint = "a mean of means weighs a small batch too much: weigh by the counts of the whole window, on all ranks"
         tails = may_judge_tails(submission, fresh)
-        for given, what, seen in uneven(submission, fresh):
-            if given.has_tail and not tails:
-                continue
-            defaults = "; SGD(lr=0.1) and cross entropy are the defaults" if given.default_optimizer else ""
-            given.require_right(seen, what, hint + defaults)
-        words = texts(fresh)
-        if not tails:
-            words = replace(words, sizes=[rank[: 2 * words.steps] for rank in words.sizes])
-        words.require_right(words.run(submission), "texts of different length on 2 ranks", hint + " (count_targets)")
+        for one, what, seen in uneven(submission, fresh):
+            if tails or not one.has_tail:
+                one.require_right(seen, what, f"{hint}; SGD(lr=0.1) and cross entropy are the defaults")
+
+    @builds_on("equals_one_large_batch", "uneven_counts")
+    def test_given_arguments_used(self, submission: Submission, fresh: Fresh) -> None:
+        """Uses the arguments given, refuses a window of none."""
+        hint = "what is given takes the place of the default: optimizer, criterion, device"
+        tails = may_judge_tails(submission, fresh)
+        for one, what, seen in given(submission, fresh):
+            if tails or not one.has_tail:
+                one.require_right(seen, what, hint)
+        refused = submission.probe("lab3.accumulation.refusals", device="cpu").refused
+        for count, was_refused in refused.items():
+            require(was_refused, f"train_with_accumulation(model, train_loader, {count}) raised no ValueError")
 
     def test_gradients_reduced_once_per_step(self, submission: Submission, fresh: Fresh) -> None:
         """Reduces gradients once per step."""
-        for given in (whole_windows(fresh), *[short_tail(fresh)] * may_judge_tails(submission, fresh)):
-            steps = len(given.windows())
-            for rank, each in enumerate(given.run(submission)):
+        for one in (whole_windows(fresh), *[short_tail(fresh)] * may_judge_tails(submission, fresh)):
+            steps = len(one.windows())
+            for rank, each in enumerate(one.run(submission)):
                 wanted = steps * each.gradient_bytes
                 require_between(
                     each.reduced_bytes,
@@ -107,19 +146,18 @@ class TestAccumulation:
     def test_replicas_identical(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps the replicas identical."""
         hint = "the batch that exchanges gradients goes through the wrapper, in forward and backward, outside no_sync()"
-        for given in (whole_windows(fresh), *[short_tail(fresh)] * may_judge_tails(submission, fresh)):
-            seen, what = given.run(submission), "after train_with_accumulation() on 2 ranks"
+        for one in (whole_windows(fresh), *[short_tail(fresh)] * may_judge_tails(submission, fresh)):
+            seen, what = one.run(submission), "after train_with_accumulation() on 2 ranks"
             require_equal_replicas(seen, what=what, hint=hint)
-            expected, _, _ = given.follow()
-            require_moved_alike(seen, given.weight, expected, what=what)
+            expected, _, _ = one.follow()
+            require_moved_alike(seen, one.weight, expected, what=what)
 
     def test_effective_batch_size_reported(self, submission: Submission, fresh: Fresh) -> None:
         """Reports the effective batch sizes."""
         tails = may_judge_tails(submission, fresh)
-        for given in (whole_windows(fresh), short_tail(fresh), texts(fresh)):
-            if tails or not given.has_tail:
-                given.require_counted(given.run(submission), "on 2 ranks")
-        for given, what, seen in uneven(submission, fresh):
-            if given.has_tail and not tails:
-                continue
-            given.require_counted(seen, what)
+        for one in (whole_windows(fresh), short_tail(fresh)):
+            if tails or not one.has_tail:
+                one.require_counted(one.run(submission), "on 2 ranks")
+        for one, what, seen in uneven(submission, fresh):
+            if tails or not one.has_tail:
+                one.require_counted(seen, what)

@@ -59,6 +59,15 @@ COLD = Limits(wall_seconds=180.0)
 class TestSetup:
     def test_joins_and_leaves(self, submission: Submission, fresh: Fresh) -> None:
         """Joins the process group and leaves it."""
+        ranks = fresh.integer(2, 3)
+        for rank, seen in enumerate(submission.rank_probe("lab3.joining.join", ranks, device="cpu")):
+            what = f"setup({rank}, {ranks}), meeting where MASTER_ADDR and MASTER_PORT say"
+            require_equal(seen.place, [rank, ranks], what=f"{what}: rank and world size of the process group")
+            require_equal(seen.sum, float(ranks), what=f"{what}: sum of ones over the ranks")
+            require_equal(seen.left, True, what=f"{what}: process group gone after cleanup()")
+
+    def test_meets_where_it_is_told(self, submission: Submission, fresh: Fresh) -> None:
+        """Meets where it is told, and waits as long as told."""
         cases = [
             {"way": way, **({} if local is None else {"local": local}), "device": device}
             for way, local, device in zip(
@@ -71,6 +80,11 @@ class TestSetup:
         patience = fresh.uniform(2.0, 3.0)
         seen = self._require_joined(submission, "cpu", cases, patience=patience)
         for each in seen:
+            require(
+                not each.left_alone,
+                f"cleanup() without a process group raised {each.left_alone}",
+                "leave the group only if there is one: dist.is_initialized()",
+            )
             for what, refused in each.refused.items():
                 hint = "ranks count from 0 to world_size - 1"
                 if "MASTER" in what:
@@ -83,20 +97,25 @@ class TestSetup:
             f"setup(..., timeout_seconds={patience:.1f}), and a collective to which rank 1 does not come: {passed}",
             TIMEOUT if waited is None else "init_process_group takes a timeout",
         )
+        given: list[dict[str, Any]] = [{"device": "cuda"}, {"device": "cpu", "local": [1, 0]}]
+        if submission.device.simulated:
+            given.append({"device": "cuda", "gpus": 1})
+        ways = fresh.shuffled([*_WAYS])
+        given = [{"way": way, **case} for way, case in zip(ways, fresh.shuffled(given), strict=False)]
+        self._require_joined(submission, submission.device.name, given)
 
     def test_nccl_on_gpus(self, submission: Submission, fresh: Fresh) -> None:
         """Uses NCCL where every rank has a GPU."""
         swapped: dict[str, Any] = {"local": [1, 0]}
-        cases: list[dict[str, Any]] = [{"way": "file", "device": "cuda"}]
-        cases += fresh.shuffled([{"device": "cuda", **swapped}, {"device": "cpu", **swapped}, {"device": None}])
+        cases: list[dict[str, Any]] = fresh.shuffled([{}, swapped])
         if submission.device.simulated:
-            cases += [{"device": "cuda", "gpus": 1}, {"device": "cuda", "gpus": 1, **swapped}]
-            cases.append({"device": "cuda", "gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
-        cases = [{"way": way, **case} for way, case in zip(fresh.shuffled([*_WAYS] * 3), cases, strict=False)]
+            cases += [{"gpus": 1}, {"gpus": 1, **swapped}]
+            cases.append({"gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
+        cases = [{"way": "environment", "device": None, **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if submission.device.simulated:  # in turn: 0, 1, and 0 again
-            asked, local = fresh.shuffled(["cuda", None])[0], fresh.shuffled([{}, {"local": [2, 0, 1]}])[0]
-            few = {"way": fresh.shuffled(_WAYS)[0], "device": asked, "gpus": 2, **local}
+            local = fresh.shuffled([{}, {"local": [2, 0, 1]}])[0]
+            few = {"way": "environment", "device": None, "gpus": 2, **local}
             self._require_joined(submission, submission.device.name, [few], 3)
         if first.gpus:
             self._require_trained_there(submission, fresh, first.gpus)
@@ -115,7 +134,8 @@ class TestSetup:
                 on_gpu = case["device"] == "cuda" or (case["device"] is None and gpus > 0)
                 backend = "nccl" if on_gpu and gpus >= here else "gloo"
                 local = case["local"][rank] if "local" in case else rank
-                what = f"setup({rank}, {ranks}, device={case['device']!r}), meeting by {case['way']}"
+                asked = "" if case["device"] is None else f", device={case['device']!r}"
+                what = f"setup({rank}, {ranks}{asked}), meeting by {case['way']}"
                 if "local" in case:
                     what += f", LOCAL_RANK={local}"
                 if "machine" in case:

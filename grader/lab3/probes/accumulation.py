@@ -16,7 +16,7 @@ from grader.lab3.probes.training import DDP
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.ranks import group, half_squares
-from grader.shared.probes.support import fields
+from grader.shared.probes.support import fields_or_reason
 from labkit.results import AccumulationResult
 
 _kept: list[object] = []
@@ -37,10 +37,11 @@ class _Batches:
 
 class _Linear(nn.Module):
     """A linear layer with a bias, behind a scale of ones: a `frozen` parameter, or a buffer. Notes in which mode it is
-    called."""
+    called. With `classes_second` outputs are [samples, classes, length], as cross entropy wants those of tokens."""
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype, *, frozen: bool) -> None:
+    def __init__(self, weight: Tensor, dtype: torch.dtype, *, frozen: bool, classes_second: bool) -> None:
         super().__init__()
+        self.classes_second = classes_second
         features = weight.shape[1] - 1
         scale = torch.ones(features, dtype=dtype)
         if frozen:
@@ -55,7 +56,7 @@ class _Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.modes.add(self.training)
         outputs: Tensor = self.linear(x * self.scale)
-        return outputs
+        return outputs.transpose(1, 2) if self.classes_second else outputs
 
     def together(self) -> Tensor:
         """Weight and bias side by side."""
@@ -68,7 +69,8 @@ def accumulate(student: Any, *, passes: Sequence[dict[str, Any]]) -> dict[str, A
     A pass has the batches of each rank (`sizes[rank]`, the ranks' samples one after the other) and a linear model in
     `dtype` on a device of this `kind`, a part of which may be `frozen`: half squared distances, or a classifier whose
     targets may be -100: of samples, or with `tokens` of each token [samples, length, features]. With
-    `default_optimizer` and `default_criterion` these are not given. Gradients have the value `stale` beforehand, None
+    `default_optimizer` and `default_criterion` these are not given: without them, and without `device_given`, the call
+    has the arguments of the document and no others. Gradients have the value `stale` beforehand, None
     where that is 0, and the model is in evaluation mode. Batches come as a `list`, or as what has a length and no
     index. One process alone works without a process group, if it is not `grouped`. With `device_given` the device is
     told.
@@ -106,7 +108,7 @@ def _pass(
 ) -> dict[str, Any]:
     run = student.module(DDP).train_with_accumulation
     own_dtype = getattr(torch, dtype)
-    model = _Linear(weight, own_dtype, frozen=frozen).to(kind)
+    model = _Linear(weight, own_dtype, frozen=frozen, classes_second=tokens and default_criterion).to(kind)
     start = sum(sum(rank) for rank in sizes[: student.rank])
     own = list(sizes[student.rank])
     part = slice(start, start + sum(own))
@@ -123,7 +125,6 @@ def _pass(
         options["criterion"] = _of_tokens if tokens else functional.cross_entropy if classes else half_squares
     if device_given:
         options["device"] = str(model.linear.weight.device)
-    refused = {}
     trained: nn.Module = model
     if student.ranks > 1 or grouped:
         trained = DistributedDataParallel(model)
@@ -131,16 +132,23 @@ def _pass(
     trained.eval()
     with Collectives() as seen:
         result = run(trained, loader, steps, **options)
-    if student.ranks == 1:
-        refused = {str(count): is_refused(functools.partial(run, model, loader, count)) for count in (0, -2)}
     return {
-        "result": fields(result, AccumulationResult, "train_with_accumulation()"),
+        "result": fields_or_reason(result, AccumulationResult, "train_with_accumulation()"),
         "weight": model.together(),
         "frozen": model.scale.detach().cpu(),
         "modes": sorted(model.modes),
-        "refused": refused,
         "reduced_bytes": seen.reduced_bytes,
         "gradient_bytes": sum(parameter.nbytes for parameter in model.linear.parameters()),
+    }
+
+
+def refusals(student: Any) -> dict[str, Any]:
+    """Whether `train_with_accumulation` refuses windows without batches."""
+    run = student.module(DDP).train_with_accumulation
+    batches = [(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))]
+    counts = (0, -2)
+    return {
+        "refused": {str(count): is_refused(functools.partial(run, nn.Linear(3, 2), batches, count)) for count in counts}
     }
 
 

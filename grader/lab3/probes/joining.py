@@ -18,20 +18,50 @@ import torch.distributed as dist
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab3.probes.training import DDP, occupy_usual_ports
+from grader.shared.probes.calls import if_accepted
+from grader.shared.probes.endings import ending
 from grader.shared.probes.ranks import GPU_TIMEOUT_SECONDS, TIMEOUT_SECONDS
-from grader.shared.probes.support import plain
+from grader.shared.probes.support import instance, plain
 
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _kept: list[object] = []
 
 
+def join(student: Any) -> dict[str, Any]:
+    """Join and leave with the arguments of the document: where the ranks meet, the environment says.
+
+    What `setup` returns is not looked at.
+    """
+    module = student.module(DDP)
+    _kept.append(occupy_usual_ports(student.rank))
+    for name in (*_LOCAL, "RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)  # another job has taken the usual one
+    module.setup(student.rank, student.ranks)
+    if not dist.is_initialized():
+        raise WrongReturn("after setup() there is no process group: it must call dist.init_process_group")
+    backend = str(dist.get_backend())
+    total = torch.ones(1, device="cuda" if backend == "nccl" else "cpu")
+    _all_reduce(total)
+    place = [dist.get_rank(), dist.get_world_size()]
+    module.cleanup()
+    return {"backend": backend, "place": place, "sum": float(total.item()), "left": not dist.is_initialized()}
+
+
+def _all_reduce(total: torch.Tensor) -> None:
+    try:
+        dist.all_reduce(total)
+    except RuntimeError as error:
+        raise WrongReturn(f"after setup() a collective on {total.device} fails: {str(error)[:300]}") from error
+
+
 def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience: float) -> dict[str, Any]:
     """Join and leave once for each case; then what must be refused.
 
-    A case says how the ranks meet ("file", "tcp" or "environment"), which `device` is asked for, how many GPUs can be
-    seen, if not all of them, and what torchrun says of this machine: `local` has the LOCAL_RANK of each rank, `machine`
-    is LOCAL_WORLD_SIZE, if not all ranks. With `patience` there is an appointment at the end which rank 1 does not
-    keep.
+    A case says how the ranks meet ("file", "tcp" or "environment"), perhaps which `device` is asked for, how many GPUs
+    can be seen, if not all of them, and what torchrun says of this machine: `local` has the LOCAL_RANK of each rank,
+    `machine` is LOCAL_WORLD_SIZE, if not all ranks. With `patience` there is an appointment at the end which rank 1
+    does not keep.
     """
     module = student.module(DDP)
     for name in (*_LOCAL, "RANK", "WORLD_SIZE"):
@@ -43,26 +73,27 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
     seen = []
     wait = GPU_TIMEOUT_SECONDS if kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
     for index, case in enumerate(cases):
-        address: str | None = f"{student.rendezvous}-{index}"
+        options: dict[str, Any] = {"init_method": f"{student.rendezvous}-{index}"}
         if case["way"] == "tcp":
-            address = f"tcp://127.0.0.1:{port + index}"  # one for each: who is slow to leave meets nobody else
+            # One for each: who is slow to leave meets nobody else.
+            options = {"init_method": f"tcp://127.0.0.1:{port + index}"}
         elif case["way"] == "environment":
             os.environ.update(environment, MASTER_PORT=str(port + index))
-            address = None
+            options = {}
+        if case["device"] is not None:
+            options["device"] = case["device"]
         if "local" in case:
             place = (case["local"][student.rank], case.get("machine", student.ranks))
             os.environ.update(zip(_LOCAL, map(str, place), strict=True))
             if place[1] < student.ranks:  # NCCL believes in other machines, too
                 os.environ["NCCL_HOSTID"] = f"machine{student.rank // place[1]}"
         with _seeing(case.get("gpus", torch.cuda.device_count())):
-            own = module.setup(
-                student.rank, student.ranks, init_method=address, device=case["device"], timeout_seconds=wait
+            returned = module.setup(
+                student.rank, student.ranks, **options, **if_accepted(module.setup, timeout_seconds=wait)
             )
+        own = instance(returned, torch.device, "setup()")
         total = torch.ones(1, device=own)
-        try:
-            dist.all_reduce(total)
-        except RuntimeError as error:
-            raise WrongReturn(f"after setup() a collective on {own} fails: {str(error)[:300]}") from error
+        _all_reduce(total)
         seen.append(
             {
                 "device": plain(own, "setup()"),
@@ -76,10 +107,10 @@ def setup(student: Any, *, kind: str, cases: Sequence[dict[str, Any]], patience:
         seen[-1]["left"] = not dist.is_initialized()
         for name in (*environment, *_LOCAL, "NCCL_HOSTID"):
             os.environ.pop(name, None)
-    module.cleanup()  # harmless where there is no group
     return {
         "seen": seen,
-        "refused": _refused(student, module, kind, environment),
+        "left_alone": ending(module.cleanup),
+        "refused": _refused(student, module, environment),
         "gpus": torch.cuda.device_count(),
         **(_appointment(student, module, patience) if patience else {}),
     }
@@ -95,7 +126,7 @@ def _seeing(gpus: int) -> Iterator[None]:
         yield
 
 
-def _refused(student: Any, module: Any, kind: str, environment: dict[str, str]) -> dict[str, bool]:
+def _refused(student: Any, module: Any, environment: dict[str, str]) -> dict[str, bool]:
     """Whether `setup` raised a ValueError, for each thing that it must not accept."""
     refused, elsewhere = {}, f"{student.rendezvous}-wrong"
     for what, rank, address, known in (
@@ -107,7 +138,8 @@ def _refused(student: Any, module: Any, kind: str, environment: dict[str, str]) 
     ):
         os.environ.update({name: environment[name] for name in known})
         try:
-            module.setup(rank, student.ranks, init_method=address, device=kind, timeout_seconds=1.0)
+            options = {} if address is None else {"init_method": address}
+            module.setup(rank, student.ranks, **options, **if_accepted(module.setup, timeout_seconds=1.0))
         except Exception as error:
             refused[what] = isinstance(error, ValueError)
         else:
@@ -128,7 +160,7 @@ def _appointment(student: Any, module: Any, patience: float) -> dict[str, Any]:
         student.rank,
         student.ranks,
         init_method=f"{student.rendezvous}-appointment",
-        device="cpu",
+        **({"device": "cpu"} if torch.cuda.is_available() else {}),
         timeout_seconds=patience,
     )
     given_up = folder / "given-up"

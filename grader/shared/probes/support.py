@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gradebox.sandbox.student import WrongReturn
 from grader.shared.probes.figures import watch_png
@@ -33,7 +34,11 @@ def fields(value: object, kind: type, what: str) -> dict[str, Any]:
         WrongReturn: `value` is not a `kind`, or a field has no plain value.
     """
     if not isinstance(value, kind):
-        raise WrongReturn(f"{what} returned {_describe(value)}, expected a labkit.results.{kind.__name__}")
+        names = ", ".join(field.name for field in dataclasses.fields(kind))
+        raise WrongReturn(
+            f"{what} returned {described(value)}; return a {kind.__name__}: import it from labkit.results, its fields "
+            f"are {names}"
+        )
     told = {
         field.name: plain(getattr(value, field.name), f"{what}.{field.name}")
         for field in dataclasses.fields(value)  # type: ignore[arg-type]
@@ -42,20 +47,32 @@ def fields(value: object, kind: type, what: str) -> dict[str, Any]:
     return told
 
 
+def fields_or_reason(value: object, kind: type, what: str) -> dict[str, Any]:
+    """As `fields`; of a value that is no `kind` only the reason, as `wrong_return`.
+
+    For functions that are judged by what they do as well: only the checks of what is reported need the fields
+    (`grader.shared.results`).
+    """
+    try:
+        return fields(value, kind, what)
+    except WrongReturn as error:
+        return {"wrong_return": str(error)}
+
+
 def _require_form(told: Any, kind: Any, what: str) -> None:
     """Fail unless a plain value has the fields of the dataclass `kind`, and so do those dataclasses that lie in it.
 
     What else is in a field is not looked at: checks say what they want of it.
     """
     if not isinstance(told, dict) or any(field.name not in told for field in dataclasses.fields(kind)):
-        raise WrongReturn(f"{what} is {_describe(told)}, expected a labkit.results.{kind.__name__}")
+        raise WrongReturn(f"{what} is {described(told)}, expected a labkit.results.{kind.__name__}")
     for name, declared in typing.get_type_hints(kind).items():
         inner = typing.get_args(declared)[:1] if typing.get_origin(declared) is tuple else ()
         if dataclasses.is_dataclass(declared):
             _require_form(told[name], declared, f"{what}.{name}")
         elif inner and dataclasses.is_dataclass(inner[0]):
             if not isinstance(told[name], list):
-                raise WrongReturn(f"{what}.{name} is {_describe(told[name])}, expected a tuple")
+                raise WrongReturn(f"{what}.{name} is {described(told[name])}, expected a tuple")
             for index, item in enumerate(told[name]):
                 _require_form(item, inner[0], f"{what}.{name}[{index}]")
 
@@ -87,7 +104,7 @@ def plain(value: object, what: str) -> Any:
         number = value.item()  # type: ignore[attr-defined]
         if type(number) in (bool, int, float):
             return number
-    raise WrongReturn(f"{what} is {_describe(value)}, expected a number, a string or a sequence of them")
+    raise WrongReturn(f"{what} is {described(value)}, expected a number, a string or a sequence of them")
 
 
 def instance(value: Any, kind: type, what: str) -> Any:
@@ -97,8 +114,45 @@ def instance(value: Any, kind: type, what: str) -> Any:
         WrongReturn: for anything else.
     """
     if not isinstance(value, kind):
-        raise WrongReturn(f"{what} is {_describe(value)}, expected a {kind.__name__}")
+        raise WrongReturn(f"{what} returned {described(value)}; return a {kind.__name__}")
     return value
+
+
+def tensor(value: Any, what: str, shape: Sequence[int] | None = None) -> Tensor:
+    """`value`, which a docstring promises to be a tensor, of this shape if one is named.
+
+    Raises:
+        WrongReturn: it is no tensor, or has another shape.
+    """
+    found: Tensor = instance(value, Tensor, what)
+    if shape is not None and tuple(found.shape) != tuple(shape):
+        raise WrongReturn(f"{what} returned a tensor of shape {tuple(found.shape)}; its shape must be {tuple(shape)}")
+    return found
+
+
+def made(kind: Any, what: str, *arguments: Any, **options: Any) -> Any:
+    """The object that a class of the submission makes of these arguments.
+
+    Raises:
+        WrongReturn: it is no object of that class, because something else has its name.
+    """
+    value = kind(*arguments, **options)
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise WrongReturn(f"{what} made {described(value)}, expected an object of the class {kind.__name__}")
+    if not isinstance(kind, type) and type(value).__module__ == "builtins":
+        raise WrongReturn(f"{what} returned {described(value)}; {what.partition('(')[0]} must be a class")
+    return value
+
+
+def mapping(value: object, what: str) -> dict[Any, Any]:
+    """A returned dictionary.
+
+    Raises:
+        WrongReturn: for anything else.
+    """
+    if not isinstance(value, Mapping):
+        raise WrongReturn(f"{what} returned {described(value)}; return a dict")
+    return dict(value)
 
 
 def finite_or_text(value: object, what: str) -> float | str:
@@ -109,7 +163,7 @@ def finite_or_text(value: object, what: str) -> float | str:
     """
     number = plain(value, what)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise WrongReturn(f"{what} is {_describe(value)}, expected a number")
+        raise WrongReturn(f"{what} is {described(value)}, expected a number")
     return float(number) if math.isfinite(number) else str(float(number))
 
 
@@ -120,14 +174,18 @@ def sequence(value: object, what: str) -> list[Any]:
         WrongReturn: for anything else.
     """
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise WrongReturn(f"{what} returned {_describe(value)}, expected a list")
+        raise WrongReturn(f"{what} returned {described(value)}; return a list")
     return list(value)
 
 
-def _describe(value: object) -> str:
+def described(value: object) -> str:
+    """A value for a message: its type, and its beginning."""
     if value is None:
         return "None"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # its class may be the submission's
+        return f"an object of the class {type(value).__name__}"
     return f"{type(value).__name__} ({text if len(text) <= 60 else text[:57] + '...'})"
 
 

@@ -69,7 +69,6 @@ ACCUMULATION = Space(
     apart={
         ("targets=numbers", "ignored=some"): "only classes can be left out",
         ("targets=numbers", "default criterion=yes"): "cross entropy is of classes",
-        ("targets=tokens", "default criterion=yes"): "it wants the classes in the second dimension, not in the last",
         ("default optimizer=yes", "momentum=yes"): "the default is plain SGD",
     },
 )

@@ -1,0 +1,25 @@
+"""Results that a probe handed on although they were no result (`grader.shared.probes.support.fields_or_reason`).
+
+What a function did is judged without them; one check of each function is about what it reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradebox.assertions import CheckFailed
+
+_HINT = "the docstring says what the function must return"
+
+
+def require_result(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a result; fails the check if the function returned something else."""
+    if reason := result.get("wrong_return"):
+        raise CheckFailed(str(reason), _HINT)
+    return result
+
+
+def is_result(result: Mapping[str, Any]) -> bool:
+    """Whether the function returned what it must, so that its fields can be judged."""
+    return "wrong_return" not in result
