@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import (
@@ -164,8 +165,8 @@ def train(
     The model multiplies its inputs by this rank's `factors`. Sample `broken` cannot be read; the error says that it is
     `damage`. With `classes` the number of a target's largest value is its class, and no criterion is given. The last
     `tests` samples are the test set, if there are any. Then the same once more for each of `again`, arguments that
-    differ, with models that are in evaluation mode beforehand; of those, what passed the model. With "by_environment"
-    among them the ranks are told where to meet by the environment alone.
+    differ, with models that are in evaluation mode beforehand; of those, what passed the model. Where the ranks meet
+    the environment says; with "by_address" among the arguments an `init_method` does.
     """
     torch.set_num_threads(1)
     module, _, name = function.rpartition(".")
@@ -179,22 +180,24 @@ def train(
     if tests:
         extra["test_dataset"] = Indexed(numbered(inputs[learned:]).to(own_dtype), labels[learned:])
     occupied = occupy_usual_ports(student.rank) if debugging else []
-    if debugging:  # the sandbox's is one of the usual ones
-        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
     run = getattr(student.module(module), name)
     wait = GPU_TIMEOUT_SECONDS if kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
+    plumbing = if_accepted(run, timeout_seconds=wait + student.ranks)
+    if kind != ("cuda" if torch.cuda.is_available() else "cpu"):
+        extra["device"] = kind
 
-    def call(model: Regression, address: str, changed: dict[str, Any]) -> Any:
+    def call(model: Regression, number: int, changed: dict[str, Any]) -> Any:
         changed = dict(changed)
-        where = None if changed.pop("by_environment", False) else f"{student.rendezvous}-{address}"
+        os.environ["MASTER_PORT"] = str(port + number)  # one for each: who is slow to leave meets nobody else
+        if changed.pop("by_address", False):
+            changed["init_method"] = f"{student.rendezvous}-{number}"
         return run(
             student.rank,
             student.ranks,
-            where,
-            device=kind,
             model=model,
             dataset=dataset,
-            timeout_seconds=wait + student.ranks,
+            **plumbing,
             **extra,
             **{**arguments, **changed},
         )
@@ -220,7 +223,7 @@ def train(
     start = time.perf_counter()
     try:
         with carried:
-            result = call(model, "train", {})
+            result = call(model, 0, {})
     except Exception as caught:
         _kept.append(caught)
         if broken is None or isinstance(caught, NotImplementedError):
@@ -229,10 +232,10 @@ def train(
     whole_seconds = time.perf_counter() - start
     in_group = dist.is_initialized()
     others = []
-    for index, changed in enumerate(again):
+    for number, changed in enumerate(again, start=1):
         other = made()
         other.eval()  # training puts it into training mode
-        call(other, f"again{index}", changed)
+        call(other, number, changed)
         others.append({"samples": other.samples, "draws": other.draws})
     _kept.append(occupied)
     return {

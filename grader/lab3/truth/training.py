@@ -230,7 +230,7 @@ def even_case(fresh: Fresh) -> Case:
         learning_rate=fresh.uniform(0.03, 0.05),
         momentum=momentum if row["momentum"] else 0.0,
         seed=seed,
-        again=({"epochs": 1}, {"epochs": 2, "seed": seed + 1}),
+        again=({"epochs": 1}, {"by_address": True, "epochs": 2, "seed": seed + 1}),
         dtype="float32" if row["float32"] else "float64",
     )
 
@@ -255,7 +255,7 @@ def uneven_case(fresh: Fresh, ranks: int = 3) -> Case:
 
 
 def debugging_case(fresh: Fresh) -> Case:
-    """The same for the script of Task 3.5; then once more as torchrun starts it, which says where to meet."""
+    """The same for the script of Task 3.5, which the environment tells where to meet; then once more by an address."""
     fresh = fresh.shared("lab3.debugging")
     share = fresh.odd(13, 17)
     sizes = fresh.shuffled([4, share])  # in one of the two the last batch is as large as the others
@@ -267,7 +267,7 @@ def debugging_case(fresh: Fresh) -> Case:
         epochs=2,
         batch_size=sizes[0],
         learning_rate=fresh.uniform(0.05, 0.1),
-        again=({"by_environment": True, "epochs": 1, "batch_size": sizes[1]},),
+        again=({"by_address": True, "epochs": 1, "batch_size": sizes[1]},),
     )
 
 

@@ -114,7 +114,8 @@ def instance(value: Any, kind: type, what: str) -> Any:
         WrongReturn: for anything else.
     """
     if not isinstance(value, kind):
-        raise WrongReturn(f"{what} returned {described(value)}; return a {kind.__name__}")
+        name = f"torch.{kind.__name__}" if kind.__module__.partition(".")[0] == "torch" else kind.__name__
+        raise WrongReturn(f"{what} returned {described(value)}; return a {name}")
     return value
 
 

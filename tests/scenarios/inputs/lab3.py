@@ -88,7 +88,7 @@ def _trainings(request: Request) -> Iterator[Case]:
 
 def _scripts(request: Request) -> Iterator[Case]:
     if request.params.get("function") == _DEBUGGING:
-        for changed in ({"by_environment": False}, *request.params["again"]):
+        for changed in ({"by_address": False}, *request.params["again"]):
             arguments = {**request.params["arguments"], **changed}
             yield {**arguments, "ranks": request.ranks, "samples": len(request.tensors["inputs"])}
 
@@ -124,7 +124,7 @@ SCRIPT = Space(
     cases=_scripts,
     dimensions=(
         Dimension("meets", ("where it is told", "by environment"), lambda case: (
-            "by environment" if case["by_environment"] else "where it is told"
+            "where it is told" if case["by_address"] else "by environment"
         )),
         _LAST_BATCH,
     ),
