@@ -11,6 +11,7 @@ from gradebox.assertions import number, require, require_between, require_close,
 from gradebox.fresh import Fresh
 from grader.lab2.truth.training import Regression, Run, final_scale, relative_error, windows
 from grader.shared.cases import every_value
+from grader.shared.results import require_result
 
 _ERROR = {"float64": 1e-4, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.03}
 """Relative to the way of the weights. Sixteen bits round each product by 0.05 % and 0.4 %, float32 makes 1e-6 of it;
@@ -99,7 +100,7 @@ def _run(fresh: Fresh, case: Regression, row: Mapping[str, Any]) -> Run:
 def require_followed(case: Regression, run: Run, seen: Mapping[str, Any]) -> None:
     """Fail unless a training came to what its arguments say: weights, losses, steps, scale and schedule."""
     what = f"train_with_amp() {_told(run)}"
-    result, dtype = seen["result"], "float64" if run["wide"] else run["dtype"]
+    result, dtype = require_result(seen["result"]), "float64" if run["wide"] else run["dtype"]
     happened = [part.overflows for part in windows(run)] * run["epochs"]
     skipped = sum(happened)
     truth = case.follow(run)

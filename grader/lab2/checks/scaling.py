@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gradebox.submission import Submission
 from grader.lab2.checks.crossed import crossed, require_followed
 from grader.lab2.truth.mistakes import recognised
 from grader.lab2.truth.training import (
+    Adam,
     Regression,
     Run,
     final_scale,
@@ -24,6 +25,7 @@ from grader.lab2.truth.training import (
     require_ran,
     windows,
 )
+from grader.shared.results import is_result, require_result
 
 TRAINS = "lab2.amp.returns_result"
 PATIENT = 1000
@@ -76,9 +78,25 @@ class TestScaling:
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
         """Skips the step of a batch that overflows."""
-        case, asked, found = _overflow(submission, fresh)
-        with recognised(case, asked, found):
-            _require_skipped(case, asked[0], *found)
+        fresh = fresh.shared("lab2.default overflow")
+        features, classes, batches = fresh.odd(5, 9), fresh.odd(3, 7), fresh.integer(5, 8)
+        sizes, epochs = [fresh.odd(3, 7) for _ in range(batches)], 2
+        spoiled = sorted(fresh.shuffled(range(1, batches - 1))[:2])  # steps are taken before and after
+        seen = submission.numeric_probe(
+            "lab2.training.steps",
+            weight=fresh.normal(classes, features) * np.float32(0.3),
+            # So small that nothing else overflows at the default scale.
+            inputs=fresh.normal(sum(sizes), features) * np.float32(0.02),
+            labels=np.array([fresh.integer(0, classes - 1) for _ in range(sum(sizes))]),
+            sizes=sizes,
+            spoiled=spoiled,
+            epochs=epochs,
+        )
+        happened = [index in spoiled for index in range(batches)] * epochs
+        _require_steps({"before": seen.before, "after": seen.after, "frozen": seen.frozen}, happened)
+        require_ran({"result": seen.result}, "float16", taken=len(happened) - sum(happened), skipped=sum(happened))
+        if is_result(seen.result):
+            _require_halved(seen.result, 2.0**16, sum(happened))
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step")
@@ -115,6 +133,9 @@ class TestScaling:
     @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
         """Lets the loss scale follow its settings."""
+        overflow, asked, skipping = _overflow(submission, fresh)
+        with recognised(overflow, asked, skipping):
+            _require_skipped(overflow, asked[0], *skipping)
         case = regression(fresh)
         runs: list[Run] = []
         overflows = []
@@ -144,6 +165,7 @@ class TestScaling:
         found = case.train(submission, runs)
         with recognised(case, runs, found):
             for run, happened, seen in zip(runs, overflows, found, strict=True):
+                require_result(seen["result"])
                 require_ran(seen, "float16", taken=len(happened) - 2, skipped=2)
                 require_equal(
                     number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
@@ -192,18 +214,25 @@ class TestScaling:
     @builds_on("accumulation_equals_one_large_batch")
     def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
         """Loses no small gradients in float16."""
-        case, factor = regression(fresh), 2.0**-26
-        run: Run = {"sizes": [fresh.odd(15, 31)], "rate": 0.1 / factor, "factor": factor}
-        truth = case.start - 0.1 * case.gradient(case.start, slice(0, run["sizes"][0]))
-        runs = [run | {"dtype": dtype} for dtype in ("float16", "bfloat16")]
-        for one, seen in zip(runs, case.train(submission, runs), strict=True):
-            require_between(
-                relative_error(seen["after"], truth, case.start),
-                0,
-                LOW_PRECISION,
-                what=f"relative error of a step in {one['dtype']} from gradients of about 1e-9, without a given scaler",
-                hint="float16 knows nothing between 0 and 6e-8: the loss must be scaled before backward",
-            )
+        features, classes, samples = fresh.odd(9, 15), fresh.odd(3, 7), fresh.odd(15, 31)
+        weight = fresh.normal(classes, features) * np.float32(0.3)
+        # The smallest numbers that float16 has: gradients are far below them.
+        inputs = np.asarray(fresh.rng.integers(1, 3, (samples, features)) * 2.0**-24, dtype=np.float32)
+        labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+        seen = submission.numeric_probe(
+            "lab2.training.steps", weight=weight, inputs=inputs, labels=labels, sizes=[samples]
+        )
+        start, wide = np.asarray(weight, dtype=np.float64), np.asarray(inputs, dtype=np.float64)
+        scores = np.exp(wide @ start.T)
+        shares = scores / scores.sum(axis=1, keepdims=True) - np.eye(classes)[labels]
+        truth = start - Adam().step(shares.T @ wide / samples)
+        require_between(
+            relative_error(seen.after, truth, start),
+            0,
+            LOW_PRECISION,
+            what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
+            hint="float16 knows nothing between 0 and 6e-8: the loss must be scaled before backward",
+        )
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
@@ -226,7 +255,7 @@ class TestScaling:
                 show=lambda value: f"{value:.4g}",
                 hint="float16 needs the loss multiplied by the scale; bfloat16 has float32's range and does not",
             )
-            if not scaled:
+            if not scaled and is_result(seen["result"]):
                 require_equal(
                     seen["result"]["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{one['dtype']}"
                 )
@@ -262,10 +291,8 @@ def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Ru
     return case, [run, alone], case.train(submission, [run, alone])
 
 
-def _require_skipped(case: Regression, run: Run, seen: dict[str, Any], hopeless: dict[str, Any]) -> None:
-    """Fail unless the batches that overflow in `seen` are skipped, and nothing else; all of them in `hopeless`."""
-    spoiled = [part.overflows for part in windows(run)] * run["epochs"]
-    batches, scale = len(spoiled), run["scaler"]["init_scale"]
+def _require_steps(seen: Mapping[str, Any], happened: Sequence[bool]) -> None:
+    """Fail unless each batch changed the weights, but for those that overflow."""
     # The forward pass of batch i sees the weights that batch i - 1 left; the end comes after the last one.
     states = [*seen["before"], seen["after"]]
     require(
@@ -276,18 +303,30 @@ def _require_skipped(case: Regression, run: Run, seen: dict[str, Any], hopeless:
     moved = [bool(np.any(np.not_equal(one, other))) for one, other in itertools.pairwise(states)]
     require_equal(
         moved,
-        [not overflows for overflows in spoiled],
-        what=f"whether each of {batches} batches changed the weights, when {_which(spoiled)} in float16",
+        [not overflows for overflows in happened],
+        what=f"whether each of {len(happened)} batches changed the weights, when {_which(happened)} in float16",
         hint=ORDER_HINT,
     )
     require_equal(seen["frozen"], [0.5, 0.5], what="a parameter that does not require a gradient, after training")
-    require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
+
+
+def _require_halved(result: Mapping[str, Any], scale: float, overflows: int) -> None:
     require_equal(
-        number(seen["result"]["final_scale"], "AmpTraining.final_scale"),
-        scale / 2 ** sum(spoiled),
-        what=f"AmpTraining.final_scale after {sum(spoiled)} overflows, where the scaler began with {scale:g}",
+        number(result["final_scale"], "AmpTraining.final_scale"),
+        scale / 2**overflows,
+        what=f"AmpTraining.final_scale after {overflows} overflows, where the scaler began with {scale:g}",
         hint="update() once per step; it halves the scale after an overflow",
     )
+
+
+def _require_skipped(case: Regression, run: Run, seen: dict[str, Any], hopeless: dict[str, Any]) -> None:
+    """Fail unless the batches that overflow in `seen` are skipped, and nothing else; all of them in `hopeless`."""
+    spoiled = [part.overflows for part in windows(run)] * run["epochs"]
+    batches, scale = len(spoiled), run["scaler"]["init_scale"]
+    _require_steps(seen, spoiled)
+    require_result(seen["result"])
+    require_ran(seen, "float16", taken=batches - sum(spoiled), skipped=sum(spoiled))
+    _require_halved(seen["result"], scale, sum(spoiled))
     truth = case.follow(run)
     require_equal(len(seen["result"]["losses"]), run["epochs"], what="number of AmpTraining.losses")
     for epoch, (told, loss) in enumerate(zip(seen["result"]["losses"], truth.losses, strict=True)):
@@ -298,7 +337,11 @@ def _require_skipped(case: Regression, run: Run, seen: dict[str, Any], hopeless:
             what=f"AmpTraining.losses[{epoch}], when {_which(spoiled)}",
             hint="the mean over the samples of the steps that were taken",
         )
-    require_equal(hopeless["result"]["losses"], [None, None], what="AmpTraining.losses of two epochs without a step")
+    require_equal(
+        require_result(hopeless["result"])["losses"],
+        [None, None],
+        what="AmpTraining.losses of two epochs without a step",
+    )
     require_ran(hopeless, "float16", taken=0, skipped=2)
 
 
@@ -319,7 +362,7 @@ def _require_accumulated(case: Regression, asked: list[Run], found: list[dict[st
         "and clear the gradients once per window",
     )
     require_arrays_close(
-        in_float64["result"]["losses"],
+        require_result(in_float64["result"])["losses"],
         [loss or 0.0 for loss in truth.losses],
         rtol=1e-6,
         what="AmpTraining.losses of that training, the mean over all samples of an epoch",

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradebox.hardware.measuring import measures
 from grader.shared.probes.endings import refused
 from grader.shared.probes.record import watch_products
-from grader.shared.probes.support import fields, plain
+from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
 
@@ -30,8 +31,8 @@ FAR = 1e7
 _IDLE_BYTES = 256 * 2**20
 """More than what cuBLAS keeps on any card: on an H100 32 MiB for each thread that has computed a product, and backward
 has a thread of its own."""
-_SMALL_SCALE = 64.0
-"""A loss scale with which nothing overflows, also for those who add up losses and divide the gradients later."""
+
+_DIGITS_BATCH = 64
 
 
 class _Spy(torch.autograd.Function):
@@ -143,6 +144,20 @@ def classifier(first: Tensor, second: Tensor) -> nn.Module:
     return model
 
 
+class _Losses(TorchDispatchMode):
+    """Notes the dtypes in which the logarithm of a softmax is computed, however the cross entropy is written."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten._log_softmax, torch.ops.aten.logsumexp):
+            self.dtypes.add(plain(result.dtype, ""))
+        return result
+
+
 @measures("time")
 def precision(
     student: Any,
@@ -154,54 +169,48 @@ def precision(
     sizes: Sequence[int],
     epochs: dict[str, int],
 ) -> dict[str, Any]:
-    """Train a classifier with one hidden layer in each precision of `epochs`, one optimizer step per epoch.
+    """Train a classifier with one hidden layer in each precision of `epochs`, one optimizer step per batch.
 
-    The model comes in evaluation mode and on the CPU, and the peak of the device's memory is that of earlier work.
+    The call has the document's arguments, and the dtype where that is not float16. The model comes in evaluation mode,
+    and the peak of the device's memory is that of earlier work.
     """
     one_thread()
     train = student.module(AMP).train_with_amp
     runs = {}
     for name, count in epochs.items():
-        model = Watched(linear(first), nn.Sequential(nn.ReLU(), linear(second))).eval()
-        optimizer = torch.optim.Adam(model.parameters())
-        losses: list[str] = []
-
-        def criterion(outputs: Tensor, labels: Tensor, losses: list[str] = losses) -> Tensor:
-            loss = functional.cross_entropy(outputs, labels)
-            losses.append(plain(loss.dtype, ""))
-            return loss
-
+        model = Watched(linear(first), nn.Sequential(nn.ReLU(), linear(second))).to(student.device).eval()
+        optimizers: dict[int, torch.optim.Optimizer] = {}
+        handle = register_optimizer_step_post_hook(
+            lambda one, *_, optimizers=optimizers: optimizers.setdefault(id(one), one)
+        )
         idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
         del idle
         start = _now()
-        with watch_products(student.gpu) as products:
-            result = train(
-                model,
-                batches(inputs, targets, sizes),
-                count,
-                device=student.device,
-                dtype=getattr(torch, name),
-                optimizer=optimizer,
-                criterion=criterion,
-                scaler=torch.amp.GradScaler(student.device, init_scale=_SMALL_SCALE),
-                accumulation_steps=len(sizes),
-            )
-            ran, number_of_products = products.dtypes(), products.number()
-        states = [value for state in optimizer.state.values() for value in state.values()]
+        try:
+            with watch_products(student.gpu) as products, _Losses() as losses:
+                result = train(model, batches(inputs, targets, sizes), count, **in_dtype(name))
+                ran, number_of_products = products.dtypes(), products.number()
+        finally:
+            handle.remove()
+        states = [value for one in optimizers.values() for state in one.state.values() for value in state.values()]
         runs[name] = {
-            "result": fields(result, AmpTraining, f"train_with_amp(..., dtype=torch.{name})"),
+            "result": fields_or_reason(result, AmpTraining, "train_with_amp()"),
             "elapsed_seconds": _now() - start,
             "products": ran,
             "product_count": number_of_products,
-            "losses": losses,
+            "losses": sorted(losses.dtypes),
             "forwards": model.forwards,
             "backwards": model.backwards,
             "parameters": dtypes(model),
-            "places": sorted({parameter.device.type for parameter in model.parameters()}),
             "most_bytes": model.most_bytes,
             "state": sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
         }
     return {"runs": runs, "idle_bytes": _IDLE_BYTES, "device": student.device}
+
+
+def in_dtype(name: str) -> dict[str, Any]:
+    """The argument `dtype` where it is not the default of the functions of this lab."""
+    return {} if name == "float16" else {"dtype": getattr(torch, name)}
 
 
 def _now() -> float:
@@ -254,21 +263,19 @@ def _train_once(
         loss: Tensor = factor * 0.5 * (outputs - wanted).square().sum(dim=1).mean()
         return loss
 
+    given = {"device": student.device if run.get("moved") else None, "scheduler": scheduler, "scaler": scaler}
+    given |= {name: run.get(name) for name in ("max_grad_norm", "accumulation_steps")}
     result = module.train_with_amp(
         model,
         _loader(parts) if run.get("loader") else parts,
         run.get("epochs", 1),
-        device=student.device if run.get("moved") else None,
-        dtype=getattr(torch, run["dtype"]),
         optimizer=optimizer,
         criterion=criterion,
-        scheduler=scheduler,
-        scaler=scaler,
-        max_grad_norm=run.get("max_grad_norm"),
-        accumulation_steps=run.get("accumulation_steps", 1),
+        **in_dtype(run["dtype"]),
+        **{name: value for name, value in given.items() if value is not None},
     )
     return {
-        "result": fields(result, AmpTraining, f"train_with_amp(..., dtype=torch.{run['dtype']})"),
+        "result": fields_or_reason(result, AmpTraining, "train_with_amp()"),
         "before": [note["parameters"] for note in model.forwards],
         "after": flat(model),
         "largest_gradients": [note["largest"] for note in model.backwards],
@@ -325,29 +332,75 @@ def evaluate(student: Any, *, logits: Tensor, calls: Sequence[dict[str, Any]], *
         model.train(training)
         model.first.train(not training)
         before = modes(model)
-        told = refused(lambda: module.evaluate(model, [], device=student.device))
+        told = refused(lambda: module.evaluate(model, []))
         empty.append({"refused": told, "before": before, "after": modes(model)})
     return {"calls": seen, "empty": empty}
 
 
-def digits(student: Any, *, first: Tensor, second: Tensor, order: Tensor, dtype: str, epochs: int) -> dict[str, Any]:
-    """Train on the handwritten digits in float32 and in `dtype` from the same weights; accuracy over all images.
+def steps(
+    student: Any,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    sizes: Sequence[int],
+    spoiled: Sequence[int] = (),
+    epochs: int = 1,
+) -> dict[str, Any]:
+    """Train a linear classifier in float16, with the arguments of the document and no others; what each step did.
 
-    Judged by a forward pass of our own, in float32 on the CPU.
+    Args:
+        spoiled: positions of batches whose inputs are far outside of float16.
+    """
+    one_thread()
+    parts = batches(inputs.clone(), labels, sizes)
+    for position in spoiled:
+        parts[position][0].fill_(SPOILER)
+    model = Watched(Rows(weight, wide=False), nn.Identity()).to(student.device)
+    assert isinstance(model.first, Rows)
+    result = student.module(AMP).train_with_amp(model, parts, epochs)
+    return {
+        "result": fields_or_reason(result, AmpTraining, "train_with_amp()"),
+        "before": [note["parameters"] for note in model.forwards],
+        "after": flat(model),
+        "frozen": [float(value) for value in model.first.frozen.tolist()],
+    }
+
+
+def digits(student: Any, *, first: Tensor, second: Tensor, order: Tensor, dtype: str, epochs: int) -> dict[str, Any]:
+    """Train on the handwritten digits in `dtype`, and the course's own loop in float32, from the same weights.
+
+    The accuracies over all images are those of a forward pass of our own, in float32 on the CPU.
     """
     one_thread()
     train_with_amp = student.module(AMP).train_with_amp
     images, labels = data.load("digits").tensors
-    loader = [(images[part], labels[part]) for part in order.split(128)]
+    loader = [(images[part], labels[part]) for part in order.split(_DIGITS_BATCH)]
     tests = data.load("digits", split="test").tensors
-    accuracies = {}
-    for name in ("float32", dtype):
-        model = classifier(first, second)
-        model.to(student.device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-        train_with_amp(model, loader, epochs, dtype=getattr(torch, name), optimizer=optimizer)
+
+    def accuracy(model: nn.Module) -> float:
         model.cpu().float().eval()
         with torch.no_grad():
             right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in ((images, labels), tests))
-        accuracies[name] = right / (len(labels) + len(tests[1]))
-    return {"accuracies": accuracies}
+        return right / (len(labels) + len(tests[1]))
+
+    model = classifier(first, second).to(student.device)
+    train_with_amp(model, loader, epochs, **in_dtype(dtype))
+    return {"reached": accuracy(model)}
+
+
+def digits_truth(student: Any, *, first: Tensor, second: Tensor, order: Tensor, epochs: int) -> dict[str, Any]:
+    """The accuracy that the same training reaches in float32 by a loop of the course."""
+    one_thread()
+    images, labels = data.load("digits").tensors
+    tests = data.load("digits", split="test").tensors
+    model = classifier(first, second)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(epochs):
+        for part in order.split(_DIGITS_BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[part]), labels[part]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in ((images, labels), tests))
+    return {"reached": right / (len(labels) + len(tests[1]))}
