@@ -133,7 +133,7 @@ class TestScaling:
     @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
     def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
         """Lets the loss scale follow its settings."""
-        overflow, asked, skipping = _overflow(submission, fresh)
+        overflow, asked, skipping = _overflow(submission, fresh, scheduled=False)
         with recognised(overflow, asked, skipping):
             _require_skipped(overflow, asked[0], *skipping)
         case = regression(fresh)
@@ -267,7 +267,9 @@ class TestScaling:
         require_accurate(submission, fresh, "float16")
 
 
-def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Run], list[dict[str, Any]]]:
+def _overflow(
+    submission: Submission, fresh: Fresh, *, scheduled: bool = True
+) -> tuple[Regression, list[Run], list[dict[str, Any]]]:
     """Batches in float16 of which two overflow, one of them in backward only; and a batch without which there are none.
 
     Also what was seen of both trainings, which take two epochs.
@@ -284,9 +286,10 @@ def _overflow(submission: Submission, fresh: Fresh) -> tuple[Regression, list[Ru
         "scaler": {"init_scale": 2.0 ** fresh.integer(4, 7), "growth_interval": PATIENT},
         "spoiled": [first],
         "far": [second],
-        "decay": fresh.uniform(0.7, 0.9),
         "momentum": 0.5,  # which moves weights also where gradients are set to 0
     }
+    if scheduled:
+        run["decay"] = fresh.uniform(0.7, 0.9)
     alone = run | {"sizes": [fresh.odd(3, 7)], "spoiled": [], "far": [0]}
     return case, [run, alone], case.train(submission, [run, alone])
 

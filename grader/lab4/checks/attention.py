@@ -23,7 +23,7 @@ from gradebox.sandbox import Limits
 from gradebox.submission import Submission
 from grader.lab4.checks.attention_values import LENGTHS_HINT, TOLERANCE, distance_of, judge
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
-from grader.lab4.checks.operands import calls_of
+from grader.lab4.checks.operands import calls_of, flash_calls, standard_calls
 from grader.lab4.truth import masks
 from grader.lab4.truth.reference import as_bfloat16, attention, runs
 from grader.shared.cards import Card, card_of
@@ -54,17 +54,11 @@ _REAL_LIMITS = Limits(wall_seconds=180.0, cpu_seconds=180.0)
 class TestAttention:
     def test_standard_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
         """Computes standard attention right."""
-        calls = calls_of(fresh, ("float64",))
-        calls += [{**calls[1], "factor": 256}, {**calls[5], "dtype": "float16"}]
-        calls += [{**calls[index], "dtype": "bfloat16"} for index in (0, 2)]
-        judge(submission, fresh, "standard_attention", calls)
+        judge(submission, fresh, "standard_attention", standard_calls(fresh), causal=False)
 
     def test_flash_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
         """Computes flash attention right."""
-        calls = calls_of(fresh, ("float32", "float16"))
-        calls.append({**calls[-1], "queries": 2})  # the first of which does not see everything
-        calls.append({**calls[0], "dtype": "bfloat16"})
-        judge(submission, fresh, "flash_attention", calls)
+        judge(submission, fresh, "flash_attention", flash_calls(fresh), causal=False)
 
     def test_tiled_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
         """Computes tiled attention right."""
@@ -82,9 +76,11 @@ class TestAttention:
         calls.append({"dtype": "float64", "queries": 3, "keys": 1, "causal": fresh.integer(0, 1) == 1, "block_size": 4})
         judge(submission, fresh, "tiled_attention", calls)
 
-    @builds_on("flash_equals_reference", "tiled_equals_reference")
+    @builds_on("standard_equals_reference", "flash_equals_reference", "tiled_equals_reference")
     def test_no_query_sees_the_future(self, submission: Submission, fresh: Fresh) -> None:
         """Lets no query see a key of its future."""
+        judge(submission, fresh, "standard_attention", standard_calls(fresh), causal=True)
+        judge(submission, fresh, "flash_attention", flash_calls(fresh), causal=True)
         long, short = fresh.odd(25, 31), fresh.odd(9, 15)
         # Of `long` queries and `short` keys the first ones see nothing at all.
         cases = [
@@ -99,6 +95,9 @@ class TestAttention:
             found = [(cases[index // 2], distance_of(moved)) for index, moved in enumerate(rows)]
             with recognising(lambda: masks.of_influence(found)):  # noqa: B023 - called in here
                 self._require_causal(name, found)
+        self._require_no_square(submission, "flash_attention", _square_cases(fresh, "flash_attention", causal=True))
+        for model, library in (("A100-80GB", "flash_attn"), ("H100", "flash_attn.cute")):
+            self._require_library(submission, fresh, model, [library], "float16", library, causal=True)
 
     @staticmethod
     def _require_causal(name: str, found: list[tuple[dict[str, int], Any]]) -> None:
@@ -124,52 +123,42 @@ class TestAttention:
     @requires("flash_equals_reference", "tiled_equals_reference")
     def test_no_square_tensor_made(self, submission: Submission, fresh: Fresh) -> None:
         """Makes no tensor as large as all scores."""
-        long, short = fresh.odd(3901, 4101), fresh.odd(2701, 2901)
         for function in ("flash_attention", "tiled_attention"):
-            others = {"block_size": 256} if function == "tiled_attention" else {}
-            lengths = {"equal": (long, long), "fewer": (short, long), "more": (long, short)}
-            (row,) = fresh.shared(f"lab4.largest.{function}").cases(
-                {"lengths": ("equal", "fewer"), "causal": (False, True), "dtype": ("float32", "float16")}, 1
-            )
-            more = fresh.shuffled([(True, "float16"), (False, "float16"), (True, "float32"), (False, "float32")])[0]
-            rows = [("equal", True, "float32"), ("fewer", True, "float32"), ("more", *more), tuple(row.values())]
-            if not any(dtype == "float16" for _, _, dtype in rows):
-                rows[-1] = (row["lengths"], row["causal"], "float16")
-            if all(causal for _, causal, _ in rows):
-                rows[2] = ("more", False, more[1])
-            cases: list[dict[str, Any]] = [
-                {"queries": lengths[of][0], "keys": lengths[of][1], "causal": causal, "dtype": dtype, **others}
-                for of, causal, dtype in rows
-            ]
-            seen = submission.probe(
-                "lab4.attention.largest",
-                device="vgpu:T4",  # on any machine: 8 MiB of workspace, where newer GPUs have 32
-                values=False,
-                function=function,
-                cases=cases,
-                head_dim=64,
-            )
-            for case, run in zip(cases, seen.runs, strict=True):
-                square = case["queries"] * case["keys"]
-                mask = "causal, " if case["causal"] else ""
-                what = f"{function}(), {mask}{case['queries']} queries, {case['keys']} keys, {case['dtype']}, one head"
-                # Measured: tiles of 256 keys 0.09, strips of 512 queries 0.18; all scores or their mask 1.
-                require(
-                    run["largest_elements"] < 0.5 * square,
-                    f"{what}: a tensor of {run['largest_elements']:,} elements was made; all scores are {square:,}",
-                    "neither scores nor mask nor weights for all pairs, in forward or in backward",
-                )
-                # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
-                # more where they are kept for backward.
-                # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
-                require(
-                    function == "flash_attention" or run["added_bytes"] < 0.85 * 4 * square,
-                    f"{what}: forward and backward add {mebibytes(run['added_bytes'])}, as much as all scores would",
-                    "what is kept for backward adds up: compute the tiles again there",
-                )
-
+            cases = _square_cases(fresh, function, causal=False)
+            if function == "tiled_attention":
+                cases += _square_cases(fresh, function, causal=True)
+            self._require_no_square(submission, function, cases)
             if function == "tiled_attention":
                 self._require_tiles(submission, fresh)
+
+    @staticmethod
+    def _require_no_square(submission: Submission, function: str, cases: list[dict[str, Any]]) -> None:
+        seen = submission.probe(
+            "lab4.attention.largest",
+            device="vgpu:T4",  # on any machine: 8 MiB of workspace, where newer GPUs have 32
+            values=False,
+            function=function,
+            cases=cases,
+            head_dim=64,
+        )
+        for case, run in zip(cases, seen.runs, strict=True):
+            square = case["queries"] * case["keys"]
+            mask = "causal, " if case["causal"] else ""
+            what = f"{function}(), {mask}{case['queries']} queries, {case['keys']} keys, {case['dtype']}, one head"
+            # Measured: tiles of 256 keys 0.09, strips of 512 queries 0.18; all scores or their mask 1.
+            require(
+                run["largest_elements"] < 0.5 * square,
+                f"{what}: a tensor of {run['largest_elements']:,} elements was made; all scores are {square:,}",
+                "neither scores nor mask nor weights for all pairs, in forward or in backward",
+            )
+            # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
+            # more where they are kept for backward.
+            # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
+            require(
+                function == "flash_attention" or run["added_bytes"] < 0.85 * 4 * square,
+                f"{what}: forward and backward add {mebibytes(run['added_bytes'])}, as much as all scores would",
+                "what is kept for backward adds up: compute the tiles again there",
+            )
 
     @staticmethod
     def _require_tiles(submission: Submission, fresh: Fresh) -> None:
@@ -194,11 +183,6 @@ class TestAttention:
 
     def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
         """Uses flash-attn where it is installed."""
-        queries, keys = fresh.odd(5, 9), fresh.odd(11, 15)
-        operands: dict[str, Any] = {
-            name: as_bfloat16(fresh.normal(2, 3, count, 8))
-            for name, count in (("q", queries), ("k", keys), ("v", keys))
-        }
         v2, cute = ["flash_attn"], ["flash_attn.cute"]
         both = [*v2, *cute]
         low = fresh.shuffled(["float16", "bfloat16"] * 3)
@@ -212,37 +196,61 @@ class TestAttention:
             ("A100-80GB", cute, low[3], "sdpa"),
             ("H100", v2, low[4], "flash_attn"),
         ]
-        masks = fresh.shuffled([True, False] * 3)
-        for (model, modules, dtype, wanted), causal in zip(cases, masks, strict=True):
-            seen = submission.probe(
-                "lab4.attention.installed",
-                device=f"vgpu:{model}",
-                modules=modules,
-                dtype=dtype,
-                causal=causal,
-                **operands,
+        for model, modules, dtype, wanted in cases:
+            self._require_library(submission, fresh, model, modules, dtype, wanted)
+
+    @staticmethod
+    def _require_library(
+        submission: Submission,
+        fresh: Fresh,
+        model: str,
+        modules: list[str],
+        dtype: str,
+        wanted: str,
+        *,
+        causal: bool = False,
+    ) -> None:
+        """Fail unless flash_attention() calls the library that is wanted, once it is installed."""
+        fresh = fresh.shared("lab4.installed")
+        queries, keys = fresh.odd(5, 9), fresh.odd(11, 15)
+        operands: dict[str, Any] = {
+            name: as_bfloat16(fresh.normal(2, 3, count, 8))
+            for name, count in (("q", queries), ("k", keys), ("v", keys))
+        }
+        seen = submission.probe(
+            "lab4.attention.installed",
+            device=f"vgpu:{model}",
+            modules=modules,
+            dtype=dtype,
+            causal=causal,
+            **operands,
+        )
+        what = f"on a virtual {model} in {dtype}, with {' and '.join(modules) or 'no flash-attn'} installed"
+        hint = "look for the packages at each call, not at import, and keep no answer of an earlier call"
+        require_equal(seen.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
+        require_equal(seen.backend, wanted, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
+        require_equal(seen.on_cpu, "sdpa", what=f'attention_backend("cpu") {what}', hint="ask for the device given")
+        expected = [wanted, wanted] if wanted != "sdpa" else []
+        called = [call["module"] for call in seen.calls]
+        require_equal(called, expected, what=f"libraries that flash_attention() called {what}")
+        for call in seen.calls:
+            shapes = [[2, count, 3, 8] for count in (queries, keys, keys)]
+            hint = "flash-attn wants [batch, length, heads, head_dim]: swap heads and length, and swap back"
+            require_equal(call["shapes"], shapes, what=f"shapes that {wanted} was given {what}", hint=hint)
+            require_equal(call["causal"], causal, what=f"causal that {wanted} was given {what}")
+        if wanted == "sdpa":  # what comes out then is judged by flash_equals_reference
+            return
+        truth = attention(operands["q"], operands["k"], operands["v"], None, causal=causal)["output"]
+        hints = ["swap heads back", "version 4 may return a tuple, or the output alone"]
+        for run, hint in zip(runs(seen, "outputs"), hints, strict=True):
+            require_arrays_close(
+                run["output"],
+                truth,
+                rtol=0,
+                atol=TOLERANCE[dtype] * 4,
+                what=f"output of flash_attention() {what}",
+                hint=hint,
             )
-            what = f"on a virtual {model} in {dtype}, with {' and '.join(modules) or 'no flash-attn'} installed"
-            hint = "look for the packages at each call, not at import, and keep no answer of an earlier call"
-            require_equal(seen.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
-            require_equal(seen.backend, wanted, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
-            require_equal(seen.on_cpu, "sdpa", what=f'attention_backend("cpu") {what}', hint="ask for the device given")
-            expected = [wanted, wanted] if wanted != "sdpa" else []
-            called = [call["module"] for call in seen.calls]
-            require_equal(called, expected, what=f"libraries that flash_attention() called {what}")
-            for call in seen.calls:
-                shapes = [[2, count, 3, 8] for count in (queries, keys, keys)]
-                hint = "flash-attn wants [batch, length, heads, head_dim]: swap heads and length, and swap back"
-                require_equal(call["shapes"], shapes, what=f"shapes that {wanted} was given {what}", hint=hint)
-                require_equal(call["causal"], causal, what=f"causal that {wanted} was given {what}")
-            if wanted == "sdpa":  # what comes out then is judged by flash_equals_reference
-                continue
-            truth = attention(operands["q"], operands["k"], operands["v"], None, causal=causal)["output"]
-            hints = ["swap heads back", "version 4 may return a tuple, or the output alone"]
-            for run, hint in zip(runs(seen, "outputs"), hints, strict=True):
-                require_arrays_close(
-                    run["output"], truth, rtol=0, atol=TOLERANCE[dtype] * 4, what=f"output {what}", hint=hint
-                )
 
     def test_benchmark_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
         """Measures true seconds and peaks of attention."""
@@ -393,6 +401,19 @@ class TestAttention:
         require_equal(found, [128, 256], what="lengths in the results")
         judge_program(submission, "flash_attention", ["--lengths", "16,32", "--device", "cpu"], on_cpu=True)
         judge_plot(submission, "attention", fresh)
+
+
+def _square_cases(fresh: Fresh, function: str, *, causal: bool) -> list[dict[str, Any]]:
+    """As many keys as queries, fewer and more, of long sequences, in float32 and float16."""
+    fresh = fresh.shared(f"lab4.largest.{function}.{causal}")
+    long, short = fresh.odd(3901, 4101), fresh.odd(2701, 2901)
+    others = {"block_size": 256} if function == "tiled_attention" else {}
+    lengths = fresh.shuffled([(long, long), (short, long), (long, short)])
+    dtypes = fresh.shuffled(["float32", "float32", "float16"])
+    return [
+        {"queries": queries, "keys": keys, "causal": causal, "dtype": dtype, **others}
+        for (queries, keys), dtype in zip(lengths, dtypes, strict=True)
+    ]
 
 
 def _lengths_for(card: Card, arguments: dict[str, Any]) -> list[int]:

@@ -36,10 +36,15 @@ _ROUNDINGS = 1.3
 keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
 
 
-def judge(submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]]) -> None:
-    """Compare `function` with the reference for each call, and for some in which all that calls differ in meets."""
+def judge(
+    submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]], *, causal: bool | None = None
+) -> None:
+    """Compare `function` with the reference for each call, and for some in which all that calls differ in meets.
+
+    With `causal`, only for the calls that are, or that are not: those have the arguments of the document alone.
+    """
     case = case_of(fresh)
-    calls += mixed_calls(fresh, function)
+    calls = [call for call in [*calls, *mixed_calls(fresh, function)] if causal is None or call["causal"] == causal]
     for call in calls:
         call.setdefault("transposed", fresh.integer(0, 1) == 1)
     seen = runs(submission.numeric_probe("lab4.attention.attend", function=function, calls=calls, **case))

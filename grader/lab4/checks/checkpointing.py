@@ -37,6 +37,24 @@ REAL_MEMORY, SAMPLE_TENSORS = 0.4, 40
 RNG_HINT = "the second computation must draw what the first one drew (preserve_rng_state), and leave no trace after it"
 
 
+_GIVEN = ("width", "heads", "dropout", "checkpoint_every")
+
+
+def by_default(fresh: Fresh) -> dict[str, Any]:
+    """A transformer that is made as the document makes it: of so many layers, everything else by default."""
+    fresh = fresh.shared("lab4.checkpointing, by default")
+    return {
+        "layers": fresh.integer(2, 3),
+        "width": 256,
+        "heads": 8,
+        "dropout": 0.1,
+        "given": [],
+        "batch": 2,
+        "length": fresh.odd(3, 7),
+        "seed": fresh.integer(1, 10**6),
+    }
+
+
 def small(fresh: Fresh) -> dict[str, Any]:
     """A small transformer with dropout, the same for all checks of one grading."""
     fresh = fresh.shared("lab4.checkpointing")
@@ -49,6 +67,7 @@ def small(fresh: Fresh) -> dict[str, Any]:
         "batch": fresh.integer(2, 3),
         "length": fresh.odd(5, 9),
         "seed": fresh.integer(1, 10**6),
+        "given": list(_GIVEN),
     }
 
 
@@ -65,76 +84,19 @@ def _kept_too_much(held: float, plain: float, unit: float, interval: int) -> str
 class TestCheckpointing:
     def test_outputs_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the outputs unchanged."""
-        for (interval, _, _), seen, expected in _trained(submission, fresh):
-            require_arrays_close(
-                seen["output"],
-                expected["output"],
-                rtol=SAME,
-                atol=SAME,
-                what=f"output in training with checkpoint_every={interval}, and the same seed",
-                hint="the blocks one after the other, each once and in order",
-            )
-            require(
-                not seen["input_changed"],
-                f"with checkpoint_every={interval} the input, which required no gradient, requires one after the call",
-                "it is the caller's: x.requires_grad_() changes it, and use_reentrant=False needs nothing of the kind",
-            )
-        case = small(fresh)
-        rows = runs(submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=[None, 1]))
-        truth = runs(
-            submission.probe("lab4.checkpointing.evaluation", device="cpu", student=False, case=case, intervals=[None])
-        )[0]
-        for interval, seen in zip((None, 1), rows, strict=True):
-            for name, how in (("output", "with"), ("again", "without")):
-                require_arrays_close(
-                    seen[name],
-                    truth["output"],
-                    rtol=SAME,
-                    atol=SAME,
-                    what=f"output in evaluation mode {how} gradients, checkpoint_every={interval}",
-                    hint="no dropout in evaluation mode",
-                )
+        _require_outputs(_trained(submission, fresh, by_default(fresh), _BY_DEFAULT))
+        _require_evaluated(submission, by_default(fresh), [1])
 
     @builds_on("outputs_unchanged")
     def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
         """Leaves the gradients unchanged."""
-        for (interval, _, passes), seen, expected in _trained(submission, fresh):
-            what = f"checkpoint_every={interval}" + (", two forward passes before one backward" if passes > 1 else "")
-            require_equal(
-                seen["missing"],
-                0,
-                what=f"parameters without a gradient after backward, {what}",
-                hint="with use_reentrant=True a checkpoint whose input requires no gradient passes none on",
-            )
-            require_arrays_close(
-                seen["gradients"],
-                expected["gradients"],
-                rtol=SAME,
-                atol=SAME,
-                what=f"gradients of the parameters with dropout, {what}",
-                hint=RNG_HINT,
-            )
-            require_arrays_close(
-                seen["input_gradient"],
-                expected["input_gradient"],
-                rtol=SAME,
-                atol=SAME,
-                what=f"gradient of the input, {what}",
-                hint="the gradient must pass through every segment",
-            )
-            for where, half in (("the device", slice(3)), ("the CPU", slice(3, 6))):
-                require_arrays_close(
-                    seen["after"][half],
-                    expected["after"][half],
-                    rtol=SAME,
-                    what=f"random numbers that {where} draws after backward, {what}",
-                    hint=RNG_HINT,
-                )
+        _require_gradients(_trained(submission, fresh, by_default(fresh), _BY_DEFAULT))
 
     @builds_on("gradients_unchanged")
     def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
         """Keeps only what the interval allows."""
-        case = {**small(fresh), "layers": LAYERS, "heads": 4, "width": 128, "batch": 4, "length": fresh.odd(61, 81)}
+        case = {**by_default(fresh), "layers": LAYERS, "batch": 4, "length": fresh.odd(61, 81)}
+        case["given"] = ["checkpoint_every"]
         # With 3, as many segments as each should have blocks would be other ones: 3, and not 5.
         intervals = [None, 1, 3, fresh.integer(4, 6)]
         needs = fresh.shuffled([False, True, fresh.integer(0, 1) == 1])
@@ -178,28 +140,26 @@ class TestCheckpointing:
                     f"{mebibytes(kept_last)}",
                     "every segment must be checkpointed, not the first one only",
                 )
-
-    def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
-        """Recomputes nothing in evaluation."""
-        told = [(interval, run["names"]) for (interval, _, _), run, _ in _trained(submission, fresh)]
-        for interval, names in told:
+        trained = _trained(submission, fresh, small(fresh), _ways(fresh))
+        _require_outputs(trained)
+        _require_gradients(trained)
+        for (interval, _, _), run, _ in trained:
             require_equal(
-                names,
-                told[0][1],
+                run["names"],
+                trained[0][1]["names"],
                 what=f"names of the parameters with checkpoint_every={interval}",
                 hint="as without checkpointing: one state dict fits every interval",
             )
-        rows = submission.numeric_probe("lab4.checkpointing.evaluation", case=small(fresh), intervals=[None, 1]).runs
-        plain = rows[0]
-        for interval, run in zip((None, 1), rows, strict=True):
-            for name, how in (("flops", "forward and backward"), ("flops_without_gradients", "under torch.no_grad()")):
-                require_close(
-                    run[name],
-                    plain[name],
-                    relative=0.01,  # one block computed twice adds 7 % and more
-                    what=f"work in evaluation mode, {how}, with checkpoint_every={interval}, in FLOPs of products",
-                    hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
-                )
+        _require_evaluated(submission, small(fresh), [None, 1])
+
+    def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
+        """Recomputes nothing in evaluation."""
+        case = by_default(fresh)
+        (run,) = submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=[1]).runs
+        (once,) = submission.numeric_probe(
+            "lab4.checkpointing.evaluation", student=False, case=case, intervals=[None]
+        ).runs
+        _require_no_work_twice(run, once, 1)
 
     @builds_on("gradients_unchanged", "saved_bytes_follow_the_interval")
     def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
@@ -352,13 +312,21 @@ Way = tuple[int | None, bool, int]
 """An interval, whether the input requires a gradient, and the forward passes before one backward pass."""
 
 
-def _trained(submission: Submission, fresh: Fresh) -> list[tuple[Way, dict[str, Any], dict[str, Any]]]:
-    """(way, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
-    case = small(fresh)
+_BY_DEFAULT: list[Way] = [(1, True, 1), (1, False, 1), (1, False, 2)]
+"""The interval that a model has by default; with both kinds of input, and two forward passes before one backward."""
+
+
+def _ways(fresh: Fresh) -> list[Way]:
     # 2 does not divide the three blocks, and 4 is more than there are.
     ways: list[Way] = [(None, True, 1), (1, True, 1), (2, False, 1), (1, False, 2), (4, True, 1)]
     (row,) = fresh.shared("lab4.ways").cases(_WAYS, 1)
-    ways.append((row["interval"], row["needed"], row["passes"]))
+    return [*ways, (row["interval"], row["needed"], row["passes"])]
+
+
+def _trained(
+    submission: Submission, fresh: Fresh, case: dict[str, Any], ways: list[Way]
+) -> list[tuple[Way, dict[str, Any], dict[str, Any]]]:
+    """(way, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
     seen = runs(submission.numeric_probe("lab4.checkpointing.equivalence", case=case, ways=ways))
     truth = runs(
         submission.numeric_probe(
@@ -369,6 +337,89 @@ def _trained(submission: Submission, fresh: Fresh) -> list[tuple[Way, dict[str, 
         )
     )
     return list(zip(ways, seen, truth, strict=True))
+
+
+def _require_outputs(trained: Sequence[tuple[Way, dict[str, Any], dict[str, Any]]]) -> None:
+    for (interval, _, _), seen, expected in trained:
+        require_arrays_close(
+            seen["output"],
+            expected["output"],
+            rtol=SAME,
+            atol=SAME,
+            what=f"output of CheckpointedTransformer in training with checkpoint_every={interval}, and the same seed",
+            hint="the blocks one after the other, each once and in order",
+        )
+        require(
+            not seen["input_changed"],
+            f"with checkpoint_every={interval} the input, which required no gradient, requires one after the call",
+            "it is the caller's: x.requires_grad_() changes it, and use_reentrant=False needs nothing of the kind",
+        )
+
+
+def _require_gradients(trained: Sequence[tuple[Way, dict[str, Any], dict[str, Any]]]) -> None:
+    for (interval, _, passes), seen, expected in trained:
+        what = f"checkpoint_every={interval}" + (", two forward passes before one backward" if passes > 1 else "")
+        require_equal(
+            seen["missing"],
+            0,
+            what=f"parameters without a gradient after backward, {what}",
+            hint="with use_reentrant=True a checkpoint whose input requires no gradient passes none on",
+        )
+        require_arrays_close(
+            seen["gradients"],
+            expected["gradients"],
+            rtol=SAME,
+            atol=SAME,
+            what=f"gradients of the parameters with dropout, {what}",
+            hint=RNG_HINT,
+        )
+        require_arrays_close(
+            seen["input_gradient"],
+            expected["input_gradient"],
+            rtol=SAME,
+            atol=SAME,
+            what=f"gradient of the input, {what}",
+            hint="the gradient must pass through every segment",
+        )
+        for where, half in (("the device", slice(3)), ("the CPU", slice(3, 6))):
+            require_arrays_close(
+                seen["after"][half],
+                expected["after"][half],
+                rtol=SAME,
+                what=f"random numbers that {where} draws after backward, {what}",
+                hint=RNG_HINT,
+            )
+
+
+def _require_evaluated(submission: Submission, case: dict[str, Any], intervals: list[int | None]) -> None:
+    """Fail unless nothing is dropped, and nothing computed twice, in evaluation mode."""
+    seen = submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=intervals)
+    truth = runs(
+        submission.probe("lab4.checkpointing.evaluation", device="cpu", student=False, case=case, intervals=[None])
+    )[0]
+    for interval, run in zip(intervals, runs(seen), strict=True):
+        for name, how in (("output", "with"), ("again", "without")):
+            require_arrays_close(
+                run[name],
+                truth["output"],
+                rtol=SAME,
+                atol=SAME,
+                what=f"output in evaluation mode {how} gradients, checkpoint_every={interval}",
+                hint="no dropout in evaluation mode",
+            )
+        if len(intervals) > 1:
+            _require_no_work_twice(run, seen.runs[0], interval)
+
+
+def _require_no_work_twice(run: Mapping[str, Any], once: Mapping[str, Any], interval: int | None) -> None:
+    for name, how in (("flops", "forward and backward"), ("flops_without_gradients", "under torch.no_grad()")):
+        require_close(
+            run[name],
+            once[name],
+            relative=0.01,  # one block computed twice adds 7 % and more
+            what=f"work in evaluation mode, {how}, with checkpoint_every={interval}, in FLOPs of products",
+            hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
+        )
 
 
 def _case(fresh: Fresh, *, smallest_may_win: bool = True) -> dict[str, Any]:

@@ -31,6 +31,21 @@ def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[
     ]
 
 
+def standard_calls(fresh: Fresh) -> list[dict[str, Any]]:
+    """Calls of standard attention: in float64, with large scores, and in both 16-bit types."""
+    calls = calls_of(fresh, ("float64",))
+    large = [{**call, "factor": 256} for call in calls[:2]]
+    half = [{**call, "dtype": "float16"} for call in calls[4:6]]
+    return [*calls, *large, *half, *({**call, "dtype": "bfloat16"} for call in calls[:4])]
+
+
+def flash_calls(fresh: Fresh) -> list[dict[str, Any]]:
+    """Calls of flash attention in the types that kernels have, some with a query that does not see everything."""
+    calls = calls_of(fresh, ("float32", "float16"))
+    few = {**calls[-1], "queries": 2}
+    return [*calls, few, *({**call, "dtype": "bfloat16"} for call in calls[:2])]
+
+
 _LENGTHS = {"equal": (19, 19), "fewer": (9, 25), "more": (25, 9), "one query": (1, 17), "one key": (7, 1)}
 _SHORT = {"equal": (5, 5), "fewer": (4, 7), "more": (7, 4), "one query": (1, 6), "one key": (5, 1)}
 """With tiles of one key: who goes through them one by one, for strips of as many queries, takes long."""

@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gradebox.hardware.measuring import measures
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
 from grader.shared.probes.record import watch_products
-from grader.shared.probes.support import fields, instance, plain, sequence
+from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import AttentionResult
 
 MODULE = "lab4_memory.flash_attention"
@@ -58,22 +59,27 @@ def attend(
         factor, transposed = arguments.pop("factor", 1), arguments.pop("transposed", False)
         needed, many = arguments.pop("needed", "QKV"), 1 if arguments.pop("alone", False) else None
         inputs = []
-        for name, tensor, count in (("Q", q * factor, queries), ("K", k, keys), ("V", v, keys)):
-            operand = tensor[:many, :many, :count].to(dtype).to(student.device)
+        for name, values, count in (("Q", q * factor, queries), ("K", k, keys), ("V", v, keys)):
+            operand = values[:many, :many, :count].to(dtype).to(student.device)
             if transposed:
                 operand = operand.transpose(1, 2).contiguous().transpose(1, 2)
             inputs.append(operand.requires_grad_(name in needed))
-        before = [tensor.detach().clone() for tensor in inputs]
-        output = attention(*inputs, **arguments)
+        before = [one.detach().clone() for one in inputs]
+        output = tensor(attention(*inputs, **_asked(arguments)), f"{function}()", inputs[0].shape)
         run = {"dtype": plain(output.dtype, ""), "output": output.detach().double()}
         if output.requires_grad:  # else there are no gradients, which is for the judge to say
             output.backward(gradient[:many, :many, :queries].to(dtype).to(student.device))
-        for name, tensor in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
-            run[name] = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).double()
+        for name, one in zip(("d_query", "d_key", "d_value"), inputs, strict=True):
+            run[name] = (torch.zeros_like(one) if one.grad is None else one.grad).double()
         kept = (bool((old == new.detach()).all()) for old, new in zip(before, inputs, strict=True))
         run["changed"] = [name for name, same in zip("QKV", kept, strict=True) if not same]
         runs.append(run)
     return {"runs": runs}
+
+
+def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; without a mask it has those of the document, which knows none."""
+    return {name: value for name, value in arguments.items() if name != "causal" or value}
 
 
 def future(student: Any, *, functions: Sequence[str], cases: Sequence[dict[str, int]], seed: int) -> dict[str, Any]:
@@ -91,7 +97,11 @@ def future(student: Any, *, functions: Sequence[str], cases: Sequence[dict[str, 
             for enabled in (True, False):
                 with torch.set_grad_enabled(enabled):
                     one, other = (
-                        getattr(module, name)(*(x.to(student.device) for x in operands), causal=True)
+                        tensor(
+                            getattr(module, name)(*(x.to(student.device) for x in operands), causal=True),
+                            f"{name}()",
+                            q.shape,
+                        )
                         for operands in ((q, k, v), (q, other_k, other_v))
                     )
                 moved[name].append((one - other).abs().amax(dim=(0, 1, 3)).tolist())
@@ -116,7 +126,10 @@ class _LargestSpy(TorchDispatchMode):
 
 def largest(student: Any, *, function: str, cases: Sequence[dict[str, Any]], head_dim: int) -> dict[str, Any]:
     """Largest tensor and added peak in forward and backward of one head."""
-    attention = getattr(_without_libraries(student), function)
+    own = getattr(_without_libraries(student), function)
+
+    def attention(*operands: Tensor, **named: Any) -> Tensor:
+        return tensor(own(*operands, **_asked(named)), f"{function}()", operands[0].shape)
 
     def run(queries: int, keys: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
         inputs = [
@@ -199,11 +212,12 @@ def installed(
         plain(module.attention_backend(device, kind), "attention_backend()") for device in (student.device, "cpu")
     )
     outputs = [
-        module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), causal=causal) for _ in range(2)
+        module.flash_attention(*(x.to(kind).to(student.device) for x in (q, k, v)), **_asked({"causal": causal}))
+        for _ in range(2)
     ]
     called = list(seen)
     benchmarked = []
-    tiny: dict[str, Any] = {"device": student.device, "heads": 2, "head_dim": 8, "iterations": 1, "warmup": 1}
+    tiny: dict[str, Any] = {**on_device(student), "heads": 2, "head_dim": 8, "iterations": 1, "warmup": 1}
     for name in benchmarks:
         other = getattr(torch, name)
         (row,) = sequence(module.benchmark_attention([5], ["flash"], dtype=other, **tiny), "benchmark_attention()")
@@ -215,7 +229,7 @@ def installed(
         "backend": backend,
         "on_cpu": on_cpu,
         "calls": called,
-        "outputs": [{"output": instance(output, Tensor, "flash_attention()").detach().double()} for output in outputs],
+        "outputs": [{"output": tensor(output, "flash_attention()", q.shape).detach().double()} for output in outputs],
     }
 
 
@@ -247,7 +261,7 @@ def benchmark(
         wake()
     for asked in (arguments, other_way):
         before = _truths(module, dtype, student.device, asked, asked["lengths"][:2]) if real else []
-        told = module.benchmark_attention(**{**asked, "dtype": dtype}, device=student.device)
+        told = module.benchmark_attention(**{**asked, "dtype": dtype}, **on_device(student))
         rows += sequence(told, "benchmark_attention()")
         after = _truths(module, dtype, student.device, asked, asked["lengths"])
         for index, truth in enumerate(after):
@@ -261,7 +275,9 @@ def benchmark(
             for method in counted["methods"]:
                 shape = (counted["batch"], counted["heads"], length, counted["head_dim"])
                 inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
-                getattr(module, f"{method}_attention")(*inputs, causal=counted["causal"]).sum().backward()
+                called = f"{method}_attention"
+                output = getattr(module, called)(*inputs, **_asked({"causal": counted["causal"]}))
+                tensor(output, f"{called}()", shape).sum().backward()
 
     size = _REAL_BUSY_SIZE if real else _BUSY_SIZE
     busy = torch.ones(size, size, device=student.device)
@@ -272,7 +288,7 @@ def benchmark(
         _gradients(module, counted["methods"], counted["warmup"], lambda: _be_busy(busy, times)) as gradients,
     ):
         small = sequence(
-            module.benchmark_attention(**{**counted, "dtype": dtype_counted}, device=student.device),
+            module.benchmark_attention(**{**counted, "dtype": dtype_counted}, **on_device(student)),
             "benchmark_attention()",
         )
         flops = products.flops()
@@ -285,7 +301,7 @@ def benchmark(
     )
     whole: dict[str, Any] = {**on_cpu, "dtype": torch.int64}  # of which no gradient can be had
     return {
-        "of_integers": _error(lambda: module.benchmark_attention(**whole, device=student.device)),
+        "of_integers": _error(lambda: module.benchmark_attention(**whole, **on_device(student))),
         "flops": flops,
         "flops_of_one_each": flops_of_one_each,
         "gradients": gradients,
@@ -299,6 +315,11 @@ def benchmark(
     }
 
 
+def _attention(module: Any, name: str, *operands: Tensor, causal: bool) -> Tensor:
+    output = getattr(module, name)(*operands, **_asked({"causal": causal}))
+    return tensor(output, f"{name}()", operands[0].shape)
+
+
 def _truths(
     module: Any, dtype: torch.dtype, device: str, asked: dict[str, Any], lengths: Sequence[int]
 ) -> list[dict[str, Any]]:
@@ -306,7 +327,7 @@ def _truths(
     truths = []
     for length in lengths:
         for method in asked["methods"]:
-            attention = getattr(module, f"{method}_attention")
+            attention = functools.partial(_attention, module, f"{method}_attention")
             shape = (asked["batch"], asked["heads"], length, asked["head_dim"])
             try:
                 truths.append(_measure(attention, shape, dtype, device, asked["causal"]))
@@ -387,15 +408,15 @@ def _measure(
     def iteration() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for tensor in inputs:
-            tensor.grad = None
+        for operand in inputs:
+            operand.grad = None
         attention(*inputs, causal=causal).backward(gradient)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
     iteration()
-    for tensor in inputs:
-        tensor.grad = None
+    for operand in inputs:
+        operand.grad = None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     seconds = [statistics.median(iteration() for _ in range(3))]

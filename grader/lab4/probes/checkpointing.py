@@ -20,8 +20,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook, register_m
 
 from gradebox.hardware.measuring import measures
 from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.record import watch_products
-from grader.shared.probes.support import fields, sequence
+from grader.shared.probes.support import fields, instance, sequence, tensor
 from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
 
@@ -29,13 +30,17 @@ MODULE = "lab4_memory.gradient_checkpointing"
 
 
 def _build(student: Any, case: dict[str, Any], interval: int | None) -> nn.Module:
-    """The student's model, or without a student the plain chain of blocks."""
-    layers, sizes = case["layers"], {"width": case["width"], "heads": case["heads"]}
-    model: nn.Module
+    """The student's model, or without a student the plain chain of blocks.
+
+    Of its arguments beside the number of layers the case says which are `given`; the others are the default ones.
+    """
+    layers, model = case["layers"], nn.Module()
     if student.present:
-        model = student.module(MODULE).CheckpointedTransformer(
-            layers, **sizes, dropout=case["dropout"], checkpoint_every=interval
-        )
+        options = {name: case[name] for name in ("width", "heads", "dropout") if name in case["given"]}
+        if "checkpoint_every" in case["given"]:
+            options["checkpoint_every"] = interval
+        what = f"CheckpointedTransformer({layers})"
+        model = instance(student.module(MODULE).CheckpointedTransformer(layers, **options), nn.Module, what)
     else:
         model = nn.Sequential(
             *(TransformerBlock(case["width"], case["heads"], dropout=case["dropout"]) for _ in range(layers))
@@ -43,8 +48,8 @@ def _build(student: Any, case: dict[str, Any], interval: int | None) -> nn.Modul
     blocks = [module for module in model.modules() if isinstance(module, TransformerBlock)]
     if len(blocks) != layers or count_parameters(model) != sum(count_parameters(block) for block in blocks):
         raise WrongReturn(
-            f"CheckpointedTransformer({layers}) has {len(blocks)} TransformerBlocks and {count_parameters(model)} "
-            f"parameters, expected {layers} blocks and no other parameters"
+            f"CheckpointedTransformer({layers}) has {len(blocks)} labkit.models.TransformerBlock and "
+            f"{count_parameters(model)} parameters; make {layers} of these blocks, and nothing else with parameters"
         )
     return model
 
@@ -59,6 +64,12 @@ def _filled(student: Any, case: dict[str, Any], interval: int | None) -> nn.Modu
                 for parameter in block.parameters():
                     parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
     return model.to(student.device, torch.float64)
+
+
+def _run(student: Any, model: nn.Module, inputs: Tensor) -> Tensor:
+    """The model's output; of a student's model it must be one."""
+    output = model(inputs)
+    return tensor(output, "CheckpointedTransformer.forward()", inputs.shape) if student.present else output
 
 
 def _input(case: dict[str, Any], dtype: torch.dtype = torch.float64) -> Tensor:
@@ -81,7 +92,7 @@ def equivalence(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> d
         outputs, given = [], []
         for number in range(passes):
             given.append(inputs * (number + 1))
-            outputs.append(model(given[-1]))
+            outputs.append(_run(student, model, given[-1]))
             torch.rand(number + 1, device=student.device)
         output = torch.cat(outputs)
         weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
@@ -110,12 +121,13 @@ def evaluation(student: Any, *, case: dict[str, Any], intervals: Sequence[int | 
         model = _filled(student, case, interval).eval()
         inputs = _input(case).to(student.device).requires_grad_()
         with watch_products(student.gpu) as products:
-            output = model(inputs)
-            output.sum().backward()
+            output = _run(student, model, inputs)
+            if output.requires_grad:  # else the judge says that there are no gradients
+                output.sum().backward()
             with_gradients = products.flops()
         with watch_products(student.gpu) as products:
             with torch.no_grad():
-                again = model(inputs)
+                again = _run(student, model, inputs)
             without = products.flops()
         runs.append(
             {"output": output.detach(), "again": again, "flops": with_gradients, "flops_without_gradients": without}
@@ -133,7 +145,7 @@ def saved(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[st
         with torch.device(student.device):
             model = _build(student, case, interval)
         inputs = _input(case, torch.float32).to(student.device).requires_grad_(requires_grad)
-        first = model(inputs).sum()
+        first = _run(student, model, inputs).sum()
         if first.requires_grad:
             first.backward()  # first use of the libraries
         del first
@@ -150,7 +162,7 @@ def saved(student: Any, *, case: dict[str, Any], ways: Sequence[Any]) -> dict[st
 
         before = torch.cuda.memory_allocated()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = model(inputs)
+            output = _run(student, model, inputs)
         held = torch.cuda.memory_allocated() - before
         runs.append({"held_bytes": held, "saved_bytes": sum(kept.values())})
         del output
@@ -171,7 +183,7 @@ def measured(
 
     def measure() -> Sequence[Any]:
         return sequence(
-            module.measure_checkpointing(intervals, device=student.device, steps=steps, warmup=warmup, **sizes),
+            module.measure_checkpointing(intervals, steps=steps, warmup=warmup, **sizes, **on_device(student)),
             "measure_checkpointing()",
         )
 
@@ -204,8 +216,10 @@ def _truth(student: Any, kind: Any, sizes: dict[str, int], interval: int | None)
     """Seconds, peak and work in products of a step of the student's model."""
     gc.collect()
     with torch.device(student.device):
-        model = kind(sizes["num_layers"], width=sizes["width"], heads=sizes["heads"], checkpoint_every=interval)
+        options = {"width": sizes["width"], "heads": sizes["heads"], "checkpoint_every": interval}
+        model = instance(kind(sizes["num_layers"], **options), nn.Module, "CheckpointedTransformer()")
     inputs = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
+    _run(student, model, inputs)  # is what it gives a tensor at all?
     seconds, peak = _measure(model, inputs)
     with watch_products(student.gpu) as products:
         model(inputs).square().mean().backward()
@@ -233,13 +247,13 @@ def _blocks() -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _forwards(kind: type[nn.Module]) -> Iterator[list[list[dict[str, Any]]]]:
+def _forwards(kind: Any) -> Iterator[list[list[dict[str, Any]]]]:
     """Yield a list that gets, for each model of `kind`, what there is when each of its forward passes begins."""
     forwards: list[list[dict[str, Any]]] = []
     rows: weakref.WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = weakref.WeakKeyDictionary()
 
     def begins(model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(model, kind):
+        if isinstance(kind, type) and isinstance(model, kind):
             if model not in rows:
                 forwards.append(rows.setdefault(model, []))
             needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from labkit.results import TrainingSetup
 
 _CHECKPOINTING, _ATTENTION = "lab4_memory.gradient_checkpointing", "lab4_memory.flash_attention"
+
+_DEFAULT_INTERVAL = 1
 
 
 def ask(student: Any) -> dict[str, Any]:
@@ -19,14 +22,15 @@ def ask(student: Any) -> dict[str, Any]:
     `calls` make no sense; `sensible` are neighbours of theirs that do.
     """
     operands = [torch.zeros(1, 1, 3, 4, device=student.device) for _ in range(3)]
-    tiny: dict[str, Any] = {"device": student.device, "num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
-    short: dict[str, Any] = {"device": student.device, "batch": 1, "heads": 1, "head_dim": 4, "dtype": torch.float32}
+    tiny: dict[str, Any] = {**on_device(student), "num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
+    short: dict[str, Any] = {**on_device(student), "batch": 1, "heads": 1, "head_dim": 4, "dtype": torch.float32}
 
     def called(module: str, name: str, *arguments: Any, **named: Any) -> Callable[[], Any]:
         return lambda: getattr(student.module(module), name)(*arguments, **named)
 
     def model(layers: int, interval: int | None) -> Callable[[], Any]:
-        return called(_CHECKPOINTING, "CheckpointedTransformer", layers, width=8, heads=2, checkpoint_every=interval)
+        options = {} if interval == _DEFAULT_INTERVAL else {"checkpoint_every": interval}
+        return called(_CHECKPOINTING, "CheckpointedTransformer", layers, **options)
 
     def measured(**named: int) -> Callable[[], Any]:
         return called(_CHECKPOINTING, "measure_checkpointing", [None], **tiny, **named)
@@ -78,7 +82,8 @@ def ask(student: Any) -> dict[str, Any]:
     }
     sensible: dict[str, dict[str, Callable[[], Any]]] = {
         "checkpointing": {
-            "CheckpointedTransformer(2, checkpoint_every=1)": model(2, 1),
+            "CheckpointedTransformer(2)": model(2, _DEFAULT_INTERVAL),
+            "CheckpointedTransformer(2, checkpoint_every=2)": model(2, 2),
             "measure_checkpointing(steps=1, warmup=0)": measured(steps=1, warmup=0),
         },
         "attention": {
