@@ -291,7 +291,9 @@ class Submission:
                 hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
                 return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint, answered=False)
             case "wrong_return":
-                return CheckFailed(text, "the docstring says what it must return, and what must hold afterwards")
+                # There is nothing to judge, here and in checks that build on this one.
+                hint = "the docstring says what it must return, and what must hold afterwards"
+                return CheckFailed(text, hint, answered=False)
             case "crashed":
                 return CheckFailed(
                     f"the process ended before the check was over: {text}{where}",

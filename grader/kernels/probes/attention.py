@@ -33,12 +33,17 @@ def attend(
                 operand = operand.transpose(1, 2).contiguous().transpose(1, 2)
             inputs.append(operand.requires_grad_())
         before = [tensor.detach().clone() for tensor in inputs]
-        forward = observe(student, lambda: attention(*inputs, causal=case["causal"]), "flash_attention()")  # noqa: B023
+        forward = observe(student, lambda: attention(*inputs, **_asked(case["causal"])), "flash_attention()")  # noqa: B023
         run: dict[str, Any] = {"forward": forward, "unchanged": unchanged(before, inputs)}
         if case["backward"]:
             run |= _gradients(student, attention, inputs, case, gradient)
         runs.append(run)
     return {"runs": runs}
+
+
+def _asked(causal: bool) -> dict[str, Any]:  # noqa: FBT001 - a case's flag
+    """The argument `causal`, where it is not the default."""
+    return {"causal": True} if causal else {}
 
 
 def _cut(tensor: Tensor, case: dict[str, Any]) -> Tensor:
@@ -48,7 +53,7 @@ def _cut(tensor: Tensor, case: dict[str, Any]) -> Tensor:
 def _gradients(
     student: Any, attention: Any, inputs: Sequence[Tensor], case: dict[str, Any], gradient: Tensor
 ) -> dict[str, Any]:
-    output = attention(*inputs, causal=case["causal"])
+    output = attention(*inputs, **_asked(case["causal"]))
     if not output.requires_grad:
         return _without("the output is not differentiable: no torch.autograd.Function has made it")
     given = _cut(gradient, case).to(output.dtype).to(student.device)
@@ -105,5 +110,5 @@ def memory(student: Any, *, length: int, width: int, causal: bool) -> dict[str, 
     given = torch.randn(shape, device=student.device)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    torch.autograd.grad(attention(*inputs, causal=causal), inputs, given)
+    torch.autograd.grad(attention(*inputs, **_asked(causal)), inputs, given)
     return {"added_bytes": torch.cuda.max_memory_allocated() - before}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradebox.hardware.measuring import measures
 from grader.kernels.probes.watching import laid_out, observe
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, plain, sequence
 from labkit.results import Tiles, TileTiming
@@ -37,7 +38,7 @@ def timings(student: Any, *, sizes: Sequence[int], candidates: Sequence[dict[str
     module = student.module(MODULE)
     kind = getattr(torch, dtype)
     tiles = [Tiles(**one) for one in candidates]
-    told = sequence(module.time_tiles(*sizes, tiles, dtype=kind, device=student.device), "time_tiles()")
+    told = sequence(module.time_tiles(*sizes, tiles, dtype=kind, **on_device(student)), "time_tiles()")
     rows = [fields(row, TileTiming, f"time_tiles()[{index}]") for index, row in enumerate(told)]
     m, n, k = sizes
     a, b = (torch.randn(shape, device=student.device, dtype=kind) for shape in ((m, k), (k, n)))

@@ -15,11 +15,11 @@ from grader.lab1.truth.mistakes import (
     recognised_among_others,
     seen_elsewhere,
 )
+from grader.lab1.truth.readings import SYNC_HINT, require_crossed, require_seconds
 from grader.lab1.truth.timing import (
     LAUNCHED,
     Call,
     aligned_size,
-    as_written,
     crossed,
     devices,
     expected,
@@ -39,15 +39,12 @@ A run of five lies in two blocks of four or five products at most, in three of t
 single times or blocks stays what it is, wherever the runs begin. The mean, the smallest, the largest are wrong."""
 _NAPS = (0.008, 0.016)
 """Seconds that a product on a CPU waits: far more than it computes."""
-_MANY = 5
-"""Products of which one, or two of as many measurements, may be disturbed."""
 _BUSY = 3
 """Times as long as the longest of the products a median may be, on a machine that does other things, too."""
 _OLDER_WORK, _REAL_OLDER_WORK = 1.5, 4
 """Times as long as a product one may be before which 20 others were queued. On a real GPU a single one is late now and
 then, and who has waited for no other reads the time of 20 and more."""
 _NEAR = 0.02
-SYNC_HINT = "a GPU works through a queue: torch.cuda.synchronize() waits until it is empty"
 
 
 @criterion("lab1.measurements", timeline=LAUNCHED)
@@ -58,23 +55,10 @@ class TestMeasurements:
         card = card_of(submission)
         for device in devices(submission.device):
             calls: list[Call] = [{"size": long_size(device, fresh, card=card), "iterations": 10} for _ in range(2)]
-            size = long_size(device, fresh, "float16", card=card)
-            calls.append({"size": size, "iterations": 10, "dtype": "float16"})
             for call, seen in zip(calls, measure(submission, fresh, device, calls, **_between(card)), strict=True):
-                with recognised(device, call, seen):
-                    expected(device, call, seen).require(
-                        seen["result"]["seconds"],
-                        f"seconds per product of {call['size']} in {call.get('dtype', 'float32')} on {device}",
-                        SYNC_HINT,
-                    )
-        for call, seen in zip(*crossed(submission, fresh), strict=True):
-            if not submission.device.simulated and call.get("iterations", _MANY) < _MANY:
-                continue  # a real GPU has one slow product now and then, and too few measurements no median
-            before = f", after {call['busy']} products that nobody has waited for" if "busy" in call else ""
-            with recognised_among_others(submission.device.name, call, seen):
-                expected(submission.device.name, call, seen).require(
-                    seen["result"]["seconds"], f"seconds per product of {as_written(call)}{before}", SYNC_HINT
-                )
+                require_seconds(device, call, seen)
+        for call, seen in zip(*crossed(submission, fresh, by_default=True), strict=True):
+            require_crossed(submission.device, call, seen)
         # A CPU on which each product waits for something: only a clock on the wall sees that.
         nap = round(fresh.uniform(*_NAPS), 4)
         seen = submission.probe(
@@ -127,12 +111,8 @@ class TestMeasurements:
     def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
         """Starts the clock when the GPU is idle."""
         device = submission.device.name
-        calls: list[Call] = [
-            {"size": size, "iterations": 1} for size in long_sizes(device, fresh, 3, card=card_of(submission))
-        ]
-        # Nobody waits for earlier work in passing, while the device is warmed up.
-        for call, warmup in zip(calls, fresh.shuffled([0, fresh.integer(1, 9)]), strict=False):
-            call["warmup"] = warmup
+        sizes = long_sizes(device, fresh, 3, card=card_of(submission))
+        calls: list[Call] = [{"size": size, "iterations": 1} for size in sizes]
         for call, seen in zip(
             calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
         ):
@@ -184,11 +164,11 @@ class TestMeasurements:
         hiccups = _hiccups(fresh)
         # The largest first: a hiccup that is left over, whoever has run fewer products, hits no smaller one.
         sizes = sorted(long_sizes(device, fresh, len(hiccups)), reverse=True)
-        calls = [{"size": size, "iterations": _DISTURBED, "warmup": 3} for size in sizes]
+        calls = [{"size": size, "iterations": _DISTURBED} for size in sizes]
         few = sorted(long_sizes(device, fresh, 2), reverse=True)
         for size, count in zip(few, (fresh.integer(10, 14), fresh.integer(5, 9)), strict=True):
             # The first one and the last one: two of at least five measurements, whatever their lengths.
-            calls.append({"size": size, "iterations": count, "warmup": 3})
+            calls.append({"size": size, "iterations": count})
             hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
         for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
             with recognised_among_others(device, call, {**seen, "disturbed": True}):
@@ -208,20 +188,17 @@ class TestMeasurements:
         """Tells no more TFLOPS than the GPU can reach."""
         card = card_of(submission)
         for device in devices(submission.device):
-            calls: list[Call] = [
-                {"size": size, "iterations": 8, "dtype": dtype}
-                for dtype in ("float32", "float16")
-                for size in (fresh.integer(3, 9) * 128, aligned_size(fresh, dtype, card))
-            ]
+            sizes = (fresh.integer(3, 9) * 128, aligned_size(fresh, "float32", card))
+            calls: list[Call] = [{"size": size, "iterations": 8} for size in sizes]
             for call, seen in zip(calls, measure(submission, fresh, device, calls, **_between(card)), strict=True):
                 with recognised(device, call, seen):
                     told = number(seen["result"]["tflops"], "MatmulResult.tflops")
-                    peak = peak_tflops(device, call["dtype"], seen)
+                    peak = peak_tflops(device, "float32", seen)
                     if peak is None:
                         peak = 2 * call["size"] ** 3 / (0.9 * min(seen["truth"])) / 1e12
                     require(
                         told <= peak,
-                        f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, "
+                        f"a product of {call['size']} on {device}: saw {told:.5g} TFLOPS, "
                         f"but no more than {peak:.5g} can be reached",
                         "a number above the peak means that the clock stopped too early or that work was counted twice",
                     )
@@ -229,7 +206,7 @@ class TestMeasurements:
                     slowest = 2 * call["size"] ** 3 / (1.25 * expected(device, call, seen).high) / 1e12
                     require(
                         told >= slowest,
-                        f"a product of {call['size']} in {call['dtype']} on {device}: saw {told:.5g} TFLOPS, but its "
+                        f"a product of {call['size']} on {device}: saw {told:.5g} TFLOPS, but its "
                         f"products reach {slowest:.5g} and more",
                         "count the work of the products that were timed, by the seconds that they took",
                     )

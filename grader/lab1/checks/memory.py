@@ -23,11 +23,13 @@ _EITHER_FIRST = 0.24
 
 @criterion("lab1.memory")
 class TestMemory:
-    def test_every_stage_present(self, submission: Submission, fresh: Fresh) -> None:
+    def test_every_stage_present(self, submission: Submission) -> None:
         """Profiles every stage of a training step."""
-        for profile in _profiles(submission, fresh):
-            names = [stage["stage"] for stage in profile["stages"]]
-            require_equal(names, list(STAGES), what="stages of profile_training_memory()")
+        profile = submission.probe("lab1.memory.by_default", values=False).profile
+        _require_stages(profile)
+        for stage in profile["stages"]:
+            for field in ("allocated_bytes", "reserved_bytes", "peak_bytes"):
+                number(stage[field], f"profile_training_memory(): {field} of {stage['stage']!r}")
 
     @requires("every_stage_present")
     def test_allocated_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
@@ -135,8 +137,14 @@ def _profiles(submission: Submission, fresh: Fresh) -> list[dict[str, Any]]:
     """What `profile_training_memory` says of this grading's steps."""
     profiles: list[dict[str, Any]] = submission.probe("lab1.memory.memory", values=False, **steps(fresh)).profiles
     for profile in profiles:
+        _require_stages(profile)
         require_equal(profile["device"], "cuda", what="MemoryProfile.device")
     return profiles
+
+
+def _require_stages(profile: Mapping[str, Any]) -> None:
+    names = [stage["stage"] for stage in profile["stages"]]
+    require_equal(names, list(STAGES), what="stages of profile_training_memory()")
 
 
 def _allocated(profile: Mapping[str, Any], what: str) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradebox.hardware.measuring import measures
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision, wake
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import next_stage, reading, watch_products
@@ -137,7 +138,7 @@ def matmul(
         if busy:
             _queue_products(arguments["device"], size, dtype, busy)
         with watch_products(student.gpu) as products:
-            result = module.benchmark_matmul(**arguments)
+            result = _benchmark(module.benchmark_matmul, arguments)
             ran = products.counts()
         if truth:
             truths += _true_seconds(size, dtype)
@@ -157,6 +158,12 @@ def matmul(
     return {"calls": observed}
 
 
+def _benchmark(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Device and size by their places, as the document calls it; and nothing that the call does not name."""
+    others = {name: value for name, value in arguments.items() if name not in ("device", "size")}
+    return run(arguments["device"], arguments["size"], **others)
+
+
 def _typed(arguments: dict[str, Any]) -> None:
     """A dtype by its name becomes PyTorch's."""
     if "dtype" in arguments:
@@ -166,7 +173,7 @@ def _typed(arguments: dict[str, Any]) -> None:
 def matmul_refusals(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How `benchmark_matmul` ends with each case's arguments, on the GPU unless they name a device."""
     run = student.module(BENCHMARK).benchmark_matmul
-    return {"endings": [ending(lambda: run(**{"device": student.device, **case})) for case in cases]}  # noqa: B023
+    return {"endings": [ending(lambda: _benchmark(run, {"device": student.device, **case})) for case in cases]}  # noqa: B023
 
 
 def _queue_products(device: str | torch.device, size: int, dtype: torch.dtype, count: int) -> None:
@@ -258,10 +265,10 @@ def compare(
         for call in calls:
             arguments = dict(call)
             _typed(arguments)
-            rows = sequence(run(**{"device": student.device, **arguments}), "compare_cpu_gpu()")
+            rows = sequence(run(**{**on_device(student), **arguments}), "compare_cpu_gpu()")
             compared.append([fields(row, Comparison, f"compare_cpu_gpu()[{i}]") for i, row in enumerate(rows)])
         ran = products.counts()
-    endings = [ending(lambda: run(**{"device": student.device, **case})) for case in refused]  # noqa: B023
+    endings = [ending(lambda: run(**{**on_device(student), **case})) for case in refused]  # noqa: B023
     return {"rows": compared, "products": ran, "endings": endings}
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from gradebox.sandbox.student import WrongReturn
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.handed_out import network
-from grader.shared.probes.support import fields, plain, sequence
+from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit.results import STAGES, MemoryProfile, StageMemory
 
 MEMORY = "lab1_gpu_basics.memory_profiling"
@@ -32,12 +32,18 @@ def memory(student: Any, *, runs: Sequence[dict[str, Any]], kept: int, freed: in
     for number, run in enumerate(runs, 1):
         create_model, create_batch = network(run["widths"], run["batch"], run["room"])
         options = {"dtype": getattr(torch, run["dtype"])} if "dtype" in run else {}
-        device = f"{student.device}:0" if run.get("indexed") else student.device
-        told = profile_step(create_model, create_batch, device=device, **options)
+        place = {"device": f"{student.device}:0"} if run.get("indexed") else on_device(student)
+        told = profile_step(create_model, create_batch, **place, **options)
         profiles.append(fields(told, MemoryProfile, f"profile_training_memory(), call {number}"))
         gc.collect()
     del others
     return {"profiles": profiles}
+
+
+def by_default(student: Any) -> dict[str, Any]:
+    """`profile_training_memory` as the document calls it: with no arguments, of the lab's own model."""
+    told = student.module(MEMORY).profile_training_memory(**on_device(student))
+    return {"profile": fields(told, MemoryProfile, "profile_training_memory()")}
 
 
 def _others(device: str, kept: int, freed: int) -> torch.Tensor:
@@ -58,9 +64,9 @@ def memory_precisions(student: Any, *, networks: Sequence[dict[str, Any]], kept:
     indexed = f"{student.device}:0"
     for given in networks:
         create_model, create_batch = network(given["widths"], given["batch"], given["room"])
-        device = indexed if given["indexed"] else student.device
-        what = f"compare_precisions(device={device!r})"
-        profiles = sequence(module.compare_precisions(create_model, create_batch, device=device), what)
+        place = {"device": indexed} if given["indexed"] else on_device(student)
+        what = f"compare_precisions({'device=' + repr(indexed) if given['indexed'] else ''})"
+        profiles = sequence(module.compare_precisions(create_model, create_batch, **place), what)
         compared.append([fields(profile, MemoryProfile, f"{what}[{i}]") for i, profile in enumerate(profiles)])
         gc.collect()
     del others
@@ -103,6 +109,4 @@ def bottleneck(
 
 def _items(told: Any) -> list[Any]:
     """A dict as pairs in its order."""
-    if not isinstance(told, Mapping):
-        raise WrongReturn(f"stage_increases() returned a {type(told).__name__}, expected a dict of stage: bytes")
-    return [plain(pair, "stage_increases()") for pair in told.items()]
+    return [plain(pair, "stage_increases()") for pair in mapping(told, "stage_increases()").items()]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradebox.hardware.measuring import measures
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, sequence
@@ -66,8 +67,8 @@ def operations(
     for _ in range(20):
         torch.cos(elsewhere)
     before = mark(student.gpu) if student.gpu is not None else 0
-    device = f"{student.device}:0" if indexed else student.device
-    told = sequence(profile(step, device=device, steps=steps, warmup=warmup), "profile_operations()")
+    place = {"device": f"{student.device}:0"} if indexed else on_device(student)
+    told = sequence(profile(step, steps=steps, warmup=warmup, **place), "profile_operations()")
     rows = [fields(row, OperationTime, f"profile_operations()[{index}]") for index, row in enumerate(told)]
     truth = None
     if student.gpu is not None:

@@ -168,13 +168,14 @@ def _allowed(row: Mapping[str, Any]) -> bool:
     return not row["disturbed"] or row["iterations"] not in ("1", "a few")
 
 
-def crossed(submission: Submission, fresh: Fresh) -> tuple[list[Call], list[Any]]:
+def crossed(submission: Submission, fresh: Fresh, *, by_default: bool) -> tuple[list[Call], list[Any]]:
     """Calls in which whatever a caller of `benchmark_matmul` chooses meets everything else, and what was seen of them.
 
-    The same for all checks of one grading, so asked once.
+    The same for all checks of one grading, so asked once. `by_default`: with the arguments of the document alone.
     """
     fresh, device, card = fresh.shared("lab1.crossed"), submission.device.name, card_of(submission)
-    calls = [_crossed(fresh, device, card, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
+    choices = {**_CROSSED, **({"dtype": (None,), "warmup": ("not given",)} if by_default else {})}
+    calls = [_crossed(fresh, device, card, row) for row in every_value(fresh, choices, 4, _allowed)]
     calls.sort(key=lambda call: -call["size"])  # a hiccup that is left over hits no smaller one
     disturbed = [call.pop("disturbed") and submission.device.simulated for call in calls]
     hiccups = [

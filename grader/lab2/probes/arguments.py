@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from grader.lab2.probes.training import AMP, Watched, flat, linear, one_thread
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import refused
 from grader.shared.probes.support import fields
 from labkit.results import AmpTraining, PrecisionResult
@@ -77,7 +78,7 @@ def comparison_refused(
         counts = {name: call[name] for name in ("steps", "warmup") if name in call}
         batch = torch.ones(4, 8), torch.zeros(4, dtype=torch.int64)
         return module.compare_precisions(
-            accuracies, lambda: nn.Linear(8, 3), lambda: batch, device=student.device, **counts
+            accuracies, lambda: nn.Linear(8, 3), lambda: batch, **counts, **on_device(student)
         )
 
     def conclude(names: Sequence[str]) -> object:

@@ -16,10 +16,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradebox.hardware.measuring import measures
 from grader.lab2.probes.training import classifier, one_thread
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.record import mark, reading
-from grader.shared.probes.support import fields, plain, sequence
+from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
 
@@ -124,7 +125,7 @@ def compare(
     try:
         told = sequence(
             module.compare_precisions(
-                dict(accuracies), create_model, create_batch, device=student.device, steps=steps, warmup=warmup
+                dict(accuracies), create_model, create_batch, steps=steps, warmup=warmup, **on_device(student)
             ),
             "compare_precisions()",
         )
@@ -249,15 +250,15 @@ def accuracies(
         create_model,
         train,
         test,
-        device=student.device,
         dtypes=[getattr(torch, name) for name in precisions],
         epochs=epochs,
+        **on_device(student),
     )
     models = [
         {mode: sorted(set(dtypes)) for mode, dtypes in note.items()} | {"batches": len(note["training"])}
         for note in made
     ]
-    return {"accuracies": plain(told, "measure_accuracies()"), "models": models}
+    return {"accuracies": plain(mapping(told, "measure_accuracies()"), "measure_accuracies()"), "models": models}
 
 
 def accuracies_truth(

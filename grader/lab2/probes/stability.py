@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradebox.sandbox.student import WrongReturn
 from grader.lab2.probes.training import flat, modes
 from grader.shared.probes.record import watch_names
-from grader.shared.probes.support import fields, plain, sequence
+from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import NumberFormat
 
 NUMERICS = "lab2_mixed_precision.numerics"
@@ -40,8 +39,7 @@ def softmax(student: Any, *, cases: Sequence[dict[str, Any]], **inputs: Tensor) 
                 x = x.transpose(0, -1)
             before = x.clone()
             told = student.module(NUMERICS).stable_softmax(x, *([case["dim"]] if "dim" in case else []))
-            if not isinstance(told, Tensor):
-                raise WrongReturn(f"stable_softmax() returned {type(told).__name__}, expected a tensor")
+            told = tensor(told, "stable_softmax()")
             # As float64, which every dtype here fits into; the dtype it came in is told beside it.
             values = told.detach().cpu().double()
             same = bool(torch.equal(x, before))

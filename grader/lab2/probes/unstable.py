@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grader.lab2.probes.training import SPOILER, batches, flat, modes, one_thread
-from grader.shared.probes.support import fields, plain
+from grader.lab2.probes.training import SPOILER, batches, flat, in_dtype, modes, one_thread
+from grader.shared.probes.support import fields, made, plain
 from labkit import data
 from labkit.results import StabilityRun
 
@@ -24,7 +24,7 @@ def loss_scale(student: Any, *, cases: Sequence[dict[str, Any]]) -> dict[str, An
     """`DynamicLossScale` with each case's settings, updated by its overflows; the scale before and after each."""
     scales = []
     for case in cases:
-        scale = student.module(STABILITY).DynamicLossScale(**case["settings"])
+        scale = made(student.module(STABILITY).DynamicLossScale, "DynamicLossScale()", **case["settings"])
         seen = [plain(scale.scale, "DynamicLossScale.scale")]
         for overflow in case["overflows"]:
             scale.update(bool(overflow))
@@ -50,12 +50,19 @@ def unstable(student: Any, *, sizes: Sequence[int], order: Tensor, cases: Sequen
             before.append(flat(model))
 
         handle = model.register_forward_pre_hook(watch)
-        scale = module.DynamicLossScale(**case["scale"]) if case["scale"] is not None else None
+        scale = None
+        if case["scale"] is not None:
+            scale = made(module.DynamicLossScale, "DynamicLossScale()", **case["scale"])
         # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
         # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
         told = module.train_unstable(
-            model, loader, case["epochs"], dtype=getattr(torch, case["dtype"]), loss_scale=scale, optimizer=optimizer
+            model,
+            loader,
+            case["epochs"],
+            optimizer=optimizer,
+            **in_dtype(case["dtype"]),
+            **({} if scale is None else {"loss_scale": scale}),
         )
         handle.remove()
         states = [*before, flat(model)]
@@ -123,7 +130,7 @@ def steps(
         if case.get("rate") is not None:
             options["optimizer"] = torch.optim.SGD(model.parameters(), lr=case["rate"])
         if case.get("scale") is not None:
-            options["loss_scale"] = module.DynamicLossScale(**case["scale"])
+            options["loss_scale"] = made(module.DynamicLossScale, "DynamicLossScale()", **case["scale"])
         told = module.train_unstable(model, loader, **options)
         handle.remove()
         runs.append(

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradebox.sandbox.student import WrongReturn
 from grader.lab3.probes.training import DDP, Regression, flat
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered
 from grader.shared.probes.support import plain
@@ -150,6 +151,8 @@ def save_on_a_gpu(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor
     model = Network(first, second).to(student.device)
     optimizer = _trained(model, inputs.to(student.device))
     student.module(DDP).save_checkpoint(FILE, model, optimizer, 1)
+    if not Path(FILE).is_file():
+        raise WrongReturn(f"save_checkpoint({FILE!r}, ...) wrote no such file")
     content = torch.frombuffer(bytearray(Path(FILE).read_bytes()), dtype=torch.uint8)
     return {"content": content, "parameters": flat(model).cpu()}
 

@@ -21,7 +21,7 @@ from grader.lab3.probes.launch import forget_ranks
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.figures import watch_png
 from grader.shared.probes.handed_out import square_layers, waiting_batches
-from grader.shared.probes.support import fields, plain
+from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit.device import open_device
 from labkit.results import ScalingPoint, StepProfile
 
@@ -44,8 +44,8 @@ def analyse(student: Any, *, points: Sequence[dict[str, Any]], kinds: Sequence[s
     answers = {}
     for kind in kinds:
         answers[kind] = {
-            "speedup": plain(dict(module.speedup(made, kind)), f"speedup(points, {kind!r})"),
-            "efficiency": plain(dict(module.efficiency(made, kind)), f"efficiency(points, {kind!r})"),
+            name: plain(mapping(getattr(module, name)(made, kind), f"{name}()"), f"{name}(points, {kind!r})")
+            for name in ("speedup", "efficiency")
         }
     without = [point for point in made if point.world_size > 1 or point.kind != kinds[0]]
     functions = (module.speedup, module.efficiency)
@@ -89,7 +89,7 @@ def several(student: Any, *, asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     with open_device("vgpu:T4", values=False, gpus=2):
         for arguments in asked:
             before = calls.tolist()
-            told = measure(**arguments, start_method="fork")
+            told = sequence(measure(**arguments, start_method="fork"), "measure_scaling()")
             seen.append(
                 {
                     "points": [fields(point, ScalingPoint, "measure_scaling()") for point in told],
@@ -120,10 +120,10 @@ def _drawn(figure: Any) -> list[tuple[str, list[list[float]]]]:
 def shares(student: Any, *, profiles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """`communication_share` and `split_step` of made-up profiles."""
     module = student.module(SCALING)
-    parts = [module.split_step(_profile(each)) for each in profiles]
+    parts = [mapping(module.split_step(_profile(each)), "split_step()") for each in profiles]
     return {
         "shares": [plain(module.communication_share(_profile(each)), "communication_share()") for each in profiles],
-        "parts": [plain(dict(each), "split_step()") for each in parts],
+        "parts": [plain(each, "split_step()") for each in parts],
         "order": [list(each) for each in parts],
     }
 
