@@ -41,7 +41,7 @@ def attend(
     return {"runs": runs}
 
 
-def _asked(causal: bool) -> dict[str, Any]:  # noqa: FBT001 - a case's flag
+def _asked(causal: bool) -> dict[str, Any]:
     """The argument `causal`, where it is not the default."""
     return {"causal": True} if causal else {}
 

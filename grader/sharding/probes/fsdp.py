@@ -14,7 +14,7 @@ from grader.sharding.probes.network import Network, half_squares, make_optimizer
 from grader.sharding.probes.ranks import allocated, on_own_gpu
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
-from grader.shared.probes.support import instance, plain
+from grader.shared.probes.support import instance, plain, tensor
 
 MODULE = "sharding_exercise.fsdp"
 
@@ -42,9 +42,7 @@ def _train(
         x, y = (part[step][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
         torch.cuda.reset_peak_memory_stats()
         start, begun = torch.cuda.memory_allocated(), mark(gpu)
-        losses.append(
-            plain(module.train_step(model, optimizer, x, y, half_squares, max_norm=case["max_norm"]), "train_step()")
-        )
+        losses.append(plain(module.train_step(model, optimizer, x, y, half_squares, **_limit(case)), "train_step()"))
         end = mark(gpu)
         step_peak = torch.cuda.max_memory_allocated() - start - workspace
     told = reading(gpu, "collectives", begun, end)
@@ -76,18 +74,20 @@ def states(student: Any, *, case: dict[str, Any], other_seed: int, inputs: Tenso
     with on_own_gpu(student):
         features = inputs.shape[-1]
         model = Network(features, case["width"], case["blocks"], case["seed"])
-        model = module.shard(model, list(model.blocks), **_options(case))
+        model = instance(module.shard(model, list(model.blocks), **_options(case)), nn.Module, "shard()")
         optimizer = make_optimizer(case, model)
         x, y = (part[0][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
         module.train_step(model, optimizer, x, y, half_squares)
         weights = _whole(model)
         state = instance(module.gather_state(model), dict, "gather_state()")
+        for name, value in state.items():
+            tensor(value, f"gather_state()[{name!r}]")
         kinds = sorted({"DTensor" if isinstance(one, DTensor) else "Tensor" for one in state.values()})
         places = sorted({str(one.device.type) for one in state.values()})
         values = dict(state)
         copies = {name: value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
         other = Network(features, case["width"], case["blocks"], other_seed)
-        other = module.shard(other, list(other.blocks), **_options(case))
+        other = instance(module.shard(other, list(other.blocks), **_options(case)), nn.Module, "shard()")
         whole = [kinds == ["Tensor"] and state.keys() == model.state_dict().keys()]
         dist.broadcast_object_list(whole, 0)
         if whole[0]:  # else there is nothing that could be loaded
@@ -132,10 +132,17 @@ def refusals(student: Any, *, width: int) -> dict[str, Any]:
 
 
 def _options(case: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {"reshard_after_forward": case["reshard"], "prefetch": case["prefetch"]}
+    """The arguments of `shard` that are not the default ones."""
+    options: dict[str, Any] = {} if case["reshard"] else {"reshard_after_forward": False}
+    if case["prefetch"]:
+        options["prefetch"] = case["prefetch"]
     if case["compute_dtype"]:
         options["compute_dtype"] = getattr(torch, case["compute_dtype"])
     return options
+
+
+def _limit(case: dict[str, Any]) -> dict[str, Any]:
+    return {} if case["max_norm"] is None else {"max_norm": case["max_norm"]}
 
 
 def _workspace() -> int:
