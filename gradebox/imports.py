@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
 _ABSENT = re.compile(r"labs/(\S+\.py) does not exist in the submission")
 _UNKNOWN = re.compile(r"No module named '([\w.]+)'")
+_NUMBERED = re.compile(r"([a-z]+)[-_ ]?0*([0-9]+)", re.IGNORECASE)
 _SHOWN = 4
+_ALIKE = 0.75
+"""Names of files that share so much are taken for one name, spelled in two ways."""
 
 
 def hint(message: str, files: Sequence[str]) -> str:
@@ -20,16 +24,64 @@ def hint(message: str, files: Sequence[str]) -> str:
 
 
 def _of_absent(wanted: str, files: Sequence[str]) -> str:
+    """What is true of these files, and what to do so that `wanted` is among them."""
     folder, _, name = wanted.rpartition("/")
-    same = [file for file in files if file.rpartition("/")[2].lower() == name.lower()]
-    if name in same:
-        return f"{name} must lie in a folder {folder}: hand in, or name, the folder that holds {folder}"
-    if same:
-        return f"the submission has {same[0]}; its name must be {wanted}, to the letter"
+    # What the grader adds is nobody's file.
+    files = [file for file in files if file.rpartition("/")[2] != "__init__.py"]
     if not files:
         return f"the folder is empty: hand in, or name, the folder that holds {folder}"
-    shown = ", ".join(files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
-    return f"hand in, or name, the folder that holds {folder}; this one has {shown}"
+    beside = [file.removeprefix(f"{folder}/") for file in files if file.startswith(f"{folder}/")]
+    if beside:
+        return _of_folder(folder, name, beside, files)
+    within = [file for file in files if f"/{folder}/" in f"/{file}"]
+    if within:
+        outer = within[0][: within[0].index(f"{folder}/")].rstrip("/")
+        return f"{folder} is in the folder {outer}: hand in, or name, {outer}"
+    if other := _named_otherwise(folder, files):
+        return f"the folder {other} must be called {folder}, to the letter: rename it"
+    if name in files:
+        return f"{name} must be in a folder {folder}: make that folder, and hand in, or name, the folder that holds it"
+    if same := [file for file in files if file.endswith(f"/{name}")]:
+        return f"the submission has {same[0]}; move it to {wanted}"
+    tops = sorted({file.partition("/")[0] for file in files})
+    return f"there is no folder {folder}: add it beside what is there ({_listed(tops)})"
+
+
+def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[str]) -> str:
+    """The folder is there, and the file is not in it."""
+    near = [file for file in beside if file.lower() == name.lower()]
+    if not near:
+        sources = [file for file in beside if file.endswith(".py") and "/" not in file]
+        near = difflib.get_close_matches(name, sources, n=1, cutoff=_ALIKE)
+    if near:
+        return f"{folder} holds {near[0]}; its name must be {name}, to the letter: rename it"
+    deeper = [file for file in beside if file.endswith(f"/{name}")]
+    if deeper:
+        return f"the submission has {folder}/{deeper[0]}; move it to {folder}/{name}"
+    elsewhere = [file for file in files if file == name or file.endswith(f"/{name}")]
+    if elsewhere:
+        return f"the submission has {elsewhere[0]}; move it to {folder}/{name}"
+    return f"{folder} holds {_listed(beside)}: add {name}, as the hand-out has it"
+
+
+def _named_otherwise(folder: str, files: Sequence[str]) -> str:
+    """A folder of the submission that seems to be this one under another name; empty where there is none."""
+    tops = dict.fromkeys(file.partition("/")[0] for file in files if "/" in file)
+    for top in tops:
+        if top.lower().replace("-", "_").replace(" ", "_") == folder.lower():
+            return top
+    number = _NUMBERED.match(folder)
+    for top in tops:
+        other = _NUMBERED.match(top)
+        if number and other and (number[1].lower(), number[2]) == (other[1].lower(), other[2]):
+            return top
+    near = difflib.get_close_matches(folder, list(tops), n=1, cutoff=_ALIKE)
+    return near[0] if near and not number else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _of_unknown(module: str, files: Sequence[str]) -> str:

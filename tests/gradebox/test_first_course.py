@@ -270,12 +270,15 @@ def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
     ("files", "said"),
     [
         ({}, "the folder is empty: hand in, or name, the folder that holds basics_week1"),
-        ({"numbers.py": NUMBERS}, "numbers.py must lie in a folder basics_week1: hand in, or name, the folder that h"),
+        (
+            {"numbers.py": NUMBERS},
+            "numbers.py must be in a folder basics_week1: make that folder, and hand in, or name, the fold",
+        ),
         (
             {"basics_week1/Numbers.py": NUMBERS},
-            "the submission has basics_week1/Numbers.py; its name must be basics_we",
+            "basics_week1 holds Numbers.py; its name must be numbers.py, to the letter: rename it",
         ),
-        ({"notes/a.txt": "x"}, "hand in, or name, the folder that holds basics_week1; this one has notes/a.txt"),
+        ({"notes/a.txt": "x"}, "there is no folder basics_week1: add it beside what is there (notes)"),
     ],
     ids=["empty", "the lab itself", "another case", "something else"],
 )
@@ -285,6 +288,64 @@ def test_a_file_that_is_not_there_is_looked_for(files: dict[str, str], said: str
         "the module does not import: labs/basics_week1/numbers.py does not exist in the sub"
     )
     assert check.hint.startswith(said)
+
+
+ABSENT = "labs/lab1_gpu_basics/environment.py does not exist in the submission (No module named 'x')"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            ["lab1_gpu_basics/REPORT.md", "lab1_gpu_basics/benchmark.py", "README.md"],
+            "lab1_gpu_basics holds REPORT.md, benchmark.py: add environment.py, as the hand-out has it",
+        ),
+        (
+            ["lab1_gpu_basics/enviroment.py"],
+            "lab1_gpu_basics holds enviroment.py; its name must be environment.py, to the letter: rename it",
+        ),
+        (
+            ["lab1_gpu_basics/src/environment.py", "lab1_gpu_basics/REPORT.md"],
+            "the submission has lab1_gpu_basics/src/environment.py; move it to lab1_gpu_basics/environment.py",
+        ),
+        (
+            ["lab1_gpu_basics/lab1_gpu_basics/environment.py"],
+            "the submission has lab1_gpu_basics/lab1_gpu_basics/environment.py; move it to "
+            "lab1_gpu_basics/environment.py",
+        ),
+        (
+            ["lab1_gpu_basics/benchmark.py", "environment.py"],
+            "the submission has environment.py; move it to lab1_gpu_basics/environment.py",
+        ),
+        (
+            ["lab1_gpu_basics/benchmark.py", "lab2_mixed_precision/environment.py"],
+            "the submission has lab2_mixed_precision/environment.py; move it to lab1_gpu_basics/environment.py",
+        ),
+        (
+            ["course/labs/lab1_gpu_basics/environment.py", "course/README.md"],
+            "lab1_gpu_basics is in the folder course/labs: hand in, or name, course/labs",
+        ),
+        (
+            ["lab1_basics/environment.py", "lab2_mixed_precision/numerics.py"],
+            "the folder lab1_basics must be called lab1_gpu_basics, to the letter: rename it",
+        ),
+        (["Lab 1/environment.py"], "the folder Lab 1 must be called lab1_gpu_basics, to the letter: rename it"),
+        (
+            ["environment.py", "benchmark.py"],
+            "environment.py must be in a folder lab1_gpu_basics: make that folder, and hand in, or name, the folder "
+            "that holds it",
+        ),
+        (
+            ["lab2_mixed_precision/numerics.py", "README.md"],
+            "there is no folder lab1_gpu_basics: add it beside what is there (README.md, lab2_mixed_precision)",
+        ),
+        (["src/environment.py"], "the submission has src/environment.py; move it to lab1_gpu_basics/environment.py"),
+        (["lab1_gpu_basics/__init__.py"], "the folder is empty: hand in, or name, the folder that holds lab1_gpu_b"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_what_is_said_of_a_layout_is_true_of_it(files: list[str], said: str) -> None:
+    assert imports.hint(ABSENT, files).startswith(said)
 
 
 def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
