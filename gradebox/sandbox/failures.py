@@ -201,6 +201,8 @@ def _parameters(function: Any) -> str:
     try:
         signature = inspect.signature(function)
         bare = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        if "." in function.__qualname__ and bare and bare[0].name in ("self", "cls"):
+            bare = bare[1:]
         text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
     except BaseException:  # its defaults may be the submission's objects
         return "(...)"

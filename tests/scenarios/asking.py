@@ -167,6 +167,10 @@ class Asking(Watcher):
     def submission_sha256(self) -> str:
         return self.sandbox.submission_sha256
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(self.sandbox.files)
+
     def read_text(self, path: str) -> str | None:
         return self.sandbox.read_text(path)
 

@@ -15,7 +15,7 @@ from tests.scenarios.grading import Bench, Graded
 from tests.scenarios.store import Store
 
 # Submissions are graded, never collected: some bring a conftest.py of their own.
-collect_ignore = ["exploits", "lab1", "lab2", "lab3", "lab4", "lab5", "kernels", "sharding"]
+collect_ignore = ["exploits", "hand_out", "lab1", "lab2", "lab3", "lab4", "lab5", "kernels", "sharding"]
 
 _FAILED = pytest.StashKey[bool]()
 

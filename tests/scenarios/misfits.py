@@ -127,7 +127,9 @@ def misfit(function: Function, way: str) -> str | None:
 def _after_imports(text: str) -> str:
     """Where a method needs it: before the first class."""
     tree = ast.parse(text)
-    line = next(min([one.lineno, *(d.lineno for d in one.decorator_list)]) for one in tree.body if isinstance(one, ast.ClassDef))
+    line = next(
+        min([one.lineno, *(d.lineno for d in one.decorator_list)]) for one in tree.body if isinstance(one, ast.ClassDef)
+    )
     lines = text.splitlines(keepends=True)
     return "".join([*lines[: line - 1], _HOLLOW, *lines[line - 1 :]])
 

@@ -19,6 +19,7 @@ from grader.lab2.truth.training import (
     Regression,
     Run,
     final_scale,
+    mean_cross_entropy,
     regression,
     relative_error,
     require_accurate,
@@ -32,6 +33,8 @@ PATIENT = 1000
 """A growth interval that no run here reaches."""
 LOW_PRECISION = 0.03
 """Relative: float16 and bfloat16 round each product by 0.05 % and 0.4 %; no mistake looked for is below 30 %."""
+_FAR = 5e4
+"""Times the other inputs: outputs are some hundred, and their gradients overflow once they are scaled."""
 ORDER_HINT = "per window: backward of the scaled loss, unscale_, clip, step, update"
 
 
@@ -81,22 +84,44 @@ class TestScaling:
         fresh = fresh.shared("lab2.default overflow")
         features, classes, batches = fresh.odd(5, 9), fresh.odd(3, 7), fresh.integer(5, 8)
         sizes, epochs = [fresh.odd(3, 7) for _ in range(batches)], 2
-        spoiled = sorted(fresh.shuffled(range(1, batches - 1))[:2])  # steps are taken before and after
+        spoiled, far = fresh.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
+        weight = fresh.normal(classes, features) * np.float32(0.3)
+        # So small that nothing else overflows at the default scale.
+        inputs = fresh.normal(sum(sizes), features) * np.float32(0.02)
+        labels = np.array([fresh.integer(0, classes - 1) for _ in range(sum(sizes))])
+        starts = np.cumsum([0, *sizes])
+        # Of these the loss is finite, and only the gradients are not.
+        rows = slice(int(starts[far]), int(starts[far + 1]))
+        inputs[rows] *= _FAR
+        labels[rows] = (inputs[rows] @ weight.T).argmin(axis=1)
         seen = submission.numeric_probe(
             "lab2.training.steps",
-            weight=fresh.normal(classes, features) * np.float32(0.3),
-            # So small that nothing else overflows at the default scale.
-            inputs=fresh.normal(sum(sizes), features) * np.float32(0.02),
-            labels=np.array([fresh.integer(0, classes - 1) for _ in range(sum(sizes))]),
+            weight=weight,
+            inputs=inputs,
+            labels=labels,
             sizes=sizes,
-            spoiled=spoiled,
+            spoiled=[spoiled],
             epochs=epochs,
         )
-        happened = [index in spoiled for index in range(batches)] * epochs
+        happened = [index in (spoiled, far) for index in range(batches)] * epochs
         _require_steps({"before": seen.before, "after": seen.after, "frozen": seen.frozen}, happened)
         require_ran({"result": seen.result}, "float16", taken=len(happened) - sum(happened), skipped=sum(happened))
-        if is_result(seen.result):
-            _require_halved(seen.result, 2.0**16, sum(happened))
+        if not is_result(seen.result):
+            return
+        _require_halved(seen.result, 2.0**16, sum(happened))
+        taken = [row for index in range(batches) if not happened[index] for row in range(*starts[index : index + 2])]
+        loss = mean_cross_entropy(
+            np.asarray(inputs[taken], np.float64) @ np.asarray(weight, np.float64).T, labels[taken]
+        )
+        require_equal(len(seen.result["losses"]), epochs, what="number of AmpTraining.losses")
+        for epoch, told in enumerate(seen.result["losses"]):
+            require_close(
+                number(told, f"AmpTraining.losses[{epoch}] of an epoch in which steps were skipped"),
+                loss,
+                relative=LOW_PRECISION,
+                what=f"AmpTraining.losses[{epoch}], when {_which(happened)}",
+                hint="the mean over the samples of the steps that were taken",
+            )
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step")

@@ -148,6 +148,13 @@ class Adam:
         return 1e-3 * mean / (np.sqrt(square) + 1e-8)
 
 
+def mean_cross_entropy(logits: Array, labels: NDArray[Any]) -> float:
+    """Over all samples, in float64."""
+    largest = logits.max(axis=1, keepdims=True)
+    normaliser = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1))
+    return float((normaliser - logits[np.arange(len(logits)), labels]).mean())
+
+
 def relative_error(seen: Any, truth: Array, start: Array) -> float:
     """How far weights are from where they should be, against the way that they should have gone."""
     way = np.linalg.norm(np.ravel(truth) - np.ravel(start))

@@ -36,8 +36,8 @@ def fields(value: object, kind: type, what: str) -> dict[str, Any]:
     if not isinstance(value, kind):
         names = ", ".join(field.name for field in dataclasses.fields(kind))
         raise WrongReturn(
-            f"{what} returned {described(value)}; return a {kind.__name__}: import it from labkit.results, its fields "
-            f"are {names}"
+            f"{what} returned {described(value)}; return {_article(kind.__name__)}: import it from labkit.results, its "
+            f"fields are {names}"
         )
     told = {
         field.name: plain(getattr(value, field.name), f"{what}.{field.name}")
@@ -115,7 +115,7 @@ def instance(value: Any, kind: type, what: str) -> Any:
     """
     if not isinstance(value, kind):
         name = f"torch.{kind.__name__}" if kind.__module__.partition(".")[0] == "torch" else kind.__name__
-        raise WrongReturn(f"{what} returned {described(value)}; return a {name}")
+        raise WrongReturn(f"{what} returned {described(value)}; return {_article(name)}")
     return value
 
 
@@ -177,6 +177,10 @@ def sequence(value: object, what: str) -> list[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise WrongReturn(f"{what} returned {described(value)}; return a list")
     return list(value)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def described(value: object) -> str:

@@ -1,0 +1,2 @@
+def speedup(t1, tn):
+    return t1 / tn
