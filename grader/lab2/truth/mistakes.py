@@ -133,7 +133,10 @@ def _went_through(run: Run, seen: dict[str, Any], mistake: str) -> bool:
     result = seen.get("result")
     if result is None or mistake == "last_window_dropped":
         return True
-    return bool(result["optimizer_steps"] + result["skipped_steps"] == len(list(_batches(run))) * run.get("epochs", 1))
+    counts = [result.get(name) for name in ("optimizer_steps", "skipped_steps")]
+    if not all(isinstance(count, int) for count in counts):  # what is told says nothing
+        return True
+    return bool(sum(counts) == len(list(_batches(run))) * run.get("epochs", 1))
 
 
 def _only_overflows_are_wrong(case: Regression, runs: Sequence[Run], found: Sequence[dict[str, Any]]) -> bool:

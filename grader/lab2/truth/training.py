@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import require_between, require_equal
+from gradebox.assertions import require, require_between, require_equal
 from gradebox.fresh import Fresh
 from gradebox.submission import Submission
 from grader.shared.results import is_result
@@ -42,6 +42,12 @@ class Regression:
             "lab2.training.train", weight=self.weight, inputs=self.inputs, targets=self.targets, runs=list(runs)
         )
         observed: list[dict[str, Any]] = seen.runs
+        for run in observed:
+            require(
+                bool(run["before"]),
+                "train_with_amp() returned without a forward pass of the model",
+                "go through the batches of train_loader, as often as epochs says",
+            )
         return observed
 
     def difference(self, weight: Array, part: slice) -> Array:
@@ -187,11 +193,11 @@ def require_ran(seen: Mapping[str, Any], dtype: str, taken: int, skipped: int) -
     result = seen["result"]
     if not is_result(result):
         return
-    require_equal(result["dtype"], dtype, what="AmpTraining.dtype")
+    require_equal(result["dtype"], dtype, what="AmpTraining.dtype of train_with_amp()")
     require_equal(
         result["optimizer_steps"],
         taken,
-        what=f"AmpTraining.optimizer_steps in {dtype}",
+        what=f"AmpTraining.optimizer_steps of train_with_amp() in {dtype}",
         hint="one for each window; a step was skipped where update() made the scale smaller: one that grows is no skip",
     )
     require_equal(result["skipped_steps"], skipped, what=f"AmpTraining.skipped_steps in {dtype}")

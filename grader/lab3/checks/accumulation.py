@@ -116,7 +116,7 @@ class TestAccumulation:
 
     @builds_on("equals_one_large_batch", "uneven_counts")
     def test_given_arguments_used(self, submission: Submission, fresh: Fresh) -> None:
-        """Uses the arguments given, refuses a window of none."""
+        """Uses what is given, and refuses a window of none."""
         hint = "what is given takes the place of the default: optimizer, criterion, device"
         tails = may_judge_tails(submission, fresh)
         for one, what, seen in given(submission, fresh):

