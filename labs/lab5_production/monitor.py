@@ -43,8 +43,8 @@ class GPUMonitor:
     on without GPUs. It starts with its construction and ends with `close` or at the end of a `with` block; if a program
     fails before that, the program ends all the same, since the monitor's threads are daemons.
 
-    In a job of several processes only rank 0 monitors: on any other rank the constructor and all methods do nothing,
-    and there are no files, no thread, no NVML and no port.
+    In a job of several processes only rank 0 monitors: on any other rank the constructor, `log_metrics`, `sample` and
+    `close` do nothing, and there are no files, no thread, no NVML and no port.
 
     Args:
         log_dir: folder for `metrics.jsonl` and TensorBoard's event file (`MetricFiles`); None: neither is written.
@@ -59,7 +59,7 @@ class GPUMonitor:
         rank: this process's rank; None: the environment variable RANK, else 0.
 
     Attributes:
-        message: why no GPU is monitored; None when some are.
+        message: why no GPU is monitored, here and in each snapshot; None when some are.
         url: where the server is, "http://127.0.0.1:PORT"; None without one.
         registry: a CollectorRegistry of its own (two monitors do not disturb each other) that collects this monitor.
         history: the latest snapshots, oldest first, one per sample; at most HISTORY.
@@ -98,7 +98,8 @@ class GPUMonitor:
         """Calls of `sample`, and the seconds that all calls of `sample` and `log_metrics` took."""
         self._stop = threading.Event()
         # TODO(task 5.3): on rank 0 only,
-        # 1. Open the files (MetricFiles) and the GPUs (GpuReader). If the reader has a message, say it once.
+        # 1. Open the files (MetricFiles) and the GPUs (GpuReader). If the reader has a message, say it once, and
+        #    keep it in the snapshot.
         # 2. Register this monitor with its registry; Prometheus then calls `collect`.
         # 3. Take the first sample, then start a daemon thread that takes one every `interval` seconds.
         # 4. Start the server last: it asks for snapshots at once. If it does not start, close what is open.

@@ -59,7 +59,7 @@ class ProductionTrainer(TrainerBase):
 
         The optimizer is AdamW or SGD with momentum (`config.optimizer`), over `self.parameters`, with the
         configuration's learning rate and weight decay. The scheduler counts optimizer steps: those of all epochs,
-        where the last window of an epoch may be shorter.
+        where the last window of an epoch may be shorter. `make_scheduler` makes the schedule.
         """
         super().__init__(model, train_loader, val_loader, config)
         # TODO(task 5.1):
@@ -111,7 +111,8 @@ class ProductionTrainer(TrainerBase):
     def train_window(self, window: list[Batch]) -> bool:
         """Make one optimizer step along the gradient of the mean loss over all samples of a window on all ranks.
 
-        Gradients are exchanged once per window, and clipped once, to `max_grad_norm` (None: not clipped). A float16
+        Each batch goes through `forward` and backward by itself: that is what accumulation is for. Gradients are
+        exchanged once per window, and clipped once, to `max_grad_norm` (None: not clipped). A float16
         step whose gradients are not finite is skipped: nothing moves except the loss scale. The scheduler moves once
         for each step that was taken.
 
@@ -295,6 +296,7 @@ class ProductionTrainer(TrainerBase):
         """Go to where the run was when `save_checkpoint` wrote this file. Called by every rank.
 
         TensorBoard's entries of later steps, which a killed run may have left, no longer count (`Log.resume_at`).
+        `next_epoch` becomes what is returned, so that `fit` goes on from there.
 
         Returns:
             The epoch to train next: the one that was being trained if batches of it are left, else the one after it.

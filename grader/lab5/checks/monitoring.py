@@ -45,7 +45,6 @@ class TestMonitoring:
     def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
         """Goes on without NVML, and says so once."""
         logs = logs_of(fresh)[:2]
-        loss = logs[-1][1]["loss"]
         other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
         for error, reason in (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU")):
             seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
@@ -61,10 +60,11 @@ class TestMonitoring:
             require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "GpuReader.message says why")
             require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}")
             found = series(seen.text)
-            require_equal(found.get(("training_loss", "")), loss, what=f"training_loss in /metrics {reason}",
+            require_equal(found.get(("training_loss", "")), logs[-1][1]["loss"], what=f"training_loss {reason}",
                           hint="training metrics go on without a GPU")  # fmt: skip
             require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
 
+    @builds_on("alerts_fire")
     def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
         """Ends no training, and leaves nothing behind."""
         draw = fresh.shared("lab5.failing")
