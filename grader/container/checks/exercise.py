@@ -137,7 +137,7 @@ class TestRun:
         require_within_budget(Checklist(submission), read(submission))
 
     def test_cuda_seen(self, submission: Submission) -> None:
-        """Sees the machine's GPU in the container, or else the virtual one."""
+        """Sees the machine's GPU in the container, or a virtual one."""
         checklist = Checklist(submission)
         require(checklist.gpu["cuda_available"] is True, "the container saw no GPU", "docker run --gpus all ...")
         checklist.require_image()
