@@ -173,7 +173,7 @@ class TestRun:
         require(0 < seconds < MOST_SECONDS, f"training took {seconds:.0f} s, expected less than {MOST_SECONDS:.0f} s")
 
     def test_model_on_the_volume(self, submission: Submission) -> None:
-        """Leaves the model on the volume, as .pth and as .safetensors."""
+        """Leaves .pth and .safetensors on the volume."""
         require_models(Checklist(submission).computed)
 
     def test_no_errors_or_warnings(self, submission: Submission) -> None:
