@@ -6,6 +6,7 @@ Nobody else is blamed: no check needs review, and none says that the machine, th
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +44,8 @@ def test_a_function_that_does_not_fit_is_named_and_nobody_else_is(lab: str, func
             assert not any(words in f"{check.message} {check.hint}" for words in _BLAMED), what
         if way == "raises":
             assert failed, what
-        if failed:
-            assert any(function.called.rpartition(".")[2] in check.message for check in failed), what
+        if failed and way != "hollow":  # there the message is about what the result must hold
+            assert any(_names(function, check.message) for check in failed), what
 
 
 def test_each_way_changes_the_function_and_leaves_the_file_readable() -> None:
@@ -59,6 +60,12 @@ def test_each_way_changes_the_function_and_leaves_the_file_readable() -> None:
                     assert text != original
                     seen.add(way)
     assert seen == set(WAYS)
+
+
+def _names(function: Function, message: str) -> bool:
+    """Whether a message says which function it is; a program is called by its module."""
+    name = function.called.rpartition(".")[2]
+    return (Path(function.file).stem if name == "main" else name) in message
 
 
 def _graded(bench: Bench, lab: str, function: Function, text: str) -> Graded:
