@@ -97,11 +97,13 @@ class TestSetup:
             f"setup(..., timeout_seconds={patience:.1f}), and a collective to which rank 1 does not come: {passed}",
             TIMEOUT if waited is None else "init_process_group takes a timeout",
         )
-        given: list[dict[str, Any]] = [{"device": "cuda"}, {"device": "cpu", "local": [1, 0]}]
+        given: list[dict[str, Any]] = [{"device": "cuda"}, {"device": "cpu"}, {"device": None}]
         if submission.device.simulated:
             given.append({"device": "cuda", "gpus": 1})
-        ways = fresh.shuffled([*_WAYS])
-        given = [{"way": way, **case} for way, case in zip(ways, fresh.shuffled(given), strict=False)]
+        ways, places = fresh.shuffled(_WAYS * 2), fresh.shuffled([{}, {"local": [1, 0]}] * 2)
+        given = [
+            {"way": way, **place, **case} for way, place, case in zip(ways, places, fresh.shuffled(given), strict=False)
+        ]
         self._require_joined(submission, submission.device.name, given)
 
     def test_nccl_on_gpus(self, submission: Submission, fresh: Fresh) -> None:

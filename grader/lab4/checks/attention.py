@@ -96,8 +96,8 @@ class TestAttention:
             with recognising(lambda: masks.of_influence(found)):  # noqa: B023 - called in here
                 self._require_causal(name, found)
         self._require_no_square(submission, "flash_attention", _square_cases(fresh, "flash_attention", causal=True))
-        for model, library in (("A100-80GB", "flash_attn"), ("H100", "flash_attn.cute")):
-            self._require_library(submission, fresh, model, [library], "float16", library, causal=True)
+        for model, modules, dtype, wanted in fresh.shuffled(_libraries(fresh))[:2]:
+            self._require_library(submission, fresh, model, modules, dtype, wanted, causal=True)
 
     @staticmethod
     def _require_causal(name: str, found: list[tuple[dict[str, int], Any]]) -> None:
@@ -183,20 +183,7 @@ class TestAttention:
 
     def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
         """Uses flash-attn where it is installed."""
-        v2, cute = ["flash_attn"], ["flash_attn.cute"]
-        both = [*v2, *cute]
-        low = fresh.shuffled(["float16", "bfloat16"] * 3)
-        # Which of the two float32 is asked on, and what is installed there and on the T4, is drawn.
-        (row,) = fresh.cases({"model": ("A100-80GB", "H100"), "float32": (v2, cute, both), "T4": (v2, both)}, 1)
-        cases: list[tuple[str, list[str], str, str]] = [
-            ("A100-80GB", v2, low[0], "flash_attn"),
-            ("H100", both, low[1], "flash_attn.cute"),
-            (row["model"], row["float32"], "float32", "sdpa"),
-            ("T4", row["T4"], low[2], "sdpa"),
-            ("A100-80GB", cute, low[3], "sdpa"),
-            ("H100", v2, low[4], "flash_attn"),
-        ]
-        for model, modules, dtype, wanted in cases:
+        for model, modules, dtype, wanted in _libraries(fresh):
             self._require_library(submission, fresh, model, modules, dtype, wanted)
 
     @staticmethod
@@ -401,6 +388,23 @@ class TestAttention:
         require_equal(found, [128, 256], what="lengths in the results")
         judge_program(submission, "flash_attention", ["--lengths", "16,32", "--device", "cpu"], on_cpu=True)
         judge_plot(submission, "attention", fresh)
+
+
+def _libraries(fresh: Fresh) -> list[tuple[str, list[str], str, str]]:
+    """GPU, what is installed, dtype, and what flash_attention() must call."""
+    v2, cute = ["flash_attn"], ["flash_attn.cute"]
+    both = [*v2, *cute]
+    low = fresh.shuffled(["float16", "bfloat16"] * 3)
+    # Which of the two float32 is asked on, and what is installed there and on the T4, is drawn.
+    (row,) = fresh.cases({"model": ("A100-80GB", "H100"), "float32": (v2, cute, both), "T4": (v2, both)}, 1)
+    return [
+        ("A100-80GB", v2, low[0], "flash_attn"),
+        ("H100", both, low[1], "flash_attn.cute"),
+        (row["model"], row["float32"], "float32", "sdpa"),
+        ("T4", row["T4"], low[2], "sdpa"),
+        ("A100-80GB", cute, low[3], "sdpa"),
+        ("H100", v2, low[4], "flash_attn"),
+    ]
 
 
 def _square_cases(fresh: Fresh, function: str, *, causal: bool) -> list[dict[str, Any]]:

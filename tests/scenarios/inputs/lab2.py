@@ -504,6 +504,8 @@ SPACES: tuple[Space, ...] = (
 )
 WITHOUT: dict[str, str] = {
     "lab2.training.precision": "it watches what runs in one training per precision; lab2.training.train asks the rest",
+    "lab2.training.steps": "the document's call, whose other inputs are those of lab2.training.train",
+    "lab2.training.digits_truth": "our own training, without the submission",
     "lab2.training.digits": "one training on real data per precision, for its accuracy alone",
     "lab2.comparison.accuracies": "the same of measure_accuracies(); the order of precisions is drawn",
     "lab2.comparison.accuracies_truth": "our own training, without the submission",
