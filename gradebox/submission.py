@@ -22,7 +22,7 @@ from gradebox.assertions import CheckFailed, NeedsReview, shown
 from gradebox.devices import Device
 from gradebox.inputs import apart
 from gradebox.inquiry import Inquiry, Question
-from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
+from gradebox.sandbox import DEFINED_AS, Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
 from gradebox.texts import printable
 
 _BUSY_SECONDS = 0.3
@@ -57,6 +57,7 @@ _APART_HINT = (
 _STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
 """In what a process tells of another one that it has started."""
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
+_PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
 _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
@@ -289,6 +290,8 @@ class Submission:
                 return CheckFailed(f"the module does not import: {text}{where}", hint, answered=False)
             case "error":
                 hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
+                if DEFINED_AS in text:
+                    hint = _PARAMETERS_HINT
                 return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint, answered=False)
             case "wrong_return":
                 # There is nothing to judge, here and in checks that build on this one.

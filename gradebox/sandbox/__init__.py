@@ -10,6 +10,7 @@
 
 from gradebox.sandbox.sandbox import Sandbox
 from gradebox.sandbox.types import (
+    DEFINED_AS,
     DESCENDANTS,
     TAMPERING,
     CourseFault,
@@ -25,6 +26,7 @@ from gradebox.sandbox.types import (
 )
 
 __all__ = [
+    "DEFINED_AS",
     "DESCENDANTS",
     "TAMPERING",
     "CourseFault",

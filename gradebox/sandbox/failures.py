@@ -18,6 +18,7 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from gradebox.devices import Simulator
+from gradebox.sandbox.types import DEFINED_AS
 
 MAX_MESSAGE = 4000
 _MAX_TRACEBACK = 16000
@@ -170,7 +171,7 @@ def _unfit(name: str, message: str) -> tuple[str, str | None] | None:
         code = defined.__code__
         shown = name.removesuffix(".__init__")
         return (
-            f"{message}; it is defined as {shown}{_parameters(defined)}",
+            f"{message}{DEFINED_AS} {shown}{_parameters(defined)}",
             f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in {code.co_name}",
         )
     return None

@@ -35,6 +35,8 @@ TAMPERING = "tampering"
 VOID = "void"
 """The kind of a note by which a process of the submission says that the reading is void; becomes `TAMPERING`."""
 
+DEFINED_AS = "; it is defined as"
+"""In the message of a call whose arguments a function of the submission does not take."""
 DESCENDANTS = "descendants"
 """The kind of a note about processes that outlived their run. Which of them are still seen is chance."""
 

@@ -120,6 +120,37 @@ def test_a_changed_signature_is_the_submissions_error(sandbox: Sandbox) -> None:
     assert "takes 1 positional argument" in reply.message
 
 
+@pytest.mark.parametrize(
+    ("source", "said", "place"),
+    [
+        (
+            "def function(): ...",
+            "function() takes 0 positional arguments but 2 were given; it is defined as function()",
+            "module.py:1 in function",
+        ),
+        (
+            "class function:\n    def __init__(self, width=3): ...",
+            "but 3 were given; it is defined as function(width=3)",
+            "module.py:2 in __init__",
+        ),
+        ("class function: ...", "function() takes no arguments", "module.py in function"),
+        (
+            "class Model:\n    def forward(self): ...\ndef function(a, b):\n    return 1\n"
+            "import functools\nfunction = functools.partial(Model().forward)",
+            "Model.forward() takes 1 positional argument but 3 were given; it is defined as Model.forward()",
+            "module.py:2 in forward",
+        ),
+    ],
+    ids=["a function", "a constructor", "a class without one", "a method that a library calls"],
+)
+def test_whoever_lacks_parameters_is_named_with_those_that_there_are(
+    source: str, said: str, place: str, importing: Callable[..., Reply]
+) -> None:
+    first = importing(source + "\n", probe="fixed_signature").first
+    assert (first.kind, first.error, first.where) == ("error", "TypeError", place)
+    assert first.message.endswith(said)
+
+
 def test_what_an_object_of_the_submission_lacks_is_the_submissions_fault(importing: Callable[..., Reply]) -> None:
     first = importing("class Monitor:\n    pass\ndef function():\n    return Monitor()\n", probe="url_of").first
     assert first.kind == "wrong_return"
