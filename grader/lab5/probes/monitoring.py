@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,7 @@ def _scrape(monitor: Any) -> str:
         with opener.open(f"{monitor.url}/metrics", timeout=_PATIENCE_SECONDS) as answer:
             return str(answer.read().decode("utf-8"))
     except (OSError, http.client.HTTPException) as error:
-        generate_latest(monitor.registry)  # what fails in the server's thread fails here too, and is reported
+        _text(monitor)  # what fails in the server's thread fails here too, and is reported
         raise WrongReturn(f"GPUMonitor's server gives no /metrics: {error!r}") from error
 
 
@@ -189,6 +189,7 @@ def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, quest
 
 
 def _text(monitor: Any) -> str:
+    instance(monitor.collect(), Iterable, "GPUMonitor.collect()")
     return generate_latest(monitor.registry).decode("utf-8")
 
 

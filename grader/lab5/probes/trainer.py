@@ -149,7 +149,21 @@ def scale_of(trainer: Any) -> float | None:
 
 
 def epoch_of(trainer: Any, epoch: int) -> dict[str, Any]:
-    return fields(trainer.train_epoch(epoch), EpochResult, "train_epoch()")
+    result = fields(trainer.train_epoch(epoch), EpochResult, "train_epoch()")
+    for name in ("samples", "optimizer_steps", "skipped_steps"):
+        if type(result[name]) is not int:
+            raise WrongReturn(f"train_epoch() returned EpochResult.{name} = {result[name]!r}, expected a whole number")
+    return result
+
+
+def try_parts(trainer: Any) -> None:
+    """Call the trainer's own parts by themselves, so that what does not fit is called by its name."""
+    batch = next(iter(trainer.train_loader))
+    given = trainer.forward(trainer.model, *batch)
+    if not (isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, Tensor) for each in given)):
+        raise WrongReturn(f"forward() returned a {type(given).__name__}, expected a tuple: logits and mean loss")
+    if not isinstance(plain(trainer.train_window([batch]), "train_window()"), bool):
+        raise WrongReturn("train_window() returned no bool, expected whether the step was taken")
 
 
 class Sink:
@@ -195,6 +209,7 @@ def epochs(student: Any, *, trainings: Sequence[Mapping[str, Any]]) -> dict[str,
     torch.set_num_threads(1)
     runs = []
     with ranks_of(student):
+        try_parts(make(student, base_of(student) / "parts", **trainings[0]))
         for number, each in enumerate(trainings):
             trainer = make(student, base_of(student) / f"run-{number}", **each)
             model, results, modes = trainer.model, [], []
@@ -425,10 +440,9 @@ def resume(student: Any, *, training: Mapping[str, Any], stop: int, middle: bool
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
         resumed = [epoch_of(second, epoch) for epoch in range(stop, total)]
         again = ended(second)
-        refused = _refusals(student, folder, path, options) if student.ranks == 1 else {}
+    refused = ""
     if student.ranks > 1:
-        alone = make(student, folder, **options)
-        refused["a checkpoint of more ranks"] = ending(lambda: alone.load_checkpoint(path))
+        refused = ending(partial(make(student, folder, **options).load_checkpoint, path))
     return {
         "expected": expected,
         "complete": complete,
@@ -439,21 +453,6 @@ def resume(student: Any, *, training: Mapping[str, Any], stop: int, middle: bool
         "drawn": drawn,
         "refused": refused,
     }
-
-
-def _refusals(student: Any, folder: Path, path: Path, options: Mapping[str, Any]) -> dict[str, str]:
-    """The errors of `load_checkpoint` where a checkpoint does not fit."""
-    narrower = {"weight": options["weight"][:, 1:], "inputs": options["inputs"][:, 1:]}
-    others = {
-        "a model of another shape": narrower,
-        "a loader with other batches": {"batch_size": options["batch_size"] + 1},
-    }
-    refused = {}
-    for name, changes in others.items():
-        other = make(student, folder, **{**options, **changes})
-        refused[name] = ending(partial(other.load_checkpoint, path))
-    refused["no such file"] = ending(lambda: other.load_checkpoint(folder / "step-99999999.pt"))
-    return refused
 
 
 def _halve_scale(trainer: Any) -> None:
