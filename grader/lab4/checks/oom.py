@@ -320,6 +320,11 @@ class TestOom:
         # Without a cycle first: what is held then is held by the traceback, and no garbage.
         for case, seen in sorted(retried(submission, fresh), key=lambda pair: bool(pair[0].get("cycle"))):
             held = seen["held_bytes"]
+            require(
+                bool(held),
+                f"run_with_oom_retry() from {case['start']} made no attempt",
+                "call `attempt` with the micro-batch, and again with half of it after running out of memory",
+            )
             left = max(held) - held[0]
             require(
                 left < 2**20,
