@@ -23,8 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab3.probes.training import DDP, Regression, flat
+from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered
-from grader.shared.probes.support import plain
+from grader.shared.probes.support import fields, plain
+from labkit.results import DdpTraining
 
 FILE = "checkpoint.pt"
 _SLOW_SECONDS = 0.2
@@ -253,6 +255,8 @@ def interrupted(student: Any, *, first: Tensor, second: Tensor, inputs: Tensor) 
     optimizer = _trained(model, inputs)
     module.save_checkpoint(path, model, optimizer, 1)
     module.save_checkpoint(path, model, optimizer, 1)
+    if not path.is_file():
+        raise WrongReturn(f"save_checkpoint({str(path)!r}, ...) wrote no such file")
     overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
     taken_away = os.path.abspath(path) in gone
     saved, size = flat(model), path.stat().st_size
@@ -344,6 +348,7 @@ def resume(
     train = student.module(DDP).train
     dataset = Indexed(numbered(inputs), targets.double())
     shift = torch.zeros(weights.shape[1])
+    port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
     path = Path(student.rendezvous.removeprefix("file://")).parent / "resumed.pt"
     if content is not None:
         draft = path.with_name(f"given-{student.rank}.pt")
@@ -356,26 +361,26 @@ def resume(
         model = Regression(first, shift, dropout=0.5)
         model.register_forward_pre_hook(lambda *_, seen=versions: seen.append(_version(path)))
         torch.rand(7)  # what was drawn before must not matter
+        os.environ["MASTER_PORT"] = str(port + index)  # one for each: who is slow to leave meets nobody else
         result = train(
             student.rank,
             student.ranks,
-            f"{student.rendezvous}-resume{index}",
-            device="cpu",
             model=model,
             dataset=dataset,
             criterion=half_squares,
             epochs=epochs,
-            checkpoint=(path if path_objects[index] else str(path)) if checkpointed else None,
-            timeout_seconds=TIMEOUT_SECONDS,
+            **({"checkpoint": path if path_objects[index] else str(path)} if checkpointed else {}),
+            **if_accepted(train, timeout_seconds=TIMEOUT_SECONDS),
             **arguments,
         )
+        told = fields(result, DdpTraining, "train()")
         seen.append(
             {
                 "weight": model.linear.weight.detach(),
                 "batches": len(model.samples),
-                "epochs": plain(result.epochs, "DdpTraining.epochs"),
-                "steps": plain(result.optimizer_steps, "DdpTraining.optimizer_steps"),
-                "losses": plain(result.losses, "DdpTraining.losses"),
+                "epochs": told["epochs"],
+                "steps": told["optimizer_steps"],
+                "losses": told["losses"],
                 "versions": len({*versions, _version(path)} - {None}),
             }
         )
