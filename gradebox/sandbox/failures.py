@@ -284,7 +284,10 @@ def _call(frame: FrameType) -> str:
     given = [f"{name}={_shown(frame.f_locals[name])}" for name in names if name in frame.f_locals]
     if not given:
         return ""
-    text = f"{code.co_name}({', '.join(given)})"
+    name = code.co_name
+    if name == "__init__":  # called by the name of its class
+        name = code.co_qualname.removesuffix(".__init__").rpartition(".")[2]
+    text = f"{name}({', '.join(given)})"
     return text if len(text) <= _MAX_CALL else f"{text[: _MAX_CALL - 4]}...)"
 
 

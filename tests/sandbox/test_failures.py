@@ -72,6 +72,15 @@ def inner(value):
         importing(source).first.where
         == "module.py:2 in function, in the call function(image=<float32 of shape (2, 3)>)"
     )
+    source = """
+class Trainer:
+    def __init__(self, steps=3):
+        raise ValueError("no")
+
+
+function = Trainer
+"""
+    assert importing(source).first.where == "module.py:4 in __init__, in the call Trainer(steps=3)"
 
 
 def test_a_syntax_error_names_file_line_and_source(importing: Callable[[str], Reply]) -> None:
