@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
 
 from gradebox.sandbox.student import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
@@ -189,7 +190,8 @@ def moments(student: Any, *, gpus: Sequence[Mapping[str, Any]], logs: int, quest
 
 
 def _text(monitor: Any) -> str:
-    instance(monitor.collect(), Iterable, "GPUMonitor.collect()")
+    for family in instance(monitor.collect(), Iterable, "GPUMonitor.collect()"):
+        instance(family, Metric, "GPUMonitor.collect(), for each family,")
     return generate_latest(monitor.registry).decode("utf-8")
 
 
