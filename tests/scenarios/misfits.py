@@ -85,8 +85,10 @@ def functions(package: str) -> list[Function]:
 
 
 def packages() -> dict[str, str]:
-    """The package of each lab that has code of students in it, by the lab's id."""
-    return {lab.id: lab.package for lab in grader.course().rubric.labs if functions(lab.package)}
+    """The package of each lab and exercise that has code of students in it, by its id."""
+    course = grader.course()
+    labs = [lab for rubric in (course.rubric, *course.exercises) for lab in rubric.labs]
+    return {lab.id: lab.package for lab in labs if functions(lab.package)}
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:

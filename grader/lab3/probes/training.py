@@ -136,7 +136,7 @@ def on_cpu(student: Any) -> dict[str, Any]:
             said = run(0, 1, address, device="cpu", model=model, epochs=1, batch_size=256, **given)
             inputs, targets = (torch.stack([torch.as_tensor(one) for one in part]) for part in zip(*truth, strict=True))
             with torch.no_grad():
-                right = model.eval()(inputs).argmax(dim=1) == targets
+                right = model.float().eval()(inputs).argmax(dim=1) == targets
             accuracies[name] = [fields(said, DdpTraining, "train()")["accuracy"], float(right.double().mean())]
     seen = fields(told, DdpTraining, "train()")
     return {"device": seen["device"], "without_tests": seen["accuracy"], "accuracies": accuracies}
