@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from gradebox.devices import Simulator
@@ -190,11 +190,20 @@ def _by_name(module: ModuleType, name: str) -> Any:
         defined = found.__dict__.get(part)
         if defined is None and part == "__init__" and _root(found) == "labs":
             return found  # it has none of its own
-        found = getattr(defined, "__func__", defined)
+        found = _bare(defined)
     if isinstance(found, type):
         return found if _root(found) == "labs" else None
     code = getattr(found, "__code__", None)
     return found if isinstance(code, CodeType) and os.sep + "labs" + os.sep in code.co_filename else None
+
+
+def _bare(defined: Any) -> Any:
+    """The function itself: behind a class method, or behind what a library wraps around it, as PyTorch does `step`."""
+    function = getattr(defined, "__func__", defined)
+    try:
+        return inspect.unwrap(function) if isinstance(function, FunctionType) else function
+    except ValueError:  # it wraps itself
+        return function
 
 
 def _parameters(function: Any) -> str:

@@ -50,7 +50,9 @@ def test_the_hand_out_earns_what_it_does_right(lab: str, bench: Bench) -> None:
 
 def test_the_hand_outs_benchmark_is_told_once_what_to_return(bench: Bench) -> None:
     graded = bench.grade_folder(HAND_OUT, "1")
-    told = [check for check in graded.checks.values() if "benchmark_matmul() returned" in check.message]
+    told = [
+        check for check in graded.checks.values() if re.match(r"benchmark_matmul\(.*?\) returned tuple", check.message)
+    ]
     told = [check for check in told if check.outcome is Outcome.FAILED]
     assert [check.id for check in told] == ["lab1.benchmark.returns_result"], graded.problems
     assert "return a MatmulResult" in told[0].message
@@ -124,7 +126,7 @@ def test_a_setup_that_takes_the_documents_arguments_alone_joins(bench: Bench) ->
     (bench.folder / "lab3_distributed" / "ddp_training.py").write_text(text, encoding="utf-8")
     bench.asking.begin(Turn(code_of(bench.folder), cold=False))
     graded = bench.carry_out(bench.order(criteria=["lab3.setup"]))
-    assert {"lab3.setup.joins_and_leaves", "lab3.setup.nccl_on_gpus"} <= graded.passed, graded.problems
+    assert "lab3.setup.joins_and_leaves" in graded.passed, graded.problems
     assert "lab3.setup.meets_where_it_is_told" not in graded.passed
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grader.sharding.probes.parameters import Parameters, optimizer_class
-from grader.shared.probes.support import instance, plain
+from grader.shared.probes.support import instance, mapping, plain, sequence
 
 LOSS = 1.5
 """What closures return."""
@@ -87,7 +87,8 @@ def _options(entry: dict[str, Any]) -> dict[str, Any]:
 def _described(state: Any) -> dict[str, Any]:
     state = instance(state, dict, "state_dict()")
     tensors, places = {}, set()
-    for number, entry in sorted(state["state"].items()):
+    groups = sequence(state.get("param_groups"), "state_dict()['param_groups']")
+    for number, entry in sorted(mapping(state.get("state"), "state_dict()['state']").items()):
         for name, value in entry.items():
             if isinstance(value, Tensor):
                 places.add(value.device.type)
@@ -95,6 +96,6 @@ def _described(state: Any) -> dict[str, Any]:
     return {
         "state": tensors,
         "places": sorted(places),
-        "numbers": [plain(one["params"], "params") for one in state["param_groups"]],
-        "saved_options": [_options(one) for one in state["param_groups"]],
+        "numbers": [plain(one["params"], "params") for one in groups],
+        "saved_options": [_options(one) for one in groups],
     }

@@ -14,7 +14,7 @@ from grader.sharding.probes.network import Network, half_squares, make_optimizer
 from grader.sharding.probes.ranks import allocated, on_own_gpu
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
-from grader.shared.probes.support import instance, plain, tensor
+from grader.shared.probes.support import finite_or_text, instance, plain, tensor
 
 MODULE = "sharding_exercise.fsdp"
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from grader.sharding.probes.ranks import allocated, on_own_gpu
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
-from grader.shared.probes.support import instance, plain
+from grader.shared.probes.support import instance, plain, tensor
 
 MODULE = "sharding_exercise.tensor_parallel"
 _NAMES = ("up_weight", "up_bias", "down_weight", "down_bias")
@@ -38,7 +38,7 @@ def functions(student: Any, *, numbers: Tensor, slopes: Tensor) -> dict[str, Any
                 kept = gradient.clone()
                 leaf = x.requires_grad_()
                 begun = mark(gpu)
-                output = instance(function(leaf), Tensor, f"{name}()")
+                output = tensor(function(leaf), f"{name}()", leaf.shape)
                 middle = mark(gpu)
                 shown = output.detach().cpu().double()
                 output.backward(gradient)
@@ -120,7 +120,7 @@ def _run(
     kind = getattr(torch, case["dtype"])
     x = inputs.to(kind).cuda().requires_grad_()
     begun = mark(gpu)
-    output = instance(mlp(x), Tensor, "ParallelMLP()(x)")
+    output = tensor(mlp(x), "ParallelMLP.forward()", (*x.shape[:-1], case["outputs"]))
     middle = mark(gpu)
     shown = output.detach().cpu().double()
     output.backward(slopes.to(kind).cuda())
