@@ -42,7 +42,9 @@ def _train(
         x, y = (part[step][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
         torch.cuda.reset_peak_memory_stats()
         start, begun = torch.cuda.memory_allocated(), mark(gpu)
-        losses.append(plain(module.train_step(model, optimizer, x, y, half_squares, **_limit(case)), "train_step()"))
+        losses.append(
+            finite_or_text(module.train_step(model, optimizer, x, y, half_squares, **_limit(case)), "train_step()")
+        )
         end = mark(gpu)
         step_peak = torch.cuda.max_memory_allocated() - start - workspace
     told = reading(gpu, "collectives", begun, end)
