@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from numpy.typing import NDArray
 
@@ -23,7 +23,11 @@ from gradebox.devices import Device
 from gradebox.inputs import apart
 from gradebox.inquiry import Inquiry, Question
 from gradebox.sandbox import DEFINED_AS, Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
+from gradebox.sandbox.probe_types import ProbeInputs, build
 from gradebox.texts import printable
+
+Observation = TypeVar("Observation")
+"""What a probe says it returns."""
 
 _BUSY_SECONDS = 0.3
 _BUSY_SHARE = 0.6
@@ -67,6 +71,20 @@ class ProbeFailed(NeedsReview):
     """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
 
 
+class Options(TypedDict, total=False):
+    """How a probe is run."""
+
+    device: str | None
+    """Instead of the grading device."""
+    values: bool
+    """False asks a simulated device for shapes only."""
+    student: bool
+    """False keeps the submission out of the child, for a reference run."""
+    limits: Limits | None
+    conditions: Sequence[Mapping[str, Any]]
+    """Told to a simulated device alone (`DeviceModule.serve`): a submission can only measure them."""
+
+
 class Seen:
     """What a probe observed: JSON values and arrays, read as attributes or items.
 
@@ -86,6 +104,12 @@ class Seen:
             AttributeError: the probe did not report it.
         """
         return codec.put_back(self[name], self._arrays, name)
+
+    def read_as(self, kind: type[Observation], probe: str) -> Observation:
+        """What was observed, as the dataclass that the probe says it returns."""
+        whole = {name: codec.put_back(value, self._arrays, name) for name, value in self._values.items()}
+        values = {name: value for name, value in self._values.items() if "/" not in name}
+        return build(kind, values, f"the probe {probe} reported", whole)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -114,63 +138,59 @@ class Submission:
         if time.monotonic() > inquiry.deadline - _MIN_SECONDS:
             raise self._left_out()
 
-    def probe(
-        self,
-        probe: str,
-        *,
-        device: str | None = None,
-        values: bool = True,
-        student: bool = True,
-        limits: Limits | None = None,
-        conditions: Sequence[Mapping[str, Any]] = (),
-        **inputs: Any,
-    ) -> Seen:
-        """Run `probe` ("lab1.basics.product") of a lab's `probes/` beside the student's code; what it saw.
+    @overload
+    def probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    @overload
+    def probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
+    def probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
+        """Run a probe of a lab beside the student's code; what it returned.
 
-        Arrays among `inputs`, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
+        Args:
+            probe: its inputs, a dataclass that names the probe (`gradebox.sandbox.probe_types`), or its name
+                ("lab1.basics.product"), with the inputs among the other arguments.
+            options_and_inputs: see `Options`.
+
+        Arrays among the inputs, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
         the course's devices make of them; everything else must be JSON. The same question asked twice in one grading is
-        answered from memory. `device` overrides the grading device; `values=False` asks a simulated one for shapes
-        only; `student=False` keeps the submission out of the child, for a reference run. `conditions` are told to a
-        simulated device alone (`DeviceModule.serve`): a submission can only measure them.
+        answered from memory.
 
         Raises:
             TypeError: an input cannot be sent; the message names it.
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
             NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
         """
-        (seen,) = self.rank_probe(
-            probe, 1, device=device, values=values, student=student, limits=limits, conditions=conditions, **inputs
-        )
-        return seen
+        (reply,) = self._replies(probe, 1, options_and_inputs)
+        return reply
 
+    @overload
     def rank_probe(
-        self,
-        probe: str,
-        ranks: int,
-        *,
-        device: str | None = None,
-        values: bool = True,
-        student: bool = True,
-        limits: Limits | None = None,
-        conditions: Sequence[Mapping[str, Any]] = (),
-        **inputs: Any,
-    ) -> list[Seen]:
-        """`probe` in several processes at once, which may meet at `student.rendezvous`; what each saw, by rank.
+        self, probe: ProbeInputs[Observation], ranks: int, **options: Unpack[Options]
+    ) -> list[Observation]: ...
+    @overload
+    def rank_probe(self, probe: str, ranks: int, **options_and_inputs: Any) -> list[Seen]: ...
+    def rank_probe(self, probe: ProbeInputs[Any] | str, ranks: int, **options_and_inputs: Any) -> list[Any]:
+        """`probe` in several processes at once, which may meet at `student.rendezvous`; what each returned, by rank.
 
         A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
         others': a rank that waits for a failed one fails as well.
         """
-        params, tensors = apart(inputs)
+        return self._replies(probe, ranks, options_and_inputs)
+
+    def _replies(self, probe: ProbeInputs[Any] | str, ranks: int, given: dict[str, Any]) -> list[Any]:
+        options: Options = {name: given.pop(name) for name in Options.__annotations__ if name in given}  # type: ignore[assignment]
+        kind = None if isinstance(probe, str) else probe.reply_type()
+        name = probe if isinstance(probe, str) else probe.probe
+        params, tensors = apart(given if isinstance(probe, str) else probe.arguments())
         request = Request(
-            probe=probe,
+            probe=name,
             params=params,
             tensors=tensors,
             ranks=ranks,
-            device=device or self.device.name,
-            values=values,
-            student=student,
-            limits=limits,
-            conditions=conditions,
+            device=options.get("device") or self.device.name,
+            values=options.get("values", True),
+            student=options.get("student", True),
+            limits=options.get("limits"),
+            conditions=options.get("conditions", ()),
         )
         reply = self._run(request)
         if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
@@ -179,17 +199,22 @@ class Submission:
             raise self._problem(request, min(failed, key=_blame))
         for answer in reply.ranks:
             if not isinstance(answer.value, dict):
-                raise TypeError(f"the probe {probe} must return a dictionary, not {shown(answer.value, 80)}")
-        return [Seen(answer.value, answer.tensors) for answer in reply.ranks]
+                raise TypeError(f"the probe {name} must return a dictionary, not {shown(answer.value, 80)}")
+        replies = [Seen(answer.value, answer.tensors) for answer in reply.ranks]
+        return replies if kind is None else [each.read_as(kind, name) for each in replies]
 
-    def numeric_probe(self, probe: str, **inputs: Any) -> Seen:
+    @overload
+    def numeric_probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    @overload
+    def numeric_probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
+    def numeric_probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
         """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
         try:
-            return self.probe(probe, **inputs)
+            return self.probe(probe, **dict(options_and_inputs))
         except NeedsReview:
             if not self.device.simulated:
                 raise
-            return self.probe(probe, **{**inputs, "device": "cpu"})
+            return self.probe(probe, **{**options_and_inputs, "device": "cpu"})
 
     def run_expected(self, probes: Mapping[str, str]) -> None:
         """Have the course's own probe do what was last asked of the submission's, to stand beside it in a picture.

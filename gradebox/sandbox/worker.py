@@ -27,7 +27,7 @@ import numpy as np
 
 from gradebox import devices
 from gradebox.devices import DeviceModule, Reading
-from gradebox.sandbox import audit, codec, failures, finding, instruments, linux, ours, seccomp
+from gradebox.sandbox import audit, codec, failures, finding, instruments, linux, ours, probe_types, seccomp
 from gradebox.sandbox.ready import Ready
 from gradebox.sandbox.student import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
@@ -227,7 +227,9 @@ def _observe(
     of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, readings, module.from_probe)
     try:
         module.seed(task.device, task.rank, threads=task.threads)
-        probe = trial if task.probe == OWN else finding.find(task.probe, task.probe_paths, task.course.course)
+        probe: Callable[..., object] = (
+            trial if task.probe == OWN else finding.find(task.probe, task.probe_paths, task.course.course)
+        )
         tensors = {name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()}
         whole = {name: tensor for name, tensor in tensors.items() if "/" not in name}
         arguments = codec.put_back(task.params, tensors) | whole
@@ -242,6 +244,11 @@ def _observe(
                 rendezvous=f"file://{task.work}/rendezvous",
                 present=task.present,
                 importing=importing,
+            )
+            # Built here: below, the modules that its type hints name are out of reach.
+            kind = probe_types.inputs_type(probe)
+            inputs = (
+                [probe_types.build(kind, _emptied(arguments, task.params), f"{task.probe} was sent")] if kind else []
             )
             own = instruments.own_packages(task.course.course, about)
             finish: Callable[[], object] = _nothing
@@ -261,7 +268,9 @@ def _observe(
             gc.freeze()
             gc.unfreeze = _leave_frozen
             try:
-                returned = probe(student, **_emptied(arguments, task.params))
+                returned = (
+                    probe(student, inputs.pop()) if inputs else probe(student, **_emptied(arguments, task.params))
+                )
             finally:
                 finish()
                 tampered += check()
