@@ -1,27 +1,54 @@
-"""Gradings ask each value of each declared input, and within ten of them each pair of values (`inputs/space.py`)."""
+"""Gradings ask each value of each declared input, and within ten of them each pair of values (`Space`, in each criterion's `cases.py`)."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from grader.shared.dimensions import Space
 from tests.scenarios.grading import Bench
 from tests.scenarios.inputs.asked import requests_of
-from tests.scenarios.inputs.space import Coverage, Space
+from tests.scenarios.inputs.coverage import Coverage
 
 LABS = (1, 2, 3, 4, 5)
 SEEDS = range(10)
 
 
 def declared(lab: int) -> tuple[tuple[Space, ...], Mapping[str, str]]:
-    """The spaces of a lab's probes, and why other probes have none."""
-    module: Any = importlib.import_module(f"tests.scenarios.inputs.lab{lab}")
-    return module.SPACES, module.WITHOUT
+    """The spaces of a lab's probes (`SPACES`), and why other probes have none (`WITHOUT`), of all its criteria."""
+    spaces: list[Space] = []
+    without: dict[str, str] = {}
+    for module in _modules_with_cases(lab):
+        spaces += getattr(module, "SPACES", ())
+        without |= getattr(module, "WITHOUT", {})
+    return tuple(spaces), without
+
+
+def _modules_with_cases(lab: int) -> Iterator[Any]:
+    old = f"tests.scenarios.inputs.lab{lab}"  # of a lab that has no folders of criteria yet
+    if importlib.util.find_spec(old):
+        yield importlib.import_module(old)
+    for criterion in _packages(f"grader.lab{lab}"):
+        if importlib.util.find_spec(f"{criterion}.cases"):
+            yield from _with_inner(f"{criterion}.cases")
+
+
+def _packages(name: str) -> list[str]:
+    package = importlib.import_module(name)
+    return [f"{name}.{entry.name}" for entry in pkgutil.iter_modules(package.__path__) if entry.ispkg]
+
+
+def _with_inner(name: str) -> list[Any]:
+    """A module, and those in it if it is a package."""
+    module = importlib.import_module(name)
+    inner = [entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    return [module, *(importlib.import_module(f"{name}.{each}") for each in inner)]
 
 
 def covered(bench: Bench, lab: int, seeds: range) -> list[Coverage]:
@@ -34,16 +61,21 @@ def covered(bench: Bench, lab: int, seeds: range) -> list[Coverage]:
 
 def probes_of(lab: int) -> set[str]:
     """Every public probe of a lab that is given inputs."""
-    package = importlib.import_module(f"grader.lab{lab}.probes")
-    found = set()
-    for entry in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")
-        for name, function in vars(module).items():
-            if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
-                parameters = inspect.signature(function).parameters
-                if "student" in parameters and len(parameters) > 1:
-                    found.add(f"lab{lab}.{entry.name}.{name}")
-    return found
+    names: set[str] = set()
+    for package in _packages(f"grader.lab{lab}"):
+        place = package if package.endswith(".probes") else f"{package}.probes"
+        if importlib.util.find_spec(place):
+            for module in _with_inner(place):
+                names |= {f"{module.__name__}.{name}" for name in _public_probes(module)}
+    return {name.removeprefix("grader.").replace(".probes.", ".", 1) for name in names}
+
+
+def _public_probes(module: Any) -> Iterator[str]:
+    for name, function in vars(module).items():
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
+            parameters = inspect.signature(function).parameters
+            if "student" in parameters and len(parameters) > 1:
+                yield name
 
 
 @pytest.mark.parametrize("lab", LABS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradebox.sandbox import Request
-from tests.scenarios.inputs.space import Case, Dimension, Space
+from grader.shared.dimensions import Case, Dimension, Space
 
 _DTYPES = ("not given", "float16", "bfloat16", "float64")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradebox.sandbox import Request
-from tests.scenarios.inputs.space import Case, Dimension, Space
+from grader.shared.dimensions import Case, Dimension, Space
 
 
 def _runs(request: Request) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradebox.sandbox import Request
 from grader.lab3.truth.steps import split
-from tests.scenarios.inputs.space import Case, Dimension, Space
+from grader.shared.dimensions import Case, Dimension, Space
 
 _DEBUGGING = "lab3_distributed.ddp_debugging.train_two_heads"
 

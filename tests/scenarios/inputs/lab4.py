@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradebox.sandbox import Request
-from tests.scenarios.inputs.space import Case, Dimension, Space
+from grader.shared.dimensions import Case, Dimension, Space
 
 
 def _either(name: str, of: str) -> Dimension:

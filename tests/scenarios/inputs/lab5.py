@@ -7,7 +7,7 @@ from typing import Any
 
 from gradebox.sandbox import Request
 from gradebox.sandbox.codec import put_back
-from tests.scenarios.inputs.space import Case, Dimension, Space
+from grader.shared.dimensions import Case, Dimension, Space
 
 
 def _when(name: str, key: str, yes: str, no: str) -> Dimension:

@@ -1,10 +1,10 @@
-"""Input spaces: what the cases of a probe differ in, as data, and what of it gradings have asked.
+"""Input spaces: what the cases of a probe differ in, as data.
 
-A mistake hides where two things meet that no case has together (a frozen parameter *and* a short last window). So a
-lab's file here declares, for each probe that is given inputs, the dimensions in which they differ (sizes, divisibility,
-types, flags, order, presence, what is degenerate, what was there before) and the values of each; the requests of real
-gradings are read, and a pair of values that none of ten has asked is a gap: another case in the check that asks, or an
-entry in `apart` that says why the two cannot meet.
+A mistake hides where two things meet that no case has together (a frozen parameter *and* a short last window). So
+`cases.py` of a criterion declares, for each probe that is given inputs, the dimensions in which they differ (sizes,
+divisibility, types, flags, order, presence, what is degenerate, what was there before) and the values of each. Its
+cases are drawn from them, and `tests/scenarios/inputs` reads the requests of real gradings: a pair of values that none
+of ten has is a gap. The remedy is another case, or an entry in `apart` that says why the two cannot meet.
 """
 
 from __future__ import annotations
@@ -69,41 +69,3 @@ class Space:
                 if value is not None and value not in dimension.values:
                     raise ValueError(f"{request.probe}: {dimension.name} has no value {value!r}")
             yield frozenset(f"{name}={value}" for name, value in found.items() if value is not None)
-
-
-@dataclass
-class Coverage:
-    """What of a space has been asked."""
-
-    space: Space
-    values: set[str] = field(default_factory=set)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-    cases: int = 0
-
-    def add(self, request: Request) -> None:
-        """Count a request, if it is one to this space's probes."""
-        if request.probe not in self.space.probes or not request.student:
-            return
-        for case in self.space.seen(request):
-            self.cases += 1
-            self.values |= case
-            ordered = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
-            self.pairs |= set(itertools.combinations([name for name in ordered if name in case], 2))
-
-    def missing_values(self) -> list[str]:
-        """Values that no case had."""
-        wanted = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
-        return [name for name in wanted if name not in self.values]
-
-    def missing_pairs(self) -> list[tuple[str, str]]:
-        """Pairs that must occur and did not."""
-        return [pair for pair in self.space.pairs() if pair not in self.pairs]
-
-    def idle_excuses(self) -> list[tuple[str, str]]:
-        """Entries of `apart` that name two values which did meet, or none that there is."""
-        known = {f"{one.name}={value}" for one in self.space.dimensions for value in (*one.values, "*")}
-        return [
-            pair
-            for pair in self.space.apart
-            if not set(pair) <= known or ("*" not in "".join(pair) and {pair, pair[::-1]} & self.pairs)
-        ]
