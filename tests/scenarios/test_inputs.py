@@ -1,4 +1,4 @@
-"""Gradings ask each value of each declared input, and within ten of them each pair of values (`Space`, in each criterion's `cases.py`)."""
+"""Gradings ask each value of each declared input, and within ten of them each pair of values (`cases.SPACES`)."""
 
 from __future__ import annotations
 
