@@ -18,9 +18,9 @@ from unittest import mock
 import grader
 from benchmarks.grade_cost import machine_seconds
 from benchmarks.measure import load, save
-from gradebox.options import Options
-from gradebox.ordering import order_of
-from gradebox.run import run
+from gradebox.run.grading import run
+from gradebox.run.options import Options
+from gradebox.run.request_builder import build_request
 from gradebox.sandbox import Reply, Request, Sandbox
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def _own_seconds() -> float:
 def measure(only: frozenset[str] | None = None) -> dict[str, Any]:
     """One grade of the reference on a virtual T4; CPU seconds by who used them."""
     course = str(Path(grader.__file__).parent)
-    order = order_of(Options(course=course, submission=str(ROOT / "solutions"), device="vgpu:T4", seed=1))
+    order = build_request(Options(course=course, submission=str(ROOT / "solutions"), device="vgpu:T4", seed=1))
     ask = Sandbox.run
     used = {"submission": 0.0, "truth": 0.0}
     requests: Counter[str] = Counter()

@@ -10,7 +10,8 @@ streams are laid out as DDP and FSDP do it, one that computes and one that commu
 
 What a collective costs is the virtual GPU's law inside a node, and between nodes each GPU's own adapter with its share
 of the message, by a ring or a tree, whichever is shorter, as NCCL chooses. All ranks wait for the slowest, whose lag
-grows with their number (`vgpu.cost.straggler_ratio`). Not in it: congestion, failures, loading of data, checkpoints.
+grows with their number (`vgpu.device.cost.straggler_ratio`). Not in it: congestion, failures, loading of data,
+checkpoints.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from torch import Tensor, nn
 
 import vgpu
 from benchmarks.measure import save
-from vgpu.cost import collective_seconds, straggler_ratio
-from vgpu.spec import Interconnect, get_interconnect
+from vgpu.device.cost import collective_seconds, straggler_ratio
+from vgpu.device.spec import Interconnect, get_interconnect
 
 BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20

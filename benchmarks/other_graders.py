@@ -23,10 +23,10 @@ from typing import Any
 
 from benchmarks import three_questions
 from benchmarks.measure import load, save
-from gradebox import course as courses
-from gradebox import run
-from gradebox.options import Options
-from gradebox.ordering import order_of
+from gradebox.course import course as courses
+from gradebox.run import grading
+from gradebox.run.options import Options
+from gradebox.run.request_builder import build_request
 from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ class _Ours:
 def score(folder: Path, sandbox: Sandbox) -> float:
     """The points of one submission, graded in an entered sandbox."""
     options = Options(course=str(three_questions.COURSE), submission=str(folder))
-    return float(run.run(order_of(options), sandbox=sandbox).score)
+    return float(grading.run(build_request(options), sandbox=sandbox).score)
 
 
 def _report(folder: Path) -> Path:

@@ -21,11 +21,11 @@ from typing import Any
 
 import grader
 from benchmarks.measure import load, save
-from gradebox.grade import CheckReport
-from gradebox.options import Options
-from gradebox.ordering import order_of
-from gradebox.run import Watcher
-from gradebox.watching.session import Session
+from gradebox.authoring.watch.session import Session
+from gradebox.run.grade import CheckReport
+from gradebox.run.grading import Watcher
+from gradebox.run.options import Options
+from gradebox.run.request_builder import build_request
 
 ROOT = Path(__file__).parents[1]
 EDITS = 8
@@ -73,7 +73,7 @@ def _edit(file: Path, name: str) -> None:
 def measure(lab: str, folder: Path) -> dict[str, Any]:
     """Seconds until the first and the last answer after each edit."""
     course = str(Path(grader.__file__).parent)
-    order = order_of(Options(course=course, submission=str(folder), lab=lab, device="vgpu:T4", seed=1))
+    order = build_request(Options(course=course, submission=str(folder), lab=lab, device="vgpu:T4", seed=1))
     package = order.labs[0].package
     found = tasks(package)
     chosen = [found[index * len(found) // EDITS] for index in range(min(EDITS, len(found)))]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gradebook.results import Excused
 from gradebook.toml_text import quoted, replace_file
-from gradebox import reading
+from gradebox.common import reading
 
 FILE = "excused.toml"
 _HEAD = (

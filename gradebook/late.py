@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
-from gradebox.grade import LatePenalty
 from gradebox.report.document import points
+from gradebox.run.grade import LatePenalty
 
 _CENT = Decimal("0.01")
 _DAY = timedelta(days=1)

@@ -8,8 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
-from gradebox.contact import NOBODY, Contact
-from gradebox.grade import Grade, LatePenalty, Outcome
+from gradebox.course.contact import NOBODY, Contact
+from gradebox.run.grade import Grade, LatePenalty, Outcome
 
 Status = Literal[
     "graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository", "excused"

@@ -45,8 +45,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradebook.late import LateRules
-from gradebox import reading
-from gradebox.reading import Document
+from gradebox.common import reading
+from gradebox.common.reading import Document
 from gradebox.sandbox.copying import MAX_FILES, MAX_TOTAL_BYTES
 
 _NEVER = 100_000

@@ -21,10 +21,12 @@ from gradebook.intake.collect import Student
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
-from gradebox import overrides, reading, rubric
-from gradebox.contact import Contact
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
-from gradebox.rubric import Lab, Rubric
+from gradebox.common import reading
+from gradebox.course import rubric
+from gradebox.course.contact import Contact
+from gradebox.course.rubric import Lab, Rubric
+from gradebox.run import overrides
+from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
 from gradebox.sandbox import DESCENDANTS
 
 _NAMED = 5

@@ -23,9 +23,9 @@ from gradebook.intake.collect import Student
 from gradebook.results import GradebookError
 from gradebook.tasks import Grading, Task
 from gradebook.versions import grader_digest
-from gradebox.grade import Grade
+from gradebox.common.texts import printable
 from gradebox.report.document import from_document, to_document
-from gradebox.texts import printable
+from gradebox.run.grade import Grade
 
 FILE = "gradebook.sqlite"
 SCHEMA_VERSION = 1

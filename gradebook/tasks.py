@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from gradebox.grade import Grade
+from gradebox.run.grade import Grade
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradebox import files
+from gradebox.common import files
 
 
 def quoted(text: str) -> str:

@@ -19,13 +19,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from gradebox.course import Course
+from gradebox.course.course import Course
 
-_EVERYWHERE = ("gradebox/run.py", "gradebox/sandbox")
+_EVERYWHERE = ("gradebox/run/grading.py", "gradebox/sandbox")
 """What every grading runs; the rest follows from what these import, and from what submissions may import."""
 _DECIDES_NOTHING = (
-    *("gradebox.report", "gradebox.hints", "gradebox.overrides", "gradebox.reading", "gradebox.course", "gradebook"),
-    *("gradebox.titles", "vgpu.calibrate"),
+    *(
+        "gradebox.report",
+        "gradebox.course.hints",
+        "gradebox.run.overrides",
+        "gradebox.common.reading",
+        "gradebox.course.course",
+        "gradebook",
+    ),
+    *("gradebox.course.titles", "vgpu.tools.calibrate"),
 )
 """What is imported although no outcome depends on it: how grades are shown and counted, how files are read, a tool."""
 _ENGINE = "gradebox"

@@ -5,7 +5,7 @@ A course that has a command of its own (`gpulabs`) does the same with its folder
 
 from __future__ import annotations
 
-from gradebox import platforms
+from gradebox.common import platforms
 
 platforms.require()  # before what only such systems have is imported
 
@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 from gradebox import arguments, launch
-from gradebox.exits import refuse
-from gradebox.options import Options
-from gradebox.texts import printable
+from gradebox.common.exit_codes import refuse
+from gradebox.common.texts import printable
+from gradebox.run.options import Options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
 
@@ -108,12 +108,12 @@ def show_next(
         device=device,
         report=str(report),
     )
-    from gradebox.guide import command  # `grade` and `watch` only wait for a judge, and need none of this
+    from gradebox import next_command  # `grade` and `watch` only wait for a judge, and need none of this
 
-    raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))
+    raise typer.Exit(next_command.show_next(options, hints=hints, check=check, first_grade=grade))
 
 
-@app.command("proofread")
+@app.command("lint")
 def proofread_course(
     course: _Course,
     solution: Annotated[Path | None, typer.Argument(help="A folder with the labs, solved or as handed out.")] = None,
@@ -122,12 +122,12 @@ def proofread_course(
 
     Exit codes: 0 nothing found, 1 something to mend, 2 the course cannot be read.
     """
-    from gradebox import course as courses
-    from gradebox import proofread
-    from gradebox.hints import HintError
+    from gradebox.authoring import lint
+    from gradebox.course import course as courses
+    from gradebox.course.hints import HintError
 
     try:
-        found = list(proofread.problems(courses.load(course.resolve()), solution))
+        found = list(lint.problems(courses.load(course.resolve()), solution))
     except (ValueError, HintError) as error:
         raise typer.Exit(refuse(str(error), "could not read")) from None
     for line in [*found, f"{len(found)} to mend" if found else "nothing to mend"]:

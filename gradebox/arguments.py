@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gradebox.options import MAX_STEPS, TIME_LIMIT_SECONDS
+from gradebox.common.configuration import MAX_STEPS
+from gradebox.run.options import TIME_LIMIT_SECONDS
 
 Submission = Annotated[Path, typer.Argument(help="The folder to grade.")]
 OwnLabs = Annotated[Path, typer.Argument(help="The folder with your labs.")]

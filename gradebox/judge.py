@@ -5,13 +5,14 @@ Beside `launch.py`, whose other half only waits for this one and does without it
 
 from __future__ import annotations
 
-from gradebox import front, watching
-from gradebox.devices import DeviceError
-from gradebox.exits import ExitCode, refuse
-from gradebox.options import Options
-from gradebox.order import GradingError
+from gradebox.authoring import watch
+from gradebox.common.exit_codes import ExitCode, refuse
+from gradebox.report import presenter
+from gradebox.run.options import Options
+from gradebox.run.request import GradingError
+from gradebox.sandbox.devices import DeviceError
 
-_ROUNDS = {"watch": watching.watch, "answer": watching.answer}
+_ROUNDS = {"watch": watch.watch, "answer": watch.answer}
 """Ways to grade again and again."""
 
 
@@ -20,6 +21,6 @@ def carry_out(options: Options, rounds: str = "") -> ExitCode:
     try:
         if rounds:
             return ExitCode(_ROUNDS[rounds](options))
-        return front.grade(options, alone=True)
+        return presenter.grade(options, alone=True)
     except (GradingError, DeviceError, ValueError) as error:
         return refuse(str(error))

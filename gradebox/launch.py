@@ -22,10 +22,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradebox import files, headstart, judges_room
-from gradebox.configuration import ROOT
-from gradebox.exits import ExitCode, refuse
-from gradebox.options import Options
+from gradebox.common import files
+from gradebox.common.configuration import ROOT
+from gradebox.common.exit_codes import ExitCode, refuse
+from gradebox.run import workdir
+from gradebox.run.options import Options
+from gradebox.sandbox import prefork
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
@@ -60,7 +62,7 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, roun
         return refuse(f"the course's folder {options.course} needs another name: Python itself has a module {name}")
     place = contextlib.ExitStack()
     try:
-        room, lock = place.enter_context(judges_room.room())
+        folder, lock = place.enter_context(workdir.locked_workdir())
     except OSError as error:
         return refuse(
             f"no folder for temporary files can be made: {error.strerror or error}; "
@@ -72,8 +74,8 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, roun
     command += [rounds] if rounds else []
     before = _written_at(options.report_folder)
     with place:
-        # The judge holds its room, too: it may live a little longer than a front that was killed.
-        code = _wait(subprocess.Popen(command, cwd=room, env=_environment(os.environ), pass_fds=(lock,)))
+        # The judge holds its folder, too: it may live a little longer than a front that was killed.
+        code = _wait(subprocess.Popen(command, cwd=folder, env=_environment(os.environ), pass_fds=(lock,)))
     if code - _ENDED in list(ExitCode):
         return code - _ENDED
     if code < 0:
@@ -117,7 +119,7 @@ def from_pytest(config: Any) -> int:
 
 def judge(arguments: list[str]) -> int:
     """Be the judge: what runs in the process that `run` starts."""
-    headstart.begin()
+    prefork.begin()
     if sys.platform == "linux":
         from gradebox.sandbox import linux
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.check_reports import Blocked
-from gradebox.devices import DeviceError
-from gradebox.exits import ExitCode, refuse
-from gradebox.front import Front
-from gradebox.grade import Outcome
-from gradebox.options import Options
-from gradebox.order import GradingError
+from gradebox.common.exit_codes import ExitCode, refuse
+from gradebox.report.presenter import Presenter
+from gradebox.run.assertions import CheckFailed, NeedsReview
+from gradebox.run.check_reports import Blocked
+from gradebox.run.grade import Outcome
+from gradebox.run.options import Options
+from gradebox.run.request import GradingError
+from gradebox.sandbox.devices import DeviceError
 
 options: Options | None = None
 """What is asked; `launch.judge` says it."""
@@ -41,7 +41,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
             raise GradingError(f"--grade takes no test paths, but got {named}; name the folder as --submission=DIR")
         if getattr(config.option, "numprocesses", None):
             raise GradingError("grading needs no -n: it uses the cores that are there; leave it out")
-        judging = _Judging(Front(options, alone=True))
+        judging = _Judging(Presenter(options, alone=True))
         config.add_cleanup(judging.close)
         if not config.option.collectonly:
             judging.front.grading.__enter__()
@@ -82,13 +82,13 @@ class _Item(pytest.Item):
         return Path(self.name), None, ""
 
 
-_FRONT = pytest.StashKey[Front]()
+_FRONT = pytest.StashKey[Presenter]()
 
 
 class _Judging:
     """The hooks of a run in the judge."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Presenter) -> None:
         self.front = front
 
     def close(self) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gradebox import platforms
+from gradebox.common import platforms
 
 platforms.require()  # before what only such systems have is imported
 
 from gradebox import launch
-from gradebox.options import TIME_LIMIT_SECONDS
+from gradebox.run.options import TIME_LIMIT_SECONDS
 
 _OPTIONS = {
     "submission": ("DIR", "labs", "folder to grade (default: labs)"),

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradebox.course import Course
+    from gradebox.course.course import Course
 
 FOLDER = Path(__file__).parent
 
 
 def course() -> Course:
     """This course, as the engine reads it."""
-    from gradebox.course import load  # not in the sandbox, where probes are imported from this package
+    from gradebox.course.course import load  # not in the sandbox, where probes are imported from this package
 
     return load(FOLDER)

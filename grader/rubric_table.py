@@ -18,8 +18,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from gradebook.hands import ready
-from gradebox.course import Course
-from gradebox.rubric import Criterion, Hours, Lab
+from gradebox.course.course import Course
+from gradebox.course.rubric import Criterion, Hours, Lab
 from grader import course
 
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)

@@ -166,7 +166,7 @@ def _real() -> Device:
 
 
 def _peaks(spec: "Spec") -> Peaks:
-    from vgpu import cost
+    from vgpu.device import cost
 
     return Peaks(
         tflops={dtype: flops / 1e12 for dtype, flops in spec.peak_flops.items()},

@@ -1,21 +1,21 @@
 """A simulated NVIDIA GPU for PyTorch, for machines that have none. Everything it reports is simulated.
 
-`import vgpu` does not import torch; `vgpu.spec` and `vgpu.cost` never do. `vgpu.attach` does.
+`import vgpu` does not import torch; `vgpu.device.spec` and `vgpu.device.cost` never do. `vgpu.attach` does.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vgpu import cost
-from vgpu.errors import AttachError, SpecError, Unsupported
-from vgpu.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, list_interconnects, list_specs
+from vgpu.device import cost
+from vgpu.device.errors import AttachError, SpecError, Unsupported
+from vgpu.device.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, list_interconnects, list_specs
 
 if TYPE_CHECKING:
-    from vgpu.api import attach, current, prepare
-    from vgpu.compiled.watching import KernelRun, Race, watch_kernels
     from vgpu.device.queue import Kernel
-    from vgpu.gpu import VirtualGPU
+    from vgpu.runtime.gpu import VirtualGPU
+    from vgpu.torch_integration.attach import attach, current, prepare
+    from vgpu.torch_integration.compiled.watching import KernelRun, Race, watch_kernels
 
 __all__ = [
     "AttachError",
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 _LAZY = {
-    "attach": "vgpu.api",
-    "current": "vgpu.api",
-    "prepare": "vgpu.api",
-    "VirtualGPU": "vgpu.gpu",
+    "attach": "vgpu.torch_integration.attach",
+    "current": "vgpu.torch_integration.attach",
+    "prepare": "vgpu.torch_integration.attach",
+    "VirtualGPU": "vgpu.runtime.gpu",
     "Kernel": "vgpu.device.queue",
-    "KernelRun": "vgpu.compiled.watching",
-    "Race": "vgpu.compiled.watching",
-    "watch_kernels": "vgpu.compiled.watching",
+    "KernelRun": "vgpu.torch_integration.compiled.watching",
+    "Race": "vgpu.torch_integration.compiled.watching",
+    "watch_kernels": "vgpu.torch_integration.compiled.watching",
 }
 
 

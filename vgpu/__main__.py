@@ -1,7 +1,7 @@
 """`python -m vgpu`: run a program on a virtual GPU, list the GPUs, or calibrate against a real one.
 
-Not here: running the program (`vgpu.run`), its processes (`vgpu.launch`, `vgpu.children`), what is left behind
-(`vgpu.outputs`).
+Not here: running the program (`vgpu.tools.run`), its processes (`vgpu.tools.launch`, `vgpu.runtime.children`), what is
+left behind (`vgpu.runtime.outputs`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpu import children, launch
-from vgpu.errors import AttachError, SpecError
-from vgpu.outputs import OutputError, Outputs
-from vgpu.spec import Spec, get_interconnect, get_spec, list_interconnects, list_specs
+from vgpu.device.errors import AttachError, SpecError
+from vgpu.device.spec import Spec, get_interconnect, get_spec, list_interconnects, list_specs
+from vgpu.runtime import children
+from vgpu.runtime.outputs import OutputError, Outputs
+from vgpu.tools import launch
 
 if TYPE_CHECKING:
-    from vgpu.gpu import VirtualGPU
+    from vgpu.runtime.gpu import VirtualGPU
 
 _USAGE = """python -m vgpu [options] script.py [arguments ...]
        python -m vgpu [options] -m module [arguments ...]
@@ -85,11 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.module and options.program == "list":
         return _list(options.arguments)
     if not options.module and options.program == "calibrate":
-        from vgpu.calibrate.__main__ import main as calibrate
+        from vgpu.tools.calibrate.__main__ import main as calibrate
 
         return calibrate(options.arguments)
     if not options.module and options.program == "price":
-        from vgpu.comparison.command import main as price
+        from vgpu.tools.price.command import main as price
 
         return price(options.arguments)
     outputs = Outputs(options.summary, options.picture, options.trace, options.record, _program(options))
@@ -112,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _attach(options: argparse.Namespace, spec: Spec) -> AbstractContextManager[VirtualGPU]:
-    from vgpu.api import attach
+    from vgpu.torch_integration.attach import attach
 
     return attach(
         spec,
@@ -124,7 +125,7 @@ def _attach(options: argparse.Namespace, spec: Spec) -> AbstractContextManager[V
 
 
 def _run(options: argparse.Namespace, spec: Spec, outputs: Outputs) -> int:
-    from vgpu.run import run
+    from vgpu.tools.run import run
 
     children.leave_behind(outputs)
     with _attach(options, spec) as gpu, children.programs_followed(gpu.machine):

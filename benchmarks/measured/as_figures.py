@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measured import cases
 from benchmarks.published.figures import Figure
-from vgpu.calibrate.compare import match_spec
+from vgpu.tools.calibrate.compare import match_spec
 
 _RECORD = Path(__file__).parents[1] / "results" / "h100.json"
 SOURCE = "benchmarks/results/h100.json"

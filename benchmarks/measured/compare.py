@@ -12,7 +12,7 @@ from typing import Any
 import vgpu
 from benchmarks.measure import save
 from benchmarks.measured import cases, draws
-from vgpu.calibrate.compare import match_spec
+from vgpu.tools.calibrate.compare import match_spec
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-we-know.md"
 _ON_THE_PAGE = "h100_compared"

@@ -18,7 +18,7 @@ from torch import nn
 
 from benchmarks.measured.case import Case, Make, Step, step_and_memory
 from benchmarks.published.timing import wall_seconds
-from vgpu.calibrate.models import Gpt
+from vgpu.tools.calibrate.models import Gpt
 
 _WORDS = 50304
 

@@ -17,7 +17,7 @@ from benchmarks.on_a_gpu.job import ROOT, Job
 from benchmarks.on_a_gpu.jobs import JOBS
 from benchmarks.on_a_gpu.results import Results, ResultsError
 from benchmarks.on_a_gpu.schedule import Visit
-from gradebox.devices import Device, DeviceError, parse
+from gradebox.sandbox.devices import Device, DeviceError, parse
 
 COULD_NOT_RUN, INTERRUPTED = 2, 130
 

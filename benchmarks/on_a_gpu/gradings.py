@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import grader
 from benchmarks.on_a_gpu.job import ROOT, Finding
-from gradebox import ordering
-from gradebox.devices import Device
-from gradebox.grade import CheckReport, Grade, Outcome
-from gradebox.order import Order
-from gradebox.run import Grading
+from gradebox.run import request_builder
+from gradebox.run.grade import CheckReport, Grade, Outcome
+from gradebox.run.grading import Grading
+from gradebox.run.request import GradingRequest
 from gradebox.sandbox import Sandbox
+from gradebox.sandbox.devices import Device
 from tests.scenarios.build import SCENARIOS, load
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ class Gradings:
         course = grader.course()
         rubric, chosen = course.select(labs)
         count = sum(len(criterion.checks) for lab in course.rubric.labs for criterion in lab.criteria)
-        jobs = ordering.jobs_on(self._device, count)
+        jobs = request_builder.jobs_on(self._device, count)
         only = None if checks is None else frozenset(checks)
-        order = Order(course, submission, rubric, tuple(chosen), self._device, seed, jobs=jobs, only=only)
-        box, *twins = self._open(order)
-        with Grading(order, sandbox=box, twins=twins) as grading:
+        order = GradingRequest(course, submission, rubric, tuple(chosen), self._device, seed, jobs=jobs, only=only)
+        box, *clones = self._open(order)
+        with Grading(order, sandbox=box, clones=clones) as grading:
             grading.carry_out()
             return Graded(grading.result(), dict(grading.reports))
 
@@ -91,12 +91,12 @@ class Gradings:
             box.close()
         self._boxes.clear()
 
-    def _open(self, order: Order) -> list[Sandbox]:
+    def _open(self, order: GradingRequest) -> list[Sandbox]:
         if not self._boxes:
             first = Sandbox(order.submission, order.course.environment)
             first.side_by_side = order.jobs
             self._boxes.append(first.__enter__())
-            self._boxes += [first.twin() for _ in range(order.jobs - 1)]
+            self._boxes += [first.clone() for _ in range(order.jobs - 1)]
         return self._boxes
 
 

@@ -19,9 +19,10 @@ REWRITTEN = (
 )
 """Checks that refused the reference on an H100 in November 2026 and were rewritten."""
 _ENGINE = (
-    "gradebox/sandbox", "gradebox/hardware", "gradebox/run.py", "gradebox/submission.py", "gradebox/inquiry.py",
-    "gradebox/order.py", "gradebox/assertions.py", "gradebox/fresh.py", "gradebox/inputs.py",
-    "grader/course.toml", "grader/shared", "labkit",
+    "gradebox/sandbox", "gradebox/run/grading.py", "gradebox/run/submission.py", "gradebox/run/probe_cache.py",
+    "gradebox/run/request.py", "gradebox/run/assertions.py", "gradebox/run/input_generator.py",
+    "gradebox/run/probe_inputs.py", "gradebox/run/device_lock.py", "gradebox/run/device_use.py",
+    "gradebox/run/device_steadiness.py", "grader/course.toml", "grader/shared", "labkit",
 )  # fmt: skip
 """What every grading depends on. Not the virtual GPU, although some checks ask it: those have tests of their own, and
 a new cost of a kernel changes nothing on a card."""
@@ -117,7 +118,7 @@ def _measurements() -> Iterator[Job]:
     yield Job("drawn-host", "Host calls and small steps", "h", 90, drawn, run, is_elastic=True, share=90)
     run = partial(programs.drawn, families=_OF_THE_DEVICE)
     yield Job("drawn-device", "Kernels of drawn shapes", "h", 90, drawn, run, is_elastic=True, share=90)
-    yield Job("calibration", "Calibration", "h", 30, ("vgpu/calibrate",), programs.calibration)
+    yield Job("calibration", "Calibration", "h", 30, ("vgpu/tools/calibrate",), programs.calibration)
 
 
 def _class() -> Iterator[Job]:

@@ -28,7 +28,7 @@ from typing import Any
 import grader
 from benchmarks.on_a_gpu.gradings import Gradings
 from benchmarks.on_a_gpu.job import ROOT, Finding, Job
-from gradebox import devices
+from gradebox.sandbox import devices
 
 _KEPT_CHARACTERS = 2000
 """Of what a command printed, beside a result: its end."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.published.figures import Figure
-from vgpu import cost, spec
-from vgpu.operations import traffic
+from vgpu.device import cost, spec
+from vgpu.runtime.operations import traffic
 
 Scaled = Callable[[float], AbstractContextManager[None]]
 

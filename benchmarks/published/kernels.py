@@ -117,6 +117,6 @@ def allreduce_busbw(sizes: Sizes, precision: str) -> float:
     link = vgpu.get_interconnect(sizes["link"])
     if not sizes.get("switch", True):  # NCCL_NVLS_ENABLE=0
         link = dataclasses.replace(link, switch_bytes_per_second=0.0)
-    seconds = vgpu.cost.collective_seconds(link, name, sizes["bytes"], ranks)
+    seconds = vgpu.device.cost.collective_seconds(link, name, sizes["bytes"], ranks)
     share = (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
     return float(1e-9 * share * sizes["bytes"] / seconds)

@@ -14,16 +14,16 @@ from cluster.acceptance.checks import (
     communication,
     compute,
     copies,
-    deltas,
     expected,
     gradients,
+    hardware_state,
+    health_diff,
     load,
     memory,
     network,
     pairs,
     presence,
     run,
-    soundness,
     training,
 )
 from cluster.acceptance.expectations import Expectations
@@ -109,9 +109,9 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *pairs.judge(records),
         *training.judge(records),
-        *soundness.judge(records, file),
+        *hardware_state.judge(records, file),
         *board.judge(records),
-        *deltas.judge(records),
+        *health_diff.judge(records),
     ]
     return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)
 
@@ -222,7 +222,7 @@ def _health(record: Record) -> dict[str, Any]:
         "rank": record.rank,
         "before": record.result("before")["reading"],
         "after": record.result("after").get("reading"),
-        "deltas": deltas.deltas(record),
+        "deltas": health_diff.deltas(record),
     }
 
 

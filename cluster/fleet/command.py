@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.acceptance import expectations
 from cluster.acceptance.verdict import EXIT_CODES, Outcome
-from cluster.fleet import history, kubernetes, light, reports, slurm, state
+from cluster.fleet import history, kubernetes, quick_check, reports, slurm, state
 from cluster.fleet.actions import ActionError
 from cluster.fleet.metrics import Metrics
 from labkit import LabError, program
@@ -103,8 +103,8 @@ def _look(options: argparse.Namespace) -> int:
     started = time.time()
     file = expectations.read(options.expect) if options.expect is not None else None
     earlier = state.read(options.state)
-    seen, unread, xids = light.look(options.sysfs, options.kernel_log, options.name)
-    found = light.judge(
+    seen, unread, xids = quick_check.look(options.sysfs, options.kernel_log, options.name)
+    found = quick_check.judge(
         seen, unread, xids, state=earlier, expectations=file, gpus=options.expect_gpus, node=options.name
     )
     print(f"{found.node}: {found.outcome}", flush=True)
@@ -132,7 +132,7 @@ def _look(options: argparse.Namespace) -> int:
     return EXIT_CODES[found.outcome]
 
 
-def _act(options: argparse.Namespace, found: light.Found) -> None:
+def _act(options: argparse.Namespace, found: quick_check.Found) -> None:
     if options.slurm and found.outcome == "FAIL":
         print(slurm.drain(found.node, found.reason), flush=True)
     if options.kubernetes:
@@ -144,22 +144,22 @@ def _of_boot(accepted: state.Seen, seen: state.Seen) -> state.Seen:
     """After another boot the counters begin anew, and which GPUs and ports there should be stays."""
     if accepted.boot == seen.boot:
         return accepted
-    gpus = {uuid: light.at_boot(reading) for uuid, reading in accepted.gpus.items()}
+    gpus = {uuid: quick_check.at_boot(reading) for uuid, reading in accepted.gpus.items()}
     return state.Seen(boot=seen.boot, gpus=gpus, ports=accepted.ports, last_record=-1)
 
 
 def run_accept(options: argparse.Namespace) -> int:
     """From a passed report: the node as it is now is what later looks are compared with, and it is put back."""
     entry = reports.read(options.report)
-    node = options.name or light.node_name()
+    node = options.name or quick_check.node_name()
     verdict = entry.verdicts.get(node)
     if verdict is None:
         raise ActionError(f"{options.report} is not about {node}, but about {', '.join(entry.verdicts)}")
     if verdict != "PASS":
         print(f"{node} stays as it is: the verdict of {options.report} is {verdict}", file=sys.stderr)
         return EXIT_CODES[verdict]
-    seen, unread, xids = light.look(options.sysfs, options.kernel_log, node)
-    found = light.judge(seen, unread, xids, state=None, node=node)
+    seen, unread, xids = quick_check.look(options.sysfs, options.kernel_log, node)
+    found = quick_check.judge(seen, unread, xids, state=None, node=node)
     if found.outcome == "FAIL":
         print(f"{node} stays as it is, it is broken now: {found.reason}", file=sys.stderr)
         return EXIT_CODES["FAIL"]

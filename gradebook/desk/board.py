@@ -25,8 +25,8 @@ from gradebook.hands.units import Unit
 from gradebook.intake.collect import STORE, Store
 from gradebook.store import Gradebook
 from gradebook.toml_text import lock
-from gradebox import reading
-from gradebox.texts import printable_document
+from gradebox.common import reading
+from gradebox.common.texts import printable_document
 
 _CENT = Decimal("0.01")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gradebook.hands import HandsError
-from gradebox import files
-from gradebox.texts import printable
+from gradebox.common import files
+from gradebox.common.texts import printable
 
 NAME = "REPORT.md"
 MAX_CHARACTERS = 40_000

@@ -11,9 +11,9 @@ from gradebook.exports import decisions, everything, reviews, view
 from gradebook.results import ClassResult, Excused
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
-from gradebox import rubric
+from gradebox.course import rubric
+from gradebox.course.rubric import Rubric
 from gradebox.report.document import points
-from gradebox.rubric import Rubric
 
 
 @dataclass(frozen=True)

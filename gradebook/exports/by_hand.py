@@ -14,9 +14,9 @@ from markupsafe import Markup
 from gradebook.exports.markdown import code_block, escaped
 from gradebook.exports.view import Line
 from gradebook.results import HandResult, RegradeRequest, Remark, ReportResult
+from gradebox.common.texts import printable
 from gradebox.report import html
 from gradebox.report.document import points
-from gradebox.texts import printable
 
 
 def shown(line: Line) -> HandResult | None:

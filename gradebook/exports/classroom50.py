@@ -26,11 +26,11 @@ from typing import Any
 from gradebook.exports import github, gradescope_autograder
 from gradebook.exports.feedback import grade_markdown
 from gradebook.exports.gradescope_autograder import AutograderError
-from gradebox.course import Course
-from gradebox.grade import CriterionResult, Grade
+from gradebox.common.texts import printable_document
+from gradebox.course.course import Course
+from gradebox.course.rubric import Lab
 from gradebox.report.document import points
-from gradebox.rubric import Lab
-from gradebox.texts import printable_document
+from gradebox.run.grade import CriterionResult, Grade
 
 SCHEMA = "classroom50/result/v1"
 _SCRIPT = Path(__file__).parent / "scripts" / "classroom50_autograder.py"

@@ -18,9 +18,9 @@ from pathlib import Path
 from gradebook.exports import reviews
 from gradebook.exports.view import Line, View
 from gradebook.toml_text import quoted
-from gradebox import overrides
-from gradebox.overrides import Override, OverrideError
-from gradebox.rubric import Rubric
+from gradebox.course.rubric import Rubric
+from gradebox.run import overrides
+from gradebox.run.overrides import Override, OverrideError
 
 ALL = "all"
 """Stands for every criterion of a student, or for every student."""

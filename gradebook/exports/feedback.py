@@ -14,11 +14,11 @@ from pathlib import Path
 from gradebook.exports import by_hand
 from gradebook.exports.markdown import code_block, escaped
 from gradebook.exports.view import Line
-from gradebox.contact import NOBODY, Contact
-from gradebox.grade import CheckResult, CriterionResult, Grade, Outcome
+from gradebox.common.texts import printable, sentence
+from gradebox.course.contact import NOBODY, Contact
 from gradebox.report import html
 from gradebox.report.document import duration, points
-from gradebox.texts import printable, sentence
+from gradebox.run.grade import CheckResult, CriterionResult, Grade, Outcome
 
 _STATUS = {
     "waiting": "Your submission has not been graded yet.",

@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import Path
 
-from gradebox.course import Course
+from gradebox.course.course import Course
 
 WORKFLOW = Path(".github/workflows/grade.yml")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from gradebook.exports import by_hand, feedback
 from gradebook.exports.view import Line
-from gradebox.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
+from gradebox.common.texts import printable_document, sentence
 from gradebox.report.document import duration, points
-from gradebox.texts import printable_document, sentence
+from gradebox.run.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 
 SCHEMA_FILE = Path(__file__).with_name("gradescope.schema.json")
 

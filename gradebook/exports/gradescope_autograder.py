@@ -13,8 +13,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradebox import devices
-from gradebox.course import Course
+from gradebox.course.course import Course
+from gradebox.sandbox import devices
 
 _ENGINE = ("gradebox", "gradebook")
 _FILES = ("pyproject.toml", "constraints.txt", "install.sh", "README.md", "LICENSE")

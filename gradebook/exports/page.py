@@ -19,8 +19,8 @@ from gradebook.exports import item_chart, overview
 from gradebook.exports.reviews import ELSEWHERE, HANDING_IN, Item
 from gradebook.exports.statistics import EVERYBODY, FEWEST, CheckStatistics
 from gradebook.exports.view import Line, View, share
-from gradebox.grade import Outcome
 from gradebox.report import html
+from gradebox.run.grade import Outcome
 
 _MOST_FAILED = 10
 _FEW_BINS, _MANY_BINS = 10, 20

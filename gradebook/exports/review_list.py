@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradebook.exports.page import ReviewGroup, review_groups
 from gradebook.exports.view import View
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 _WIDTH = 110
 _LONGEST = 600

@@ -5,7 +5,7 @@ submissions that were refused, whose student should hear of it; zeros that are w
 and repositories that could not be fetched. Accepting them is remembered
 in `reviews.toml` beside the gradebook, by student, content and criterion: it survives every regrade of the same files,
 and is void as soon as the student's files change or something new turns up. Not for changing points: that is an
-override (`gradebox/overrides.py`), and it settles its criterion too.
+override (`gradebox/run/overrides.py`), and it settles its criterion too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Literal
 from gradebook.exports.cells import write
 from gradebook.results import StudentResult
 from gradebook.toml_text import quoted
-from gradebox import reading
-from gradebox.grade import Grade
+from gradebox.common import reading
+from gradebox.run.grade import Grade
 
 FILE = "reviews.toml"
 ELSEWHERE = "elsewhere"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from gradebook.exports.view import View
-from gradebox.grade import PASSED_IN_DOUBT, CheckResult, Outcome
+from gradebox.run.grade import PASSED_IN_DOUBT, CheckResult, Outcome
 
 GROUP_SHARE = 0.27
 """Upper and lower group of the discrimination index; Kelley, "The selection of upper and lower groups", 1939."""

@@ -9,7 +9,7 @@ from decimal import Decimal
 from gradebook.exports import reviews
 from gradebook.exports.cells import file_names
 from gradebook.results import ClassResult, StudentResult
-from gradebox.grade import CriterionResult, Grade
+from gradebox.run.grade import CriterionResult, Grade
 
 
 @dataclass(frozen=True, kw_only=True)

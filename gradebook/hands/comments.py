@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gradebook.hands import FOLDER, HandsError
 from gradebook.toml_text import paragraphs, quoted, replace_file
-from gradebox import reading
+from gradebox.common import reading
 
 FILE = "comments.toml"
 _HEAD = "# Comments that graders reuse. Points are added; a deduction is below 0. A change is everybody's who has it.\n"

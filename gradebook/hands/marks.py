@@ -20,7 +20,7 @@ from gradebook.hands import FOLDER, HandsError
 from gradebook.hands.comments import Comment
 from gradebook.hands.rubric import Criterion
 from gradebook.toml_text import lock, paragraphs, quoted, replace_file
-from gradebox import reading
+from gradebox.common import reading
 
 MARKS, HISTORY, LOCK = "marks", "history", ".lock"
 MAX_CHARACTERS = 20_000

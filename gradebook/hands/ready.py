@@ -28,9 +28,9 @@ from gradebook.hands.comments import Comment
 from gradebook.hands.marks import LOCK
 from gradebook.hands.rubric import Level
 from gradebook.toml_text import lock, quoted, replace_file
-from gradebox import reading
-from gradebox.course import Course
-from gradebox.rubric import Lab
+from gradebox.common import reading
+from gradebox.course.course import Course
+from gradebox.course.rubric import Lab
 
 SUBFOLDER = "reports"
 """In the folder of the course."""

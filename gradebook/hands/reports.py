@@ -20,10 +20,10 @@ from gradebook.intake.collect import Student
 from gradebook.results import ReportResult
 from gradebook.settings import ByHand
 from gradebook.store import Gradebook
-from gradebox import reading
-from gradebox.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
+from gradebox.common import reading
+from gradebox.course.rubric import Lab, Rubric
 from gradebox.report.document import points as in_points
-from gradebox.rubric import Lab, Rubric
+from gradebox.run.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
 
 FILE = "reports.toml"
 

@@ -15,7 +15,7 @@ from gradebook.hands.marks import LOCK
 from gradebook.intake import csv_text
 from gradebook.results import RegradeRequest
 from gradebook.toml_text import lock, paragraphs, quoted, replace_file
-from gradebox import reading
+from gradebox.common import reading
 
 FILE = "requests.toml"
 MAX_CHARACTERS = 10_000

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook.hands import FOLDER, HandsError
-from gradebox import reading
+from gradebox.common import reading
 
 FILE = "rubric.toml"
 PREFIX = "hands."

@@ -23,8 +23,8 @@ from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
 from gradebook.intake.roster import Roster
 from gradebook.settings import IntakeLimits, Settings
+from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
-from gradebox.texts import printable
 
 
 @dataclass(frozen=True, kw_only=True)

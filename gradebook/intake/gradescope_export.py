@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 FILE = "submission_metadata.yml"
 _KEY = re.compile(r"""(?P<quote>['"]?)(?P<name>[^\s'":][^'":]*)(?P=quote):\s*""")

@@ -25,9 +25,9 @@ from typing import Literal
 
 from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms, unread
 from gradebook.intake.repositories import is_repository, shown
-from gradebox import reading
+from gradebox.common import reading
+from gradebox.common.texts import printable
 from gradebox.sandbox import copying
-from gradebox.texts import printable
 
 
 class IntakeError(ValueError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gradebook.intake.names import Refused
-from gradebox.rubric import Lab
+from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
 
 _NUMBERED = re.compile(r"(?P<word>[^\W\d_]+)[\s_.-]*0*(?P<number>[1-9][0-9]*)(?![0-9])", re.IGNORECASE)

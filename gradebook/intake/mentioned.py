@@ -1,6 +1,6 @@
 """Students and criteria that an instructor's files name, held against the class: a slip of the pen costs no points.
 
-Not for reading those files (`settings.py`, `gradebox/overrides.py`).
+Not for reading those files (`settings.py`, `gradebox/run/overrides.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gradebook.excused import ExcusedError
 from gradebook.intake.collect import Student
 from gradebook.results import Excused
 from gradebook.settings import Settings, SettingsError
-from gradebox.overrides import Override, OverrideError
+from gradebox.run.overrides import Override, OverrideError
 
 
 def check(

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 
-from gradebox.texts import is_printable
+from gradebox.common.texts import is_printable
 
 _MAX_PATH_BYTES = 1024
 """A quarter of what Linux takes, because the path of the folder above comes in front of it."""

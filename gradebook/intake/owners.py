@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gradebook.intake import spelling
 from gradebook.intake.handed_in import HandedIn, Person
 from gradebook.intake.roster import Entry, Outsider, Roster
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradebook.intake.names import Refused
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 MAX_FILES = 200_000
 MAX_BYTES = 2 * 2**30

@@ -27,7 +27,7 @@ from pathlib import Path
 from gradebook.intake import archives, plain_copy
 from gradebook.intake.names import Names, Refused
 from gradebook.settings import GitSettings
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 _FETCH_SECONDS = 600.0
 _READ_SECONDS = 120.0

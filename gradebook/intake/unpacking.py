@@ -18,7 +18,7 @@ from typing import IO, Any
 from gradebook.intake import archives
 from gradebook.intake.archives import CannotStore
 from gradebook.intake.names import Refused
-from gradebox.configuration import ROOT
+from gradebox.common.configuration import ROOT
 from gradebox.sandbox.copying import LEFT_BEHIND
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from gradebook.intake.unpacker import main; main()"

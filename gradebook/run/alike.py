@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradebook.run import ways
-from gradebox import source
-from gradebox.course import Course
-from gradebox.grade import Grade, Outcome
+from gradebox.course.course import Course
+from gradebox.run import source_scan
+from gradebox.run.grade import Grade, Outcome
 
 _SHORTEST_NAME = 3
 """A file's name that is shorter is found in any text."""
@@ -130,7 +130,7 @@ class Shared:
     def is_certain(self, content: str, grade: Grade | None, criterion: str) -> bool:
         """Whether what the grading of `content` found of a criterion holds for whoever has the same lab."""
         part = self._parts.get(content, {}).get(self._packages[criterion])
-        if part is None or grade is None or grade.incomplete or len(grade.integrity) >= source.MAX_NOTES:
+        if part is None or grade is None or grade.incomplete or len(grade.integrity) >= source_scan.MAX_NOTES:
             return False
         lab = criterion.partition(".")[0]
         if any(note.check == lab or note.check.startswith(f"{lab}.") for note in grade.integrity):

@@ -31,10 +31,11 @@ from gradebook.run.progress import ClassProgress
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan
 from gradebook.tasks import Engine, Task
-from gradebox import devices, resources
-from gradebox.course import Course
-from gradebox.fresh import new_seed
-from gradebox.overrides import Override
+from gradebox.common import resources
+from gradebox.course.course import Course
+from gradebox.run.input_generator import new_seed
+from gradebox.run.overrides import Override
+from gradebox.sandbox import devices
 
 OpenEngine = Callable[[int, Path, str], Engine]
 """What grades, given how many at a time, a folder for files, and the device."""

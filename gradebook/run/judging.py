@@ -8,13 +8,12 @@ from pathlib import Path
 
 from gradebook.run.memory import PeakMemory, used_bytes
 from gradebook.tasks import Grading, Task
-from gradebox import course as courses
-from gradebox import devices
-from gradebox.grade import Grade
-from gradebox.order import GradingError, Order
-from gradebox.run import run as grade
-from gradebox.sandbox import Sandbox
-from gradebox.truths import Truths
+from gradebox.course import course as courses
+from gradebox.run.grade import Grade
+from gradebox.run.grading import run as grade
+from gradebox.run.reference_cache import ReferenceCache
+from gradebox.run.request import GradingError, GradingRequest
+from gradebox.sandbox import Sandbox, devices
 
 _SHARE_OF_TIME = 0.95
 
@@ -41,7 +40,7 @@ class SandboxJudge:
         self._sandbox = Sandbox(empty, self._course.environment)
         self._sandbox.side_by_side = side_by_side
         self._sandbox.__enter__()
-        self._truths = Truths()
+        self._truths = ReferenceCache()
         self._at_rest = 0
         """Bytes of this process and its sandbox between two submissions, looked at after the first."""
 
@@ -58,7 +57,7 @@ class SandboxJudge:
 
     def _graded(self, task: Task) -> tuple[Grade | None, str]:
         rubric = self._course.rubric
-        order = Order(
+        order = GradingRequest(
             course=self._course,
             submission=task.folder,
             rubric=rubric,

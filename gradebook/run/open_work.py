@@ -9,9 +9,9 @@ from gradebook.intake.collect import Store, Student
 from gradebook.run.alike import Shared
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebook.tasks import Task
-from gradebox.course import Course
-from gradebox.grade import Grade, Outcome
-from gradebox.submission import MACHINE_WAS_BUSY
+from gradebox.course.course import Course
+from gradebox.run.grade import Grade, Outcome
+from gradebox.run.submission import MACHINE_WAS_BUSY
 
 
 class OpenWork:

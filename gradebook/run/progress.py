@@ -9,8 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from gradebook.tasks import Grading, Task
-from gradebox.grade import Outcome
 from gradebox.report.document import points
+from gradebox.run.grade import Outcome
 
 
 class ClassProgress:

@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError, RayError
 from gradebook import versions
 from gradebook.run.pool import Failed, Pool, Worker
 from gradebook.tasks import EngineError, Grading, OpenJudge, Task
-from gradebox import course as courses
+from gradebox.course import course as courses
 
 _LOOK_SECONDS = 1.0
 """How often to look whether something has taken too long."""

@@ -19,7 +19,8 @@ _SCANNING = frozenset(("iterdir", "glob", "iglob", "rglob", "listdir", "scandir"
 _PLACES = frozenset(("__file__", "getfile", "getsourcefile", "getsource", "co_filename", "f_code"))
 _UPWARDS = re.compile(r"(?:^|/)\.\.(?:/|$)")
 _MAX_BYTES, _MAX_ALL_BYTES = 2**18, 2**20
-"""Of one file, and of all, as for `gradebox.source`: dense code takes long to parse, and no lab has a tenth of this."""
+"""Of one file, and of all, as for `gradebox.run.source_scan`: dense code takes long to parse, and no lab has a tenth of
+this."""
 
 
 class Way(Enum):

@@ -6,13 +6,13 @@ import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gradebox import files
-from gradebox.contact import NOBODY, Contact
-from gradebox.grade import Grade
-from gradebox.hints import Hint
+from gradebox.common import files
+from gradebox.course.contact import NOBODY, Contact
+from gradebox.course.hints import Hint
 from gradebox.report import html, progress, terminal
 from gradebox.report.document import to_json
 from gradebox.report.progress import Earlier
+from gradebox.run.grade import Grade
 
 
 def write(

@@ -11,7 +11,7 @@ from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 
 class Console(RichConsole):

@@ -8,11 +8,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebox import reading
-from gradebox import schema as json_schema
-from gradebox.exits import ExitCode
-from gradebox.grade import SCHEMA_VERSION, Grade
-from gradebox.texts import printable_document
+from gradebox.common import json_schema, reading
+from gradebox.common.exit_codes import ExitCode
+from gradebox.common.texts import printable_document
+from gradebox.run.grade import SCHEMA_VERSION, Grade
 
 SCHEMA_FILE = Path(__file__).with_name("grade.schema.json")
 

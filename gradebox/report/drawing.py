@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup, escape
 
-from gradebox.assertions import seconds
-from gradebox.pictures import Mark, Panel, Picture
-from gradebox.texts import printable
+from gradebox.common.texts import printable
+from gradebox.run.assertions import seconds
+from gradebox.run.pictures import Mark, Panel, Picture
 
 _WIDTH, _LEFT, _RIGHT = 480.0, 84.0, 6.0
 _ROW, _HEAD, _FOOT = 16.0, 20.0, 18.0

@@ -1,6 +1,6 @@
 """What fails in a grade, as mistakes: each check that failed by itself, what follows from it, and what waits for it.
 
-Only reads a grade. What is charged is decided in `gradebox/charging.py`.
+Only reads a grade. What is charged is decided in `gradebox/run/deductions.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gradebox.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
+from gradebox.run.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from gradebox.contact import NOBODY, Contact, is_address
-from gradebox.grade import CheckResult, CriterionResult, Grade, LatePenalty, Outcome
-from gradebox.hints import POINTER, STEP_NAMES, Hint
+from gradebox.common.texts import printable
+from gradebox.course.contact import NOBODY, Contact, is_address
+from gradebox.course.hints import POINTER, STEP_NAMES, Hint
 from gradebox.report.document import duration, points
 from gradebox.report.drawing import draw
 from gradebox.report.failing import is_open, mistakes
 from gradebox.report.progress import Progress
-from gradebox.texts import printable
+from gradebox.run.grade import CheckResult, CriterionResult, Grade, LatePenalty, Outcome
 
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""

@@ -14,10 +14,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebox import files
-from gradebox.grade import CheckResult, Grade, Outcome
+from gradebox.common import files
+from gradebox.common.texts import printable_document
 from gradebox.report.document import from_document, points
-from gradebox.texts import printable_document
+from gradebox.run.grade import CheckResult, Grade, Outcome
 
 FILE = "progress.json"
 _VERSION = 2

@@ -13,12 +13,12 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from gradebox.configuration import as_seen_from
-from gradebox.contact import NOBODY, Contact
-from gradebox.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
-from gradebox.hints import POINTER
+from gradebox.common.configuration import as_seen_from
+from gradebox.course.contact import NOBODY, Contact
+from gradebox.course.hints import POINTER
 from gradebox.report.console import Console
 from gradebox.report.document import points
+from gradebox.run.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 
 MARK = {
     Outcome.PASSED: ("✓", "green"),

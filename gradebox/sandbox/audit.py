@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
-from gradebox.sandbox.ours import Ours, asks
+from gradebox.sandbox.trusted_code import TrustedCode, asks
 from gradebox.sandbox.types import VOID
 
 MAX_NOTES_OF_A_KIND = 12
@@ -61,7 +61,7 @@ _SHOWN_TYPES = (int, float, bool, type(None))
 
 
 def install(
-    ours: Ours,
+    ours: TrustedCode,
     functions: Mapping[int, str],
     readable: tuple[str, ...],
     emit: Callable[[bytes], None],
@@ -191,7 +191,7 @@ def _file_of(frame: FrameType | None) -> str:
     return "" if frame is None else _safe(frame.f_code.co_filename, "")
 
 
-def _innocent(frame: FrameType | None, ours: Ours) -> bool:
+def _innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
     """Whether the simulator was asked by a probe, or by an instrument that a real device has as well.
 
     A probe's frame alone says little: what it calls may be a function in C that was built to ask. So the frame must be
@@ -216,7 +216,7 @@ def _innocent(frame: FrameType | None, ours: Ours) -> bool:
     return frame is not None
 
 
-def _is_by_hand(frame: FrameType | None, ours: Ours, *, asked: bool) -> bool:
+def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, asked: bool) -> bool:
     """Whether work was given to the device by somebody who is not the library, nor a part of the simulator's that may.
 
     Or whether it was `asked`, which probes may do as well. Runs at every launch, of which there are many.
@@ -237,7 +237,7 @@ def _is_by_hand(frame: FrameType | None, ours: Ours, *, asked: bool) -> bool:
     return last in ours.engine
 
 
-def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str | None:
+def _culprit(frame: FrameType | None, ours: TrustedCode, function: str | None) -> str | None:
     """Where the submission did it, or None when something else did.
 
     Args:
@@ -259,7 +259,7 @@ def _culprit(frame: FrameType | None, ours: Ours, function: str | None) -> str |
         if library and function is not None and not handed_in and _gives_frames(code.co_name, name):
             above = frame.f_back
             if above is None or not _is_foreign(above, ours):
-                return None  # prints a traceback, or finds the line of a log message
+                return None  # fingerprints a traceback, or finds the line of a log message
             code, name = above.f_code, _safe(above.f_code.co_filename, "?")
             return f"{name.rpartition('/')[2]}:{above.f_lineno} in {_safe(code.co_name, '?')}"
         if function is not None and not handed_in:
@@ -279,13 +279,13 @@ def _gives_frames(function: str, file: str) -> bool:
     return any(file.endswith(end) and function in names for end, names in _GIVES_FRAMES.items())
 
 
-def _is_foreign(frame: FrameType | None, ours: Ours) -> bool:
+def _is_foreign(frame: FrameType | None, ours: TrustedCode) -> bool:
     """Whether the code of a frame is the submission's, or of nobody we know."""
     name = frame.f_code.co_filename if frame is not None else ""
     return type(name) is not str or not name.startswith(ours.libraries)
 
 
-def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: Ours) -> bool:
+def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) -> bool:
     """Whether a frame, or the collector, would show what the record's generators hold."""
     if event == _ATTRIBUTE:
         value = arguments[0]
@@ -339,7 +339,7 @@ def _detail(
     event: str,
     arguments: tuple[Any, ...],
     roots: tuple[str, ...],
-    ours: Ours,
+    ours: TrustedCode,
     *,
     cwd: Callable[[], str] = os.getcwd,
     normpath: Callable[[str], str] = os.path.normpath,

@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradebox import devices
-from gradebox.sandbox import codec, linux, processes, wire
+from gradebox.sandbox import codec, devices, linux, processes, wire
 from gradebox.sandbox.types import SandboxError
 
 NAME = "gpulabs-device"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
-from gradebox.devices import Simulator
+from gradebox.sandbox.devices import Simulator
 from gradebox.sandbox.types import DEFINED_AS
 
 MAX_MESSAGE = 4000

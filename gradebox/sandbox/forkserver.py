@@ -18,8 +18,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from gradebox import devices
-from gradebox.sandbox import codec, linux, ours, ready, server, wire
+from gradebox.sandbox import codec, devices, linux, prefork_state, server, trusted_code, wire
 from gradebox.sandbox.types import Environment, Failure
 
 _START = b"s"
@@ -97,9 +96,9 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
                 if name not in order["optional"]:
                     raise
         name = ""
-        ours.remember(environment.course, about.SIMULATOR)
+        trusted_code.remember(environment.course, about.SIMULATOR)
         about.require_forkable()
-        ready.require_one_thread()
+        prefork_state.require_one_thread()
     except Exception as error:
         if isinstance(error, wire.Closed):
             raise

@@ -19,7 +19,7 @@ from operator import getitem, is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
-from gradebox.devices import DeviceModule, Simulator
+from gradebox.sandbox.devices import DeviceModule, Simulator
 
 _NAMED = {
     "time": ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
@@ -46,7 +46,7 @@ class Fingerprint(NamedTuple):
     """What code consists of, each part with a label. Compared by identity; holding the objects keeps their ids unique.
 
     Plain tuples, which nobody changes. Not shown as text: that would be each namespace once for each of its names, and
-    whoever prints the variables of all frames would wait for it.
+    whoever fingerprints the variables of all frames would wait for it.
     """
 
     looked_up: tuple[tuple[str, str, str, Any], ...]
@@ -149,14 +149,14 @@ def parts(
 
 
 def changed(
-    prints: Fingerprint,
+    fingerprints: Fingerprint,
     before: Parts,
     gpu: object,
     packages: tuple[ModuleType, ...],
     of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
 ) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
-    looked_up, labels, spaces, keys, values, _, keywords, others, classes = prints
+    looked_up, labels, spaces, keys, values, _, keywords, others, classes = fingerprints
     now = parts(gpu, packages, of_gpu)
     found = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),

@@ -11,16 +11,15 @@ import shutil
 import signal
 from typing import Any
 
-from gradebox import devices
-from gradebox.sandbox import linux, machine, processes, supervisor
+from gradebox.sandbox import devices, linux, machine, processes, supervisor
 from gradebox.sandbox.device_process import DeviceProcess, Ends
-from gradebox.sandbox.ready import Ready
+from gradebox.sandbox.prefork_state import PreforkState
 
 
 class Runs:
     """Those of one process, which has at most one at a time."""
 
-    def __init__(self, config: machine.Config, site: machine.Machine, ready: Ready, *, skip_pids: int) -> None:
+    def __init__(self, config: machine.Config, site: machine.Machine, ready: PreforkState, *, skip_pids: int) -> None:
         """`skip_pids` are the numbers that no rank may get, see `supervisor.Run`."""
         self._config = config
         self._site = site

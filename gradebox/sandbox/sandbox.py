@@ -82,7 +82,7 @@ class Sandbox:
         """Whether it will be asked much, so that a second spent on making processes cheap to fork pays; set before it
         starts."""
         self.tried: set[str] = set()
-        """Devices that `gradebox.trial` has found to work here."""
+        """Devices that `gradebox.run.device_trial` has found to work here."""
 
     def __enter__(self) -> Self:
         """Copy the submission and start the server.
@@ -91,7 +91,7 @@ class Sandbox:
             SubmissionError: the folder cannot be read.
             SandboxError: there is no room for the copy.
         """
-        self._keep()
+        self._snapshot()
         self._start()
         return self
 
@@ -131,7 +131,7 @@ class Sandbox:
     @property
     def submission_sha256(self) -> str:
         """Digest of the copied files, names included; the same wherever the folder lies."""
-        self._keep()
+        self._snapshot()
         return self._sha256
 
     def read_text(self, path: str) -> str | None:
@@ -140,7 +140,7 @@ class Sandbox:
 
         Links were resolved when the copy was made, so nothing outside the submission can be read this way.
         """
-        self._keep()
+        self._snapshot()
         try:
             file = Path(self._copy, "labs", path)
             return None if file.stat().st_size > _TEXT_BYTES else file.read_text("utf-8-sig", errors="replace")
@@ -154,7 +154,7 @@ class Sandbox:
 
     def python_files(self) -> dict[str, bytes]:
         """The Python files of the copy, by their path in our layout; read, never run."""
-        self._keep()
+        self._snapshot()
         names = [entry.target for entry in self._entries if entry.target.endswith(".py")]
         return {name: Path(self._copy, "labs", name).read_bytes() for name in names}
 
@@ -167,7 +167,7 @@ class Sandbox:
             SandboxError: the sandbox could not do its work.
         """
         started = time.monotonic()
-        self._keep()
+        self._snapshot()
         notes: list[Note] = []
         try:
             while True:
@@ -189,7 +189,7 @@ class Sandbox:
         seconds, folders = time.monotonic() - started, (SUBMISSION, self._copy)
         return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
 
-    def turn_to(self, submission: Path | str) -> None:
+    def set_submission(self, submission: Path | str) -> None:
         """Take up another submission, or the same folder as it is now; the preloaded server goes on to serve it.
 
         Raises:
@@ -203,23 +203,23 @@ class Sandbox:
         if self._copy:
             shutil.rmtree(self._copy, ignore_errors=True)
             self._copy = ""
-        self._keep()
+        self._snapshot()
 
-    def follow(self, other: Sandbox) -> None:
-        """Take up the copy that `other` holds, whose twin this one is, after it has turned to another submission."""
-        other._keep()
+    def share_submission(self, other: Sandbox) -> None:
+        """Take up the copy that `other` holds, whose clone this one is, after it has turned to another submission."""
+        other._snapshot()
         self._folder, self._entries = other._folder, other._entries
         self._copy, self._sha256 = other._copy, other._sha256
 
-    def twin(self) -> Sandbox:
+    def clone(self) -> Sandbox:
         """Another sandbox over the same copy, with a server of its own, so that two threads can ask side by side.
 
-        The copy ends with this sandbox: close the twin first.
+        The copy ends with this sandbox: close the clone first.
 
         Raises:
             SandboxError: there is no room for its files.
         """
-        self._keep()
+        self._snapshot()
         other = copy.copy(self)
         other._home, other._copies = None, 0
         other._server = None
@@ -244,7 +244,7 @@ class Sandbox:
 
     # --- the copy of the submission ---------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _snapshot(self) -> None:
         """Copy the submission, once: whoever edits the folder meanwhile does not get a grade of two versions."""
         if self._copy:
             return
@@ -301,7 +301,7 @@ class Sandbox:
     def _greet(self) -> None:
         """Wait for a started server to be ready, starting one when there is none."""
         if self._server is None:
-            self._keep()
+            self._snapshot()
             self._start()
         if self._greeted:
             return

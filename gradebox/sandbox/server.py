@@ -20,8 +20,7 @@ import shutil
 import signal
 from typing import Any, NoReturn
 
-from gradebox import devices
-from gradebox.sandbox import codec, linux, machine, processes, templates, wire
+from gradebox.sandbox import codec, devices, linux, machine, processes, templates, wire
 from gradebox.sandbox.types import Failure
 
 MAX_REQUEST_BYTES = 2**30

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO
 
-from gradebox import headstart
-from gradebox.sandbox import codec, wire
+from gradebox.sandbox import codec, prefork, wire
 from gradebox.sandbox.types import Environment
 
 _STOP_SECONDS = 20.0
@@ -149,7 +148,7 @@ class _ForkServer:
     def __init__(self, key: str, order: Mapping[str, object], log: IO[bytes]) -> None:
         self._key = key
         self.users = 0
-        begun = headstart.take()
+        begun = prefork.take()
         self._control, self._process = begun.control, begun.process
         with contextlib.suppress(OSError, wire.Closed):  # noticed, with the log, by whoever waits for a server
             socket.send_fds(self._control, [b"l"], [log.fileno()])
@@ -179,7 +178,7 @@ def _fork_server(
     first, last = _search_path(environment, preload)
     order = {"environment": asdict(environment), "preload": list(preload), "optional": list(optional), "many": many,
              "first": first, "last": last}  # fmt: skip
-    key = json.dumps([os.getpid(), sys.executable, headstart.variables(), order])
+    key = json.dumps([os.getpid(), sys.executable, prefork.variables(), order])
     if key not in _running:
         _running[key] = _ForkServer(key, order, log)
     return _running[key]
@@ -199,11 +198,11 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 
 def _search_path(environment: Environment, preload: Sequence[str]) -> _Folders:
-    """Folders that modules come from, for an interpreter that starts without our `sys.path` (`headstart.in_order`)."""
+    """Folders that modules come from, for an interpreter that starts without our `sys.path` (`prefork.in_order`)."""
     ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
     names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
     folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
     for name in names:
-        if (folder := headstart.folder_of(name)) is not None:
+        if (folder := prefork.folder_of(name)) is not None:
             folders[folder] = None
-    return headstart.in_order(list(folders))
+    return prefork.in_order(list(folders))

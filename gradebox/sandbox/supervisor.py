@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from gradebox.sandbox import codec, device_process, linux, processes, root, seccomp, wire, worker
 from gradebox.sandbox.device_process import Ends
-from gradebox.sandbox.ready import Ready
+from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.types import TEXT_BYTES
 
 _FIRST_TICK_SECONDS = {True: 0.02, False: 0.1}
@@ -42,7 +42,7 @@ class Run:
 
     task: worker.Task
     """For rank 0; the others differ in `rank`."""
-    ready: Ready
+    ready: PreforkState
     namespaces: bool
     view: root.View
     mount_point: str

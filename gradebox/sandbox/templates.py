@@ -14,7 +14,7 @@ import socket
 import traceback
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, linux, machine, processes, ready, wire
+from gradebox.sandbox import codec, linux, machine, prefork_state, processes, wire
 from gradebox.sandbox.runs import Runs
 
 KEPT = 6
@@ -139,7 +139,7 @@ def live(
             linux.die_with_parent(signal.SIGKILL)
             linux.adopt_orphans()
         linux.close_all_but({0, 1, 2, channel.fileno()})
-        _serve(channel, Runs(config, site, ready.make(kind, config.of_course), skip_pids=skip_pids))
+        _serve(channel, Runs(config, site, prefork_state.make(kind, config.of_course), skip_pids=skip_pids))
     except (ConnectionError, wire.Closed):  # the server has ended
         os._exit(0)
     except BaseException:

@@ -101,7 +101,7 @@ class Environment:
     course_parent: str = ""
     """The folder that holds it."""
     devices: str = ""
-    """Module that attaches what submissions run on, see `gradebox.devices`; without it they run on the CPU."""
+    """Module that attaches what submissions run on, see `gradebox.sandbox.devices`; without it they run on the CPU."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -200,7 +200,7 @@ class Reply:
     """Real time of the round trip."""
     notes: tuple[Note, ...] = ()
     shown: tuple[Sequence[Sequence[Any]], ...] = ()
-    """For each rank rows of what ran on a simulated device, which `gradebox.pictures.timeline` draws."""
+    """For each rank rows of what ran on a simulated device, which `gradebox.run.pictures.timeline` draws."""
 
     @property
     def first(self) -> RankReply:

@@ -25,11 +25,21 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gradebox import devices
-from gradebox.devices import DeviceModule, Reading
-from gradebox.sandbox import audit, codec, failures, finding, instruments, linux, ours, probe_types, seccomp
-from gradebox.sandbox.ready import Ready
-from gradebox.sandbox.student import OWN, Student, trial
+from gradebox.sandbox import (
+    audit,
+    codec,
+    devices,
+    failures,
+    instruments,
+    linux,
+    probe_loader,
+    probe_types,
+    seccomp,
+    trusted_code,
+)
+from gradebox.sandbox.devices import DeviceModule, Reading
+from gradebox.sandbox.prefork_state import PreforkState
+from gradebox.sandbox.probe_loader import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
 
 # Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
@@ -91,7 +101,7 @@ VOIDED, LOST = 0, 1
 """Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
 
 
-def main(task: Task, ready: Ready, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
+def main(task: Task, ready: PreforkState, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
     """Be rank `task.rank` of a request, in a process forked for it. Never returns.
 
     `ready` is what was done before the fork. `token` goes in front of the result, so that bytes written to the pipe by
@@ -210,7 +220,7 @@ def _set_environment(task: Task) -> None:
 
 def _observe(
     task: Task,
-    ready: Ready,
+    ready: PreforkState,
     module: DeviceModule,
     emit: Callable[[bytes], None],
     page: mmap.mmap,
@@ -228,7 +238,7 @@ def _observe(
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe: Callable[..., object] = (
-            trial if task.probe == OWN else finding.find(task.probe, task.probe_paths, task.course.course)
+            trial if task.probe == OWN else probe_loader.find(task.probe, task.probe_paths, task.course.course)
         )
         tensors = {name: module.to_probe(array) for name, array in codec.load_tensors(task.tensors).items()}
         whole = {name: tensor for name, tensor in tensors.items() if "/" not in name}
@@ -254,16 +264,18 @@ def _observe(
             finish: Callable[[], object] = _nothing
             check: Callable[[], Sequence[str]] = _nothing
             covered = ready.covers(probe.__module__, gpu) or not task.present
-            prints = ready.prints if covered else instruments.snapshot(own, module)
+            fingerprints = ready.fingerprints if covered else instruments.snapshot(own, module)
             _hide(ready, "gradebox", task.course.course)
             if task.present:
                 before = instruments.parts(gpu, own, of_gpu)
-                check = functools.partial(instruments.changed, prints, before, gpu, own, of_gpu)
+                check = functools.partial(instruments.changed, fingerprints, before, gpu, own, of_gpu)
                 hidden = module.hidden(gpu) if gpu is not None else None
                 libraries = _libraries(task, own)
-                known = ours.know(task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden)
+                known = trusted_code.trusted(
+                    task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden
+                )
                 void = functools.partial(_void, page, tampered.append)
-                finish = audit.install(known, prints.functions, _allowed(task), emit, void)
+                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void)
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
@@ -348,7 +360,7 @@ def _emit(
     page[LOST] = 1
 
 
-def _hide(ready: Ready, *packages: str) -> None:
+def _hide(ready: PreforkState, *packages: str) -> None:
     """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
     # The newest stand last. To go through all names would touch, and so copy, a page for every second one.
     added = itertools.islice(reversed(sys.modules), len(sys.modules) - ready.imported)

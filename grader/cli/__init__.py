@@ -1,6 +1,6 @@
 """The command `gpulabs`: grading, and the tools for whoever runs the course. Only reads arguments, does no work."""
 
-from gradebox import platforms
+from gradebox.common import platforms
 
 platforms.require()  # before what only such systems have is imported
 

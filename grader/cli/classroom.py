@@ -18,10 +18,10 @@ from gradebook.run.judging import SandboxJudge
 from gradebook.run.processes import local_pool
 from gradebook.settings import parse_moment
 from gradebook.tasks import EngineError
-from gradebox.devices import DeviceError
-from gradebox.exits import ExitCode
+from gradebox.common.exit_codes import ExitCode
+from gradebox.course.rubric import RubricError
 from gradebox.report.console import Console
-from gradebox.rubric import RubricError
+from gradebox.sandbox.devices import DeviceError
 from grader import FOLDER, course
 from grader.cli.echo import echo
 from grader.cli.elsewhere import Elsewhere, on_cluster

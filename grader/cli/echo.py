@@ -2,7 +2,7 @@
 
 import typer
 
-from gradebox.texts import printable
+from gradebox.common.texts import printable
 
 
 def echo(text: object = "", *, err: bool = False) -> None:

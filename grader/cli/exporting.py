@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradebox.grade import Grade
-from gradebox.rubric import Lab
+from gradebox.course.rubric import Lab
+from gradebox.run.grade import Grade
 from grader import FOLDER, course
 from grader.cli.echo import echo
 from grader.cli.pushing import export_canvas
@@ -264,8 +264,8 @@ def review_class(
     from gradebook.exports import review_list
     from gradebook.exports.book import Book
     from gradebook.tasks import EngineError
-    from gradebox.devices import DeviceError
-    from gradebox.rubric import RubricError
+    from gradebox.course.rubric import RubricError
+    from gradebox.sandbox.devices import DeviceError
 
     if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
         raise _fail("decide one thing at a time: --accept, --override, --excuse or --rerun", 2)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gradebox import arguments, launch
-from gradebox.options import Options
+from gradebox.run.options import Options
 from grader import FOLDER
 
 

@@ -14,7 +14,7 @@ from gradebook.results import GradebookError
 from gradebook.settings import Settings
 from gradebook.similarity import report, similarity
 from gradebook.store import FILE, Gradebook
-from gradebox.configuration import ROOT
+from gradebox.common.configuration import ROOT
 from grader import course
 from grader.cli.echo import echo
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gradebox import arguments
-from gradebox.guide import command
-from gradebox.options import Options
+from gradebox import arguments, next_command
+from gradebox.run.options import Options
 from grader import FOLDER
 
 
@@ -29,4 +28,4 @@ def show_next(
     options = Options(
         course=str(FOLDER), submission=str(submission), lab=arguments.joined(lab), device=device, report=str(report)
     )
-    raise typer.Exit(command.show_next(options, hints=hints, check=check, first_grade=grade))
+    raise typer.Exit(next_command.show_next(options, hints=hints, check=check, first_grade=grade))

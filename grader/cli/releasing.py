@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gradebox import release
-from gradebox.configuration import ROOT
+from gradebox.authoring import release
+from gradebox.common.configuration import ROOT
 from grader.cli.echo import echo
 from grader.release import branch as branches
 from grader.release import course

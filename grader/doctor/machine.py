@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gradebox import resources
+from gradebox.common import resources
 from grader.doctor.fact import ROOT, Fact, gigabytes, note, ok, python, wrong
 
 INSTALL_BYTES = 9e9

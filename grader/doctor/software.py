@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradebox import platforms
+from gradebox.common import platforms
 from grader.doctor.fact import ROOT, Fact, install, is_here, note, ok, to_do, wrong
 
 OLDEST = (3, 11)

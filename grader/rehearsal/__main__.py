@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 
 import grader
-from gradebox.hardware.measuring import measured_by
-from gradebox.hardware.use import Answer, DeviceUse
-from gradebox.order import Order
-from gradebox.run import Grading
+from gradebox.common.texts import printable
+from gradebox.run.device_use import Answer, DeviceUse
+from gradebox.run.grading import Grading
+from gradebox.run.request import GradingRequest
 from gradebox.sandbox import Request, Sandbox
-from gradebox.texts import printable
+from gradebox.sandbox.measuring import measured_by
 from grader.rehearsal import devices
 
 _BURSTS = 60
@@ -30,10 +30,10 @@ _BURSTS = 60
 class Disturbed(DeviceUse):
     """Slows down at random what the requests of undeclared probes launch, as neighbours on a card would.
 
-    A check that loses points by it judges times, and its probe does not say so (`gradebox.hardware.measuring`).
+    A check that loses points by it judges times, and its probe does not say so (`gradebox.sandbox.measuring`).
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: GradingRequest) -> None:
         super().__init__(order.device, order.course.folder, order.course.devices)
         self._folder = order.course.folder
         self._random = random.Random(order.seed)
@@ -66,7 +66,7 @@ def main(
         course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
     )
     rubric, labs = course.select(lab, criterion)
-    order = Order(course, submission.resolve(), rubric, tuple(labs), devices.parse("cuda"), number, jobs=jobs)
+    order = GradingRequest(course, submission.resolve(), rubric, tuple(labs), devices.parse("cuda"), number, jobs=jobs)
     with Grading(order, device_use=Disturbed(order) if disturbed else None) as grading:
         grading.carry_out()
         grade = grading.result()

@@ -1,4 +1,4 @@
-"""The device of a rehearsal: `cuda` is a virtual GPU that passes for a real one (see `gradebox.devices.DeviceModule`).
+"""The device of a rehearsal: `cuda` is a virtual GPU that passes for a real one (`DeviceModule`).
 
 The judge is told of an NVIDIA GPU. In the sandbox a virtual GPU is attached first of all, and hidden: probes are handed
 none, so nothing but what CUDA tells can be asked, and `labkit` takes it for real. So checks and probes take their
@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gradebox.devices import CPU, Device
+from gradebox.sandbox.devices import CPU, Device
 from grader.shared import devices as real
 from grader.shared.devices import (
     CLASSES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradebox.release.stubs import ReleaseError
+from gradebox.authoring.release.stubs import ReleaseError
 from grader.release import contents
 from grader.release.repository import Repository
 

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from gradebox import contact
-from gradebox.reading import ReadingError
-from gradebox.release.folder import MANIFEST, render_all, solve_all
-from gradebox.release.stubs import ReleaseError
+from gradebox.authoring.release.folder import MANIFEST, render_all, solve_all
+from gradebox.authoring.release.stubs import ReleaseError
+from gradebox.common.reading import ReadingError
+from gradebox.course import contact
 from grader.release import help_section
 
 _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "notebooks", "docs/labs", "docs/images")

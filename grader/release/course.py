@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradebox.release.stubs import ReleaseError
+from gradebox.authoring.release.stubs import ReleaseError
 from grader.release import changes, contents
 from grader.release.leaks import Leak, Secrets
 from grader.release.repository import Repository

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradebook.exports.markdown import escaped
-from gradebox.contact import Contact, is_address
+from gradebox.course.contact import Contact, is_address
 
 HEADING = "## Getting help"
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gradebox.release.stubs import regions
+from gradebox.authoring.release.stubs import regions
 
 _FEWEST_WORDS = 8
 _MANY_WORDS = 22

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradebox.release.stubs import ReleaseError
+from gradebox.authoring.release.stubs import ReleaseError
 
 _AUTHOR = {
     "GIT_AUTHOR_NAME": "gpulabs release",

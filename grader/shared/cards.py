@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradebox.submission import Submission
+from gradebox.run.submission import Submission
 
 _STEP_BYTES = 2**28
 

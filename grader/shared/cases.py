@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 
 _ATTEMPTS = 20
 """Draws, until one has every value."""
 
 
 def every_value(
-    fresh: Fresh,
+    generator: InputGenerator,
     dimensions: Mapping[str, Sequence[Any]],
     count: int,
     allowed: Callable[[Mapping[str, Any]], bool] = lambda row: True,
 ) -> list[dict[str, Any]]:
-    """`Fresh.cases`, and rows more until each value of each dimension has been there: so many questions ask them all.
+    """`InputGenerator.cases`, and more rows until each value of each dimension has occurred.
 
     Args:
         dimensions: the values of each, by name.
         count: rows at least.
         allowed: whether the values of a row can be together; each value must be in one that is.
     """
-    rows = fresh.cases(dimensions, count, allowed)
+    rows = generator.cases(dimensions, count, allowed)
     for name, values in dimensions.items():
         for value in values:
             if all(row[name] != value for row in rows):
-                rows += fresh.cases({**dimensions, name: [value]}, 1, allowed)
+                rows += generator.cases({**dimensions, name: [value]}, 1, allowed)
     return rows
 
 
 def full_rows(
-    fresh: Fresh,
+    generator: InputGenerator,
     dimensions: Mapping[str, Sequence[Any]],
     count: int,
     allowed: Callable[[Mapping[str, Any]], bool] = lambda row: True,
@@ -45,7 +45,7 @@ def full_rows(
     best: list[dict[str, Any]] = []
     least = sum(len(values) for values in dimensions.values()) + 1
     for attempt in range(_ATTEMPTS):
-        source = fresh if attempt == 0 else fresh.shared(f"rows, attempt {attempt}")
+        source = generator if attempt == 0 else generator.shared(f"rows, attempt {attempt}")
         rows = source.cases(dimensions, count, allowed)
         missing = sum(not _put_in(rows, name, one, allowed) for name, values in dimensions.items() for one in values)
         if missing < least:
@@ -69,8 +69,8 @@ def _put_in(
     return False
 
 
-def one_and_its_opposite(fresh: Fresh, dimensions: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
+def one_and_its_opposite(generator: InputGenerator, dimensions: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
     """Two rows that have each of two values once, for what is too dear to be asked more than twice; in any order."""
-    (row,) = fresh.cases(dimensions, 1)
+    (row,) = generator.cases(dimensions, 1)
     opposite = {name: values[row[name] == values[0]] for name, values in dimensions.items()}
-    return fresh.shuffled([row, opposite])
+    return generator.shuffled([row, opposite])

@@ -1,4 +1,4 @@
-"""What submissions run on here: an NVIDIA GPU, a virtual one, or the CPU (see `gradebox.devices.DeviceModule`).
+"""What submissions run on here: an NVIDIA GPU, a virtual one, or the CPU (see `gradebox.sandbox.devices.DeviceModule`).
 
 `parse` runs in the judge, so it asks NVML and not torch. The rest runs in the sandbox's processes, where torch and vgpu
 are imported already; what is looked up in `sys.modules` there is not worth a second of importing in the judge.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.devices import CPU, Device, DeviceError, Simulator
+from gradebox.sandbox.devices import CPU, Device, DeviceError, Simulator
 
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
@@ -77,7 +77,7 @@ SIMULATOR: Simulator | None = Simulator(
     title="the virtual GPU",
     unsupported="Unsupported",
     record_event="vgpu.record",
-    launch_event="vgpu.launch",
+    launch_event="vgpu.tools.launch",
     asked=frozenset(
         (
             *("memory_timeline", "category_timeline", "memory_by_category", "peak_by_category"),
@@ -85,19 +85,26 @@ SIMULATOR: Simulator | None = Simulator(
         )
     ),
     instruments={
-        "vgpu.instruments.nvml": ("Nvml.",),
-        "vgpu.instruments.recorder": ("Recorder.",),
-        "vgpu.gpu": ("VirtualGPU.launch",),
-        "vgpu.memory.categories": ("Ledger.after_step",),
-        "vgpu.instruments.snapshot": ("_trace",),
-        "vgpu.patches.loaders": ("install.<locals>.get_data",),
+        "vgpu.runtime.nvml": ("Nvml.",),
+        "vgpu.torch_integration.profiler_events": ("Recorder.",),
+        "vgpu.runtime.gpu": ("VirtualGPU.launch",),
+        "vgpu.runtime.memory.categories": ("Ledger.after_step",),
+        "vgpu.runtime.views.snapshot": ("_trace",),
+        "vgpu.torch_integration.patches.loaders": ("install.<locals>.get_data",),
     },
     entries={
-        "vgpu.dispatch.dispatch_mode": "DispatchMode.__torch_dispatch__",
-        "vgpu.dispatch.function_mode": "FunctionMode.__torch_function__",
+        "vgpu.torch_integration.dispatch.dispatch_mode": "DispatchMode.__torch_dispatch__",
+        "vgpu.torch_integration.dispatch.function_mode": "FunctionMode.__torch_function__",
     },
-    engine=("vgpu.gpu", "vgpu.machine", "vgpu.device", "vgpu.timing", "vgpu.memory", "vgpu.dispatch.dispatch_mode"),
-    recorder="vgpu.witness",
+    engine=(
+        "vgpu.runtime.gpu",
+        "vgpu.runtime.machine",
+        "vgpu.device",
+        "vgpu.timing",
+        "vgpu.runtime.memory",
+        "vgpu.torch_integration.dispatch.dispatch_mode",
+    ),
+    recorder="vgpu.runtime.audit_events",
     generators=("history", "steps"),
     profilers=("/torch/autograd/profiler.py",),
 )
@@ -330,7 +337,7 @@ def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _answer(ask: Any) -> object:
-    """What a witness (`vgpu.witness`) says to None: whether all is as it can be."""
+    """What a witness (`vgpu.runtime.audit_events`) says to None: whether all is as it can be."""
     try:
         return ask(None)
     except Exception:  # it has been ended

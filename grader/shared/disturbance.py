@@ -2,7 +2,7 @@
 
 Many machines say nothing: guests without counters, MIG slices, containers that see no other process. So an empty answer
 means "nothing is known", and the engine looks at the pace itself before it believes a failed check
-(`gradebox.hardware.steadiness`).
+(`gradebox.run.device_steadiness`).
 """
 
 from __future__ import annotations

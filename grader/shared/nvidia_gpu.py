@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from gradebox.devices import Device
+from gradebox.sandbox.devices import Device
 
 _ALL = "GPU"
 """Stands for the hardware if NVML does not name it: one name for all GPUs of the machine."""

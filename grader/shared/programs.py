@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gradebox.assertions import require
-from gradebox.devices import Device
+from gradebox.run.assertions import require
+from gradebox.sandbox.devices import Device
 
 _LEAST_GROUND = 0.02
 """Share of a plot's pixels that has the colour of its ground; of random pixels none has as much."""

@@ -14,8 +14,8 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require, require_equal
-from gradebox.submission import Submission
+from gradebox.run.assertions import CheckFailed, require, require_equal
+from gradebox.run.submission import Submission
 
 MINIMUM_PROSE_WORDS = 60
 

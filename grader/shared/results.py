@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import CheckFailed
+from gradebox.run.assertions import CheckFailed
 
 _HINT = "the docstring says what the function must return"
 

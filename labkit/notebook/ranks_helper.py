@@ -28,7 +28,14 @@ import torch.multiprocessing as mp
 from labkit.device import open_device
 from labkit.notebook.ranks import Failure, Job
 
-_PRELOADED = ("torch._dynamo", "torch.distributed", "torch.nn.parallel", "sklearn.datasets", "labkit.data", "vgpu.api")
+_PRELOADED = (
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "sklearn.datasets",
+    "labkit.data",
+    "vgpu.torch_integration.attach",
+)
 _MAX_FRAMES = 3
 _PATIENCE_SECONDS = 1.0
 _running: list[int] = []

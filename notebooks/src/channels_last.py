@@ -53,8 +53,8 @@ notebook.table(
 #
 # ## 2. One convolution
 #
-# A 3 x 3 convolution of 64 images, forward and backward, for 64 to 1024 channels. The more channels, the fewer pixels, so
-# that all have about the same bytes of images to move. How many times faster is it with channels last?
+# A 3 x 3 convolution of 64 images, forward and backward, for 64 to 1024 channels. The more channels, the fewer pixels,
+# so that all have about the same bytes of images to move. How many times faster is it with channels last?
 
 
 # %%
@@ -233,8 +233,8 @@ notebook.table(
 
 # %% [markdown]
 # `x.contiguous()`, which many write to be on the safe side, is the usual culprit;
-# `x.contiguous(memory_format=torch.channels_last)` is what was meant. The last line, `view`, `transpose` and `flatten`, has to
-# copy, and a copy whose order nobody asked for is NCHW.
+# `x.contiguous(memory_format=torch.channels_last)` is what was meant. The last line, `view`, `transpose` and `flatten`,
+# has to copy, and a copy whose order nobody asked for is NCHW.
 #
 # ## 5. Exercise: predict, then measure
 #

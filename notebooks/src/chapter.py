@@ -108,9 +108,9 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Host and device during three small training steps.* Each look at the loss empties the queue, and the device idles until
-# new launches arrive. Add up the loss on the device (`total += loss.detach()`) and look every hundred steps. Lab 1 is
-# about this queue, and about measuring in spite of it.
+# *Host and device during three small training steps.* Each look at the loss empties the queue, and the device idles
+# until new launches arrive. Add up the loss on the device (`total += loss.detach()`) and look every hundred steps. Lab
+# 1 is about this queue, and about measuring in spite of it.
 #
 # ## 2. Memory
 #
@@ -153,15 +153,16 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Memory after each stage, in MiB.* In float32 with Adam, count sixteen bytes per parameter (weight, gradient, two averages)
-# and, on top, the activations, which grow with the batch. `torch.cuda.memory_summary()` prints all of it as a table.
+# *Memory after each stage, in MiB.* In float32 with Adam, count sixteen bytes per parameter (weight, gradient, two
+# averages) and, on top, the activations, which grow with the batch. `torch.cuda.memory_summary()` prints all of it as a
+# table.
 #
 # `torch.cuda.empty_cache()` is often recommended and rarely helps: it gives *reserved* memory back to the driver, for
-# other programs. What your own tensors hold it cannot free. Before the next experiment, delete those (`del model, loss`),
-# then empty the cache if another program needs the memory.
+# other programs. What your own tensors hold it cannot free. Before the next experiment, delete those (`del model,
+# loss`), then empty the cache if another program needs the memory.
 #
-# What helps when a step does not fit, in the order of trying: a smaller batch with accumulation (below), mixed precision
-# (below), and recomputing activations instead of keeping them, `torch.utils.checkpoint.checkpoint(block, x,
+# What helps when a step does not fit, in the order of trying: a smaller batch with accumulation (below), mixed
+# precision (below), and recomputing activations instead of keeping them, `torch.utils.checkpoint.checkpoint(block, x,
 # use_reentrant=False)`. Lab 4 is about the last, about attention, and about finding what should not have been kept.
 #
 # ## 3. Feeding the GPU
@@ -215,24 +216,25 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Samples per second.* One worker gains nothing here: decoding is the slow part whoever does it, and starting a process takes
-# its time. The second worker halves what one batch costs. What the options do:
+# *Samples per second.* One worker gains nothing here: decoding is the slow part whoever does it, and starting a process
+# takes its time. The second worker halves what one batch costs. What the options do:
 #
 # | option | what it buys | what it costs |
 # |---|---|---|
 # | `num_workers=n` | `n` processes load ahead | memory; more than there are cores makes it slower |
-# | `pin_memory=True` with `.to(device, non_blocking=True)` | the copy runs beside the computation | host memory that cannot be swapped |
-# | `persistent_workers=True` | workers survive the epoch | their memory stays taken |
-# | `prefetch_factor=k` | `k` batches per worker in advance; evens out slow ones | memory |
+# | `pin_memory=True` with `.to(device, non_blocking=True)` | the copy runs beside the computation | host memory that
+# cannot be swapped | | `persistent_workers=True` | workers survive the epoch | their memory stays taken | |
+# `prefetch_factor=k` | `k` batches per worker in advance; evens out slow ones | memory |
 #
-# On the CPU side `torch.set_num_threads(n)` bounds the threads of one process: with several loaders and several ranks on a
-# machine, each taking all cores is slower than each taking its share. Lab 5 finds the slow part of such a pipeline.
+# On the CPU side `torch.set_num_threads(n)` bounds the threads of one process: with several loaders and several ranks
+# on a machine, each taking all cores is slower than each taking its share. Lab 5 finds the slow part of such a
+# pipeline.
 #
 # ## 4. Larger batches than fit: accumulation
 #
-# Gradients add up over calls of `backward()` until somebody sets them to None. So four small batches make one large one,
-# if the *loss* is divided rightly. Each cell of this table is the distance of the accumulated gradient from that of the
-# whole batch, in float64:
+# Gradients add up over calls of `backward()` until somebody sets them to None. So four small batches make one large
+# one, if the *loss* is divided rightly. Each cell of this table is the distance of the accumulated gradient from that
+# of the whole batch, in float64:
 
 # %%
 from torch.nn.functional import mse_loss
@@ -266,9 +268,9 @@ notebook.table(
 
 # %% [markdown]
 # The middle line is in many tutorials, and right only if all batches are equally long. The last batch of an epoch is
-# not, and neither are sentences with different numbers of tokens. It is wrong twice over when an epoch ends in the middle
-# of a window: then too few batches have been added, and are divided by the full number. Lab 3 does it rightly, on
-# several GPUs at once.
+# not, and neither are sentences with different numbers of tokens. It is wrong twice over when an epoch ends in the
+# middle of a window: then too few batches have been added, and are divided by the full number. Lab 3 does it rightly,
+# on several GPUs at once.
 #
 # ## 5. Several GPUs: DataParallel and DistributedDataParallel
 #
@@ -314,8 +316,8 @@ notebook.table(
 )
 
 # %% [markdown]
-# `DistributedDataParallel` wants one process per GPU, so it cannot run in the cells of a notebook. `torchrun` starts the
-# processes and tells each which one it is. On the virtual GPU `python -m vgpu --gpus 2` goes before it:
+# `DistributedDataParallel` wants one process per GPU, so it cannot run in the cells of a notebook. `torchrun` starts
+# the processes and tells each which one it is. On the virtual GPU `python -m vgpu --gpus 2` goes before it:
 
 # %%
 import sys
@@ -333,9 +335,9 @@ snapshot = course.folder / "snapshot.pt"
 # %% [markdown]
 # What a program needs for it, and what is forgotten most often (`examples/ddp_torchrun.py` has it all in place):
 #
-# 1. `init_process_group`, with "nccl" on GPUs and "gloo" elsewhere; `destroy_process_group` at the end, also after an error.
-# 2. `torch.cuda.set_device(LOCAL_RANK)`: `RANK` counts over all machines, `LOCAL_RANK` on this one.
-# 3. `DistributedSampler`, so that the ranks see different samples, and `sampler.set_epoch(epoch)`, so that they see other
+# 1. `init_process_group`, with "nccl" on GPUs and "gloo" elsewhere; `destroy_process_group` at the end, also after an
+# error. 2. `torch.cuda.set_device(LOCAL_RANK)`: `RANK` counts over all machines, `LOCAL_RANK` on this one. 3.
+# `DistributedSampler`, so that the ranks see different samples, and `sampler.set_epoch(epoch)`, so that they see other
 #    ones in the next epoch. Without the second every epoch has the same order.
 # 4. One rank writes files; all ranks wait where they need the file.
 # 5. The state of `ddp.module`, not of `ddp`, goes into the file: then it can be loaded without DDP.
@@ -346,8 +348,8 @@ snapshot = course.folder / "snapshot.pt"
 # ## 6. Mixed precision
 #
 # GPUs multiply 16-bit numbers several times as fast as 32-bit ones. Autocast runs products in 16 bits and leaves what
-# needs more in 32; the weights stay in float32. Float16 has few exponents, so small gradients vanish; a `GradScaler` scales
-# the loss, and thereby all gradients, out of the way.
+# needs more in 32; the weights stay in float32. Float16 has few exponents, so small gradients vanish; a `GradScaler`
+# scales the loss, and thereby all gradients, out of the way.
 
 # %%
 from labkit.models import mlp
@@ -389,12 +391,13 @@ for dtype in (torch.float32, torch.float16):
 notebook.table(("precision of the products", "ms per step", "peak memory, MiB"), rows)
 
 # %% [markdown]
-# How much it brings depends on the model: large products gain most, small layers wait for launches in any precision, and
-# weights, gradients and optimizer state do not shrink at all. "Twice as fast with half the memory" is a hope, not a rule.
+# How much it brings depends on the model: large products gain most, small layers wait for launches in any precision,
+# and weights, gradients and optimizer state do not shrink at all. "Twice as fast with half the memory" is a hope, not a
+# rule.
 #
 # The names have changed: `torch.amp.autocast("cuda")` and `torch.amp.GradScaler("cuda")` replace those of
-# `torch.cuda.amp`. Gradients must be unscaled before they are clipped. Bfloat16, on GPUs from the A100 on, needs no scaler. Lab 2
-# is about all of this.
+# `torch.cuda.amp`. Gradients must be unscaled before they are clipped. Bfloat16, on GPUs from the A100 on, needs no
+# scaler. Lab 2 is about all of this.
 #
 # ## 7. Profiling: where the time goes
 
@@ -457,18 +460,19 @@ print(f"median of 9: {sorted(times)[4] * 1e3:.1f} µs per product")
 # %% [markdown]
 # `torch.utils.benchmark.Timer` does points 1, 2 and 4 by itself.
 #
-# `torch.backends.cudnn.benchmark = True` lets cuDNN try several algorithms for each new shape and keep the fastest. It pays
-# for convolutions whose shapes stay the same, costs time whenever a new shape comes along, and makes runs less repeatable.
+# `torch.backends.cudnn.benchmark = True` lets cuDNN try several algorithms for each new shape and keep the fastest. It
+# pays for convolutions whose shapes stay the same, costs time whenever a new shape comes along, and makes runs less
+# repeatable.
 #
 # ## 9. Several machines
 #
-# The program of section 5 runs on several machines as it is; only the launch differs. One machine is the meeting point, and
-# each runs the same line:
+# The program of section 5 runs on several machines as it is; only the launch differs. One machine is the meeting point,
+# and each runs the same line:
 #
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 --rdzv-id RUN train.py
 #
-# On a cluster with Slurm, `srun` starts that line once per machine. A batch script that works asks for one *task* per machine
-# and lets torchrun start the ranks:
+# On a cluster with Slurm, `srun` starts that line once per machine. A batch script that works asks for one *task* per
+# machine and lets torchrun start the ranks:
 #
 #     #SBATCH --nodes=2
 #     #SBATCH --ntasks-per-node=1
@@ -483,7 +487,7 @@ print(f"median of 9: {sorted(times)[4] * 1e3:.1f} µs per product")
 import vgpu
 
 seconds = {
-    name: vgpu.cost.collective_seconds(
+    name: vgpu.device.cost.collective_seconds(
         vgpu.get_interconnect(name, vgpu.get_spec("T4")), "all_reduce", 100 * 2**20, 8
     )
     for name in vgpu.list_interconnects()
@@ -503,8 +507,8 @@ notebook.show(
 # %% [markdown]
 # *Time of one all-reduce.* Compare with the time of your backward pass: what is shorter hides behind it, what is longer
 # is waited for. Then larger batches per GPU, accumulation (one exchange per several batches) or compressed gradients
-# help; a faster GPU makes it worse. Lab 3 measures exactly this. Before a long run on a new cluster, time one all-reduce on
-# each pair of machines: that finds the one that slows down all others.
+# help; a faster GPU makes it worse. Lab 3 measures exactly this. Before a long run on a new cluster, time one
+# all-reduce on each pair of machines: that finds the one that slows down all others.
 #
 # ## What to remember
 #

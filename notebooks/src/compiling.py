@@ -1,10 +1,10 @@
 # %% [markdown]
 # # torch.compile: fewer kernels
 #
-# A kernel that does little spends its time on memory: it reads what the one before it has written, and writes what the one
-# after it will read. `torch.compile` joins such neighbours, so that numbers stay on the chip. This notebook counts what that
-# saves, and shows where it saves nothing. It goes with [Lab 1](lab1.ipynb), [Lab 5](lab5.ipynb) and
-# [launches and CUDA graphs](launches.ipynb); it has no tasks, and nothing in it is graded.
+# A kernel that does little spends its time on memory: it reads what the one before it has written, and writes what the
+# one after it will read. `torch.compile` joins such neighbours, so that numbers stay on the chip. This notebook counts
+# what that saves, and shows where it saves nothing. It goes with [Lab 1](lab1.ipynb), [Lab 5](lab5.ipynb) and [launches
+# and CUDA graphs](launches.ipynb); it has no tasks, and nothing in it is graded.
 
 # %%
 import importlib.util
@@ -23,8 +23,9 @@ course = notebook.open()
 # ## 1. A chain of operations
 #
 # GELU, written by hand, is a chain of operations on single numbers. In eager mode each is a kernel: it reads all of its
-# operands from memory and writes all of its result there, for the next one to read again. `torch.compile` makes one kernel of
-# the chain (J. Ansel et al. 2024, "PyTorch 2", ASPLOS; H. He 2022, "Making Deep Learning Go Brrrr From First Principles").
+# operands from memory and writes all of its result there, for the next one to read again. `torch.compile` makes one
+# kernel of the chain (J. Ansel et al. 2024, "PyTorch 2", ASPLOS; H. He 2022, "Making Deep Learning Go Brrrr From First
+# Principles").
 #
 # What each kernel moves, here for 4096 x 4096 numbers, as a virtual GPU's record has it:
 
@@ -66,8 +67,8 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Kernels as long as the bytes they move.* Count them: an operation with one operand reads and writes, that is twice the
-# tensor; one with two operands three times. The fused kernel reads `x` once and writes the result once.
+# *Kernels as long as the bytes they move.* Count them: an operation with one operand reads and writes, that is twice
+# the tensor; one with two operands three times. The fused kernel reads `x` once and writes the result once.
 #
 # ## 2. What it brings
 #
@@ -123,9 +124,9 @@ notebook.table(
 #
 # ## 3. Exercise: predict, then measure
 #
-# `scale_shift` is three operations on 8192 x 8192 numbers. How many kernels does it launch in eager mode, and how many times
-# faster is it compiled, on a T4? (Count the bytes.) And a large linear layer with such a scale behind it, whose product takes
-# most of the time: "more than twice as fast", or "less"?
+# `scale_shift` is three operations on 8192 x 8192 numbers. How many kernels does it launch in eager mode, and how many
+# times faster is it compiled, on a T4? (Count the bytes.) And a large linear layer with such a scale behind it, whose
+# product takes most of the time: "more than twice as fast", or "less"?
 
 # %%
 my_fusion = {
@@ -170,5 +171,6 @@ notebook.check_prediction(
 )
 
 # %% [markdown]
-# **Try it.** Where in a transformer block are chains that could be joined, and which of its operations stay what they are? What
-# does `torch.compile` do when a length changes from call to call? (`dynamic=True`; the first call with another shape.)
+# **Try it.** Where in a transformer block are chains that could be joined, and which of its operations stay what they
+# are? What does `torch.compile` do when a length changes from call to call? (`dynamic=True`; the first call with
+# another shape.)

@@ -350,9 +350,9 @@ for profile in (single, half):
     )
 
 # %% [markdown]
-# *Your step, stage by stage.* Expect *model* to be four bytes per parameter in float32, and *step* to add about twice as
-# much. *backward* adds as many bytes as *model* for the gradients and frees the saved activations, so that what it adds
-# on balance is less. If no stage has a lower peak than the one before, the peak was never reset. In this notebook
+# *Your step, stage by stage.* Expect *model* to be four bytes per parameter in float32, and *step* to add about twice
+# as much. *backward* adds as many bytes as *model* for the gradients and frees the saved activations, so that what it
+# adds on balance is less. If no stage has a lower peak than the one before, the peak was never reset. In this notebook
 # *baseline* is not zero: the tensors `a` and `c` of section 2 are still there.
 
 # %%

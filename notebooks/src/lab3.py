@@ -202,7 +202,8 @@ notebook.show(
         sizes,
         {
             name: [
-                vgpu.cost.collective_seconds(link, "all_reduce", size, 4) for size in sizes
+                vgpu.device.cost.collective_seconds(link, "all_reduce", size, 4)
+                for size in sizes
             ]
             for name, link in links.items()
         },
@@ -264,7 +265,7 @@ notebook.show(
 compute, gradients = 6e-3, 64 * 2**20
 by_hand = {"strong: the same batch for all": [], "weak: the same batch for each": []}
 for world_size in (1, 2, 4, 8):
-    exchange = vgpu.cost.collective_seconds(
+    exchange = vgpu.device.cost.collective_seconds(
         links["pcie3"], "all_reduce", gradients, world_size
     )
     for bars, work in zip(by_hand.values(), (compute / world_size, compute), strict=True):

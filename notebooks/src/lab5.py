@@ -410,8 +410,8 @@ notebook.table(
 )
 
 # %% [markdown]
-# On the virtual T4 the table ends below 80 %. What is left is the loader, which can have processes of its own: `python -m
-# labs.lab5_production.tuning` tries them, and writes traces for <https://ui.perfetto.dev>.
+# On the virtual T4 the table ends below 80 %. What is left is the loader, which can have processes of its own: `python
+# -m labs.lab5_production.tuning` tries them, and writes traces for <https://ui.perfetto.dev>.
 #
 # ## 5. Watch it while it runs (Task 5.3)
 #

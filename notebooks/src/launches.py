@@ -3,9 +3,9 @@
 #
 # Each operation of PyTorch costs the host some microseconds to launch, and a layer some tens of them: Python,
 # `nn.Module`, the dispatcher, the driver. The device needs what its kernels need. Whoever is slower decides. This
-# notebook shows which of the two it is, and two ways out: more work per launch, and fewer launches. A third, fewer kernels,
-# is [the next notebook](compiling.ipynb)'s. It goes with [Lab 1](lab1.ipynb) and [Lab 5](lab5.ipynb); it has no tasks, and
-# nothing in it is graded.
+# notebook shows which of the two it is, and two ways out: more work per launch, and fewer launches. A third, fewer
+# kernels, is [the next notebook](compiling.ipynb)'s. It goes with [Lab 1](lab1.ipynb) and [Lab 5](lab5.ipynb); it has
+# no tasks, and nothing in it is graded.
 
 # %%
 import importlib.util
@@ -98,9 +98,10 @@ notebook.table(
 )
 
 # %% [markdown]
-# *A call (solid) and its kernels alone (dashed).* Where the solid line is flat, the time is the host's: 24 times a linear
-# layer, an activation and a norm, each with its Python around it. There a faster card brings next to nothing, and so do 16
-# bits, channels last or a better kernel. Where the two lines meet, the device decides, and all of that helps.
+# *A call (solid) and its kernels alone (dashed).* Where the solid line is flat, the time is the host's: 24 times a
+# linear layer, an activation and a norm, each with its Python around it. There a faster card brings next to nothing,
+# and so do 16 bits, channels last or a better kernel. Where the two lines meet, the device decides, and all of that
+# helps.
 #
 # The first way out costs nothing: a larger batch, as long as the line is flat. The virtual host's costs per call were
 # measured beside an H100, and hold for a T4 or a V100 by what was published of networks with a single image (*How we
@@ -109,10 +110,10 @@ notebook.table(
 #
 # ### Exercise: predict, then measure
 #
-# Replace each `None` by a number, run the cell, then the next one. How many *times* faster than on a T4 is a call of this
-# stack on a V100, with 16 samples, and with 65536? (The data sheets have 65 and 125 TFLOPS in float16, and 320 and 900 GB/s.)
-# And how many times as long does it take on a T4 with 48 blocks instead of 24, for 16 samples? A prediction within a factor of
-# 1.4 counts as found.
+# Replace each `None` by a number, run the cell, then the next one. How many *times* faster than on a T4 is a call of
+# this stack on a V100, with 16 samples, and with 65536? (The data sheets have 65 and 125 TFLOPS in float16, and 320 and
+# 900 GB/s.) And how many times as long does it take on a T4 with 48 blocks instead of 24, for 16 samples? A prediction
+# within a factor of 1.4 counts as found.
 
 # %%
 my_launches = {
@@ -147,9 +148,9 @@ notebook.check_prediction(
 # %% [markdown]
 # ## 2. CUDA graphs: one launch for all kernels
 #
-# A CUDA graph records what a program asks of the device, once, and asks it again with a single launch (CUDA C++ Programming
-# Guide, "CUDA Graphs"; `torch.cuda.CUDAGraph`). No kernel becomes faster, and none is left out. What is gone is Python
-# between them. Host and device during four blocks of the stack, on a virtual T4:
+# A CUDA graph records what a program asks of the device, once, and asks it again with a single launch (CUDA C++
+# Programming Guide, "CUDA Graphs"; `torch.cuda.CUDAGraph`). No kernel becomes faster, and none is left out. What is
+# gone is Python between them. Host and device during four blocks of the stack, on a virtual T4:
 
 
 # %%
@@ -200,8 +201,8 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Launches of the host above, kernels below.* The gaps are gone. Now all three ways on this notebook's GPU, for a batch that
-# is launch-bound and for one that is not:
+# *Launches of the host above, kernels below.* The gaps are gone. Now all three ways on this notebook's GPU, for a batch
+# that is launch-bound and for one that is not:
 
 # %%
 rows = []
@@ -228,20 +229,21 @@ notebook.table(
 )
 
 # %% [markdown]
-# Launch-bound, the graph wins: it takes what the kernels take. Device-bound, it brings nothing, and `torch.compile` brings
-# what it saves in memory traffic: [how it does that](compiling.ipynb). `torch.compile(mode="reduce-overhead")` does both at once.
+# Launch-bound, the graph wins: it takes what the kernels take. Device-bound, it brings nothing, and `torch.compile`
+# brings what it saves in memory traffic: [how it does that](compiling.ipynb). `torch.compile(mode="reduce-overhead")`
+# does both at once.
 #
 # ### What a graph remembers
 #
 # A graph knows addresses and numbers, not names. It reads the *memory* of the tensors that it was recorded with, and
-# everything that Python decided is decided: a number, an `if`, a shape. Whoever wants other inputs copies them into the old
-# tensor. Real values, on this notebook's GPU:
+# everything that Python decided is decided: a number, an `if`, a shape. Whoever wants other inputs copies them into the
+# old tensor. Real values, on this notebook's GPU:
 #
 # ### Exercise: predict, then measure
 #
-# The graph below computes `inputs * factor`, recorded with a factor of 2 and with inputs that are all 1. What is the first
-# number of its output after each of these lines? And how many times faster than eager is a replay of the stack with
-# 16384 samples on a T4? (The numbers must be exact; the last one within a tenth.)
+# The graph below computes `inputs * factor`, recorded with a factor of 2 and with inputs that are all 1. What is the
+# first number of its output after each of these lines? And how many times faster than eager is a replay of the stack
+# with 16384 samples on a T4? (The numbers must be exact; the last one within a tenth.)
 #
 #     (a)  inputs.fill_(3);                        graph.replay()
 #     (b)  inputs = torch.full_like(inputs, 5);    graph.replay()

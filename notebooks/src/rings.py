@@ -1,9 +1,9 @@
 # %% [markdown]
 # # How eight GPUs add: a ring, and a switch that adds
 #
-# In each step of data-parallel training all ranks need the sum of all gradients: an *all-reduce*. Lab 3 takes its cost from
-# a formula. This notebook builds the ring behind the formula, counts its steps and bytes, and then shows what newer NVLink
-# switches do in its place. It goes with [Lab 3](lab3.ipynb); it has no tasks, and nothing in it is graded.
+# In each step of data-parallel training all ranks need the sum of all gradients: an *all-reduce*. Lab 3 takes its cost
+# from a formula. This notebook builds the ring behind the formula, counts its steps and bytes, and then shows what
+# newer NVLink switches do in its place. It goes with [Lab 3](lab3.ipynb); it has no tasks, and nothing in it is graded.
 
 # %%
 import importlib.util
@@ -21,11 +21,11 @@ course = notebook.open()
 # %% [markdown]
 # ## 1. A ring, by hand
 #
-# `n` ranks sit in a circle, and each speaks to its neighbour only. Every buffer is cut into `n` parts. In each step every
-# rank sends one part on, all at the same time, and what comes in is added to the rank's own numbers. After `n - 1` steps each
-# rank has one part complete (*reduce-scatter*). Then the complete parts go round, and replace what is there, for another
-# `n - 1` steps (*all-gather*). (P. Patarasuk and X. Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
-# workstations", J. Parallel Distrib. Comput. 69(2).) The numbers are real:
+# `n` ranks sit in a circle, and each speaks to its neighbour only. Every buffer is cut into `n` parts. In each step
+# every rank sends one part on, all at the same time, and what comes in is added to the rank's own numbers. After `n -
+# 1` steps each rank has one part complete (*reduce-scatter*). Then the complete parts go round, and replace what is
+# there, for another `n - 1` steps (*all-gather*). (P. Patarasuk and X. Yuan 2009, "Bandwidth optimal all-reduce
+# algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69(2).) The numbers are real:
 
 # %%
 import torch
@@ -70,8 +70,9 @@ notebook.show(
 )
 
 # %% [markdown]
-# *How many ranks' numbers are in each part of each rank's buffer.* Green parts are complete. In no step does a rank send more
-# than one part, and none is ever idle: that is why nothing can move fewer bytes, as long as only the ranks can add.
+# *How many ranks' numbers are in each part of each rank's buffer.* Green parts are complete. In no step does a rank
+# send more than one part, and none is ever idle: that is why nothing can move fewer bytes, as long as only the ranks
+# can add.
 #
 # Counted, for buffers of 1 MiB:
 
@@ -91,16 +92,17 @@ notebook.table(
 )
 
 # %% [markdown]
-# Bytes hardly depend on the number of ranks, less than twice the buffer: large messages do not mind a large ring. Steps do,
-# and each costs some microseconds of latency: small messages do.
+# Bytes hardly depend on the number of ranks, less than twice the buffer: large messages do not mind a large ring. Steps
+# do, and each costs some microseconds of latency: small messages do.
 #
 # ## 2. A switch that adds
 #
-# From Hopper on, NVLink's switch has units that add. A GPU asks it for the sum of all ranks' numbers at one address, and gives
-# it a number to write to all of them. Each GPU is responsible for one part. For all parts together every GPU's numbers go up
-# once, and every result comes down once; beside that only the sums of its own part pass a GPU's link (down to be kept, up to
-# be told). So (1 + 1 / n) times the buffer passes each link in each direction, in two steps: up to the switch, and down again.
-# NVIDIA calls it NVLink SHARP, and NCCL calls its algorithm *NVLS*; `NCCL_NVLS_ENABLE=0` forbids it.
+# From Hopper on, NVLink's switch has units that add. A GPU asks it for the sum of all ranks' numbers at one address,
+# and gives it a number to write to all of them. Each GPU is responsible for one part. For all parts together every
+# GPU's numbers go up once, and every result comes down once; beside that only the sums of its own part pass a GPU's
+# link (down to be kept, up to be told). So (1 + 1 / n) times the buffer passes each link in each direction, in two
+# steps: up to the switch, and down again. NVIDIA calls it NVLink SHARP, and NCCL calls its algorithm *NVLS*;
+# `NCCL_NVLS_ENABLE=0` forbids it.
 
 
 # %%
@@ -136,13 +138,14 @@ notebook.table(
 )
 
 # %% [markdown]
-# For two ranks it would move more, for four hardly less, and for many nearly half. NCCL takes NVLS for more than four GPUs.
+# For two ranks it would move more, for four hardly less, and for many nearly half. NCCL takes NVLS for more than four
+# GPUs.
 #
 # ## 3. Measured
 #
-# All-reduces of eight virtual H100 behind an NVLink switch, with `NCCL_NVLS_ENABLE` 0 and 1. Each rank is a process of its
-# own, with `torch.distributed` and the backend "nccl" as in Lab 3. (A machine with eight real ones shows the same with
-# [nccl-tests](https://github.com/NVIDIA/nccl-tests): `NCCL_NVLS_ENABLE=0 all_reduce_perf -b 32K -e 1G -f 2 -g 8`.)
+# All-reduces of eight virtual H100 behind an NVLink switch, with `NCCL_NVLS_ENABLE` 0 and 1. Each rank is a process of
+# its own, with `torch.distributed` and the backend "nccl" as in Lab 3. (A machine with eight real ones shows the same
+# with [nccl-tests](https://github.com/NVIDIA/nccl-tests): `NCCL_NVLS_ENABLE=0 all_reduce_perf -b 32K -e 1G -f 2 -g 8`.)
 
 # %%
 sizes = [2**power for power in range(15, 31)]
@@ -200,13 +203,13 @@ notebook.table(
 )
 
 # %% [markdown]
-# *All-reduces of eight GPUs.* Small messages cost steps: two instead of fourteen. Large ones cost bytes, and gain less than
-# the table of section 2 lets one hope for, because the switch's sums do not keep up with its links. The virtual GPU takes both
-# rates from measurements: some 370 GB/s of bus bandwidth by the ring, 470 by the switch (NVIDIA/nccl issue 1374; S. Bekman,
-# *Machine Learning Engineering*, network, "SHARP").
+# *All-reduces of eight GPUs.* Small messages cost steps: two instead of fourteen. Large ones cost bytes, and gain less
+# than the table of section 2 lets one hope for, because the switch's sums do not keep up with its links. The virtual
+# GPU takes both rates from measurements: some 370 GB/s of bus bandwidth by the ring, 470 by the switch (NVIDIA/nccl
+# issue 1374; S. Bekman, *Machine Learning Engineering*, network, "SHARP").
 #
-# Is 470 GB/s not more than an H100's link has, 450 in each direction? Bus bandwidth divides the *ring's* bytes by the time. What
-# really passes the link is (1 + 1/8) / (14/8) of it:
+# Is 470 GB/s not more than an H100's link has, 450 in each direction? Bus bandwidth divides the *ring's* bytes by the
+# time. What really passes the link is (1 + 1/8) / (14/8) of it:
 
 # %%
 print(f"{470 * (1 + 1 / 8) / (2 * 7 / 8):.0f} GB/s in each direction")
@@ -216,7 +219,8 @@ print(f"{470 * (1 + 1 / 8) / (2 * 7 / 8):.0f} GB/s in each direction")
 #
 # Replace each `None` by a number, run the cell, then the next one. A prediction within a fifth counts as found.
 #
-# 1. How many times as long as among two does an all-reduce of 32 KiB take among eight H100 *in a ring*? Latency is nearly all
+# 1. How many times as long as among two does an all-reduce of 32 KiB take among eight H100 *in a ring*? Latency is
+# nearly all
 #    of it: count the steps, and mind that 5 microseconds for the start are needed once, and 2.7 for each step.
 # 2. How many times faster is an all-reduce of 32 KiB among *four* H100 because the switch can add?
 # 3. And one of 1 GiB among eight *A100*?
@@ -255,5 +259,5 @@ notebook.check_prediction(
 
 # %% [markdown]
 # **Try it.** Cut the buffer into more parts than there are ranks, so that a step is shorter and links are never idle
-# (*pipelining*): what is gained for large buffers, and why does it not help small ones? And across machines, where no switch
-# adds: what would you do inside of each machine first?
+# (*pipelining*): what is gained for large buffers, and why does it not help small ones? And across machines, where no
+# switch adds: what would you do inside of each machine first?

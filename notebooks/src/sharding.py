@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Sharding
 #
-# With DistributedDataParallel each rank holds all parameters, all gradients, all optimizer states. This notebook looks at
-# what is left on a rank when they are shared out, at what goes around instead, and at when. The exercise's tasks are in
-# `labs/sharding_exercise/`.
+# With DistributedDataParallel each rank holds all parameters, all gradients, all optimizer states. This notebook looks
+# at what is left on a rank when they are shared out, at what goes around instead, and at when. The exercise's tasks are
+# in `labs/sharding_exercise/`.
 #
 # A notebook is one process. `ranks.run(function, world_size, ...)` calls a function in several, each with a virtual GPU
 # of its own, as in Lab 3's notebook; your own files are imported anew each time.
@@ -99,8 +99,8 @@ notebook.show(
 # ## 3. Gathered in turn (Task 7.2)
 #
 # A step of a transformer of six blocks on two ranks under your `shard`: what the GPU computes, and when parameters are
-# gathered and gradients reduced. Above, each block is gathered when it is needed; below, two blocks ahead, and kept until
-# its backward is done.
+# gathered and gradients reduced. Above, each block is gathered when it is needed; below, two blocks ahead, and kept
+# until its backward is done.
 
 
 # %%

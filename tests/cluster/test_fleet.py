@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cluster.acceptance.expectations import Expectations
-from cluster.fleet import command, history, kernel_log, light, reports
+from cluster.fleet import command, history, kernel_log, quick_check, reports
 from cluster.fleet.kernel_log import Xid
-from cluster.fleet.light import Found
 from cluster.fleet.metrics import HELP, MOST_FAILURES, Metrics
+from cluster.fleet.quick_check import Found
 from cluster.fleet.state import Seen, State, StateError, new_xids
 from cluster.fleet.state import read as read_state
 from cluster.fleet.state import write as write_state
@@ -40,7 +40,7 @@ def judged(now: Seen, before: Seen | None = None, *xids: Xid, **options: Any) ->
     """What is said of a node that was accepted, and looked at a moment ago, in the state `before`."""
     before = before or seen()
     state = State(accepted=before, last=copy.deepcopy(before))
-    return light.judge(now, [], list(xids), state=state, node=NODE, **options)
+    return quick_check.judge(now, [], list(xids), state=state, node=NODE, **options)
 
 
 def failed(found: Found) -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ def test_a_sound_node_passes() -> None:
 
 
 def test_a_node_without_nvml_is_no_pass() -> None:
-    found = light.judge(Seen(boot="one"), [], [], state=None, node=NODE)
+    found = quick_check.judge(Seen(boot="one"), [], [], state=None, node=NODE)
     assert found.outcome == "INCOMPLETE"
 
 
@@ -85,7 +85,9 @@ def test_a_fault_of_a_gpu_is_found_and_named(changed: dict[str, Any], check: str
 
 def test_a_gpu_that_has_gone_is_missed_without_anybody_saying_how_many_there_are() -> None:
     assert failed(judged(seen(7))) == [("node: number of GPUs", NODE_WIDE)]
-    assert failed(light.judge(seen(7), [], [], state=None, node=NODE, gpus=8)) == [("node: number of GPUs", NODE_WIDE)]
+    assert failed(quick_check.judge(seen(7), [], [], state=None, node=NODE, gpus=8)) == [
+        ("node: number of GPUs", NODE_WIDE)
+    ]
 
 
 def test_what_a_busy_node_does_is_no_fault() -> None:
@@ -115,9 +117,9 @@ def test_a_fault_stays_until_the_node_is_accepted_again() -> None:
     xid = Xid(7, "0000:13:00", 79)
     last = copy.deepcopy(now)
     last.last_record = 7
-    again = light.judge(now, [], [xid], state=State(accepted=before, last=last), node=NODE)
+    again = quick_check.judge(now, [], [xid], state=State(accepted=before, last=last), node=NODE)
     assert again.outcome == "FAIL"
-    accepted = light.judge(now, [], [xid], state=State(accepted=last, last=last), node=NODE)
+    accepted = quick_check.judge(now, [], [xid], state=State(accepted=last, last=last), node=NODE)
     assert accepted.outcome == "PASS"
 
 

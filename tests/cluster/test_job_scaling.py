@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.job_scaling import BUCKET_BYTES, RANKS, Step, cluster, ddp_step, fsdp_step
-from vgpu.cost import collective_seconds, straggler_ratio
+from vgpu.device.cost import collective_seconds, straggler_ratio
 
 ROOT = Path(__file__).parents[2]
 RESULTS = json.loads((ROOT / "benchmarks" / "results" / "job_scaling.json").read_text())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.acceptance import sysfs
-from cluster.acceptance.checks import bars
+from cluster.acceptance.checks import thresholds
 from cluster.acceptance.checks.pairs import MOST_ROUNDS, schedule
 from cluster.acceptance.records import Record
 from tests.cluster import sound
@@ -151,17 +151,17 @@ def test_a_tenth_of_a_gigabyte_between_nodes_fails(operation: str) -> None:
 
 def test_bars_come_from_what_links_could_be() -> None:
     ranks = sound.records()
-    whole = bars.bandwidth(ranks, "all_reduce", expected=None)
+    whole = thresholds.bandwidth(ranks, "all_reduce", expected=None)
     ranks[0].results["before"]["reading"] |= {"nvlinks_up": 3, "pcie_width": 4}
     ranks[0].results["after"]["reading"] |= {"nvlinks_up": 3, "pcie_width": 4}
-    assert bars.bandwidth(ranks, "all_reduce", expected=None) == whole
+    assert thresholds.bandwidth(ranks, "all_reduce", expected=None) == whole
     assert whole is not None
     assert whole.value == pytest.approx(0.25 * 18 * 25)
 
 
 def test_latency_is_held_against_the_fabric() -> None:
     def limit(ranks: list[Record]) -> float:
-        return bars.latency(ranks, "all_reduce", expected=None, option_ms=None).value
+        return thresholds.latency(ranks, "all_reduce", expected=None, option_ms=None).value
 
     inside, infiniband, ethernet = sound.records(16), sound.nodes(2), sound.nodes(2)
     for node in ("node0", "node1"):

@@ -23,9 +23,9 @@ import pytest
 import torch
 
 import grader
-from gradebox.assertions import CheckFailed, NeedsReview
 from gradebox.report.document import SCHEMA_FILE
-from gradebox.submission import Submission
+from gradebox.run.assertions import CheckFailed, NeedsReview
+from gradebox.run.submission import Submission
 from grader.container.checks import recipe
 from grader.container.checks.command import require_command, start_words
 from grader.container.checks.dockerfile import Dockerfile, parse

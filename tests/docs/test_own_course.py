@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import course as courses
-from gradebox import hints, run
-from gradebox.grade import Grade
-from gradebox.options import Options
-from gradebox.ordering import order_of
-from gradebox.proofread import problems
+from gradebox.authoring.lint import problems
+from gradebox.course import course as courses
+from gradebox.course import hints
+from gradebox.run import grading
+from gradebox.run.grade import Grade
+from gradebox.run.options import Options
+from gradebox.run.request_builder import build_request
 from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def _graded(folder: Path, names: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     environment = courses.load(folder / COURSE).environment
     with Sandbox(folder / names[0], environment) as sandbox:
         options = [Options(course=COURSE, submission=name, origin=str(folder)) for name in names]
-        return [run.run(order_of(each), sandbox=sandbox) for each in options]
+        return [grading.run(build_request(each), sandbox=sandbox) for each in options]
 
 
 def _unmet(grade: Grade) -> dict[str, str]:

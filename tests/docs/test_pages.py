@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 import grader
-from gradebox.rubric import Lab
+from gradebox.course.rubric import Lab
 from grader.release.contents import for_students
 from grader.rubric_table import out_of_date
 from tests.docs.markdown import ROOT, Link, anchors, links

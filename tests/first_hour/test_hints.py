@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox import hints
-from gradebox.guide.tasks import tasks
+from gradebox.course import hints
+from gradebox.report.next_step.tasks import tasks
 from grader.release.leaks import Secrets
 from tests.first_hour.conftest import ROOT
 

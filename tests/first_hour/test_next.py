@@ -16,11 +16,12 @@ from markupsafe import escape
 from typer.testing import CliRunner
 
 import grader
-from gradebox import hints, report
-from gradebox.grade import CheckReport, Circumstances, Outcome, grade
-from gradebox.guide.tasks import survey, tasks
+from gradebox import report
+from gradebox.course import hints
+from gradebox.course.rubric import Lab, Rubric
 from gradebox.report import progress
-from gradebox.rubric import Lab, Rubric
+from gradebox.report.next_step.tasks import survey, tasks
+from gradebox.run.grade import CheckReport, Circumstances, Outcome, grade
 from gradebox.sandbox import copying
 from grader.cli import app
 from tests.first_hour.conftest import ROOT

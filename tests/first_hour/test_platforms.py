@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gradebox import platforms
+from gradebox.common import platforms
 from tests.first_hour.conftest import ROOT
 
 WINDOWS = """

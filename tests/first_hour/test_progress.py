@@ -12,8 +12,8 @@ import pytest
 
 import grader
 from gradebox import report
-from gradebox.grade import SCHEMA_VERSION, CheckReport, Circumstances, Grade, Outcome, grade
 from gradebox.report import html, progress
+from gradebox.run.grade import SCHEMA_VERSION, CheckReport, Circumstances, Grade, Outcome, grade
 
 
 def graded(failing: Collection[str] = (), labs: tuple[int, ...] = (1,), submission: str = "labs") -> Grade:

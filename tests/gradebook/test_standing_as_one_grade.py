@@ -10,9 +10,9 @@ import pytest
 import grader
 from gradebook import standing
 from gradebook.store import Plan, Recorded
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.pictures import Mark, Panel, Picture
 from gradebox.report import html
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.run.pictures import Mark, Panel, Picture
 
 PICTURE = Picture("bars", "Seconds of each call", "s", (Panel("seen", (Mark("call", 0.0, 2.0),)),))
 

@@ -47,21 +47,21 @@ total = 3
 noted_too = 1
 """
 BASICS_CHECKS = '''\
-from gradebox.assertions import require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.run.assertions import require_equal
+from gradebox.course.criterion import criterion, requires
 
 
 @criterion("basics.numbers")
 class Numbers:
-    def test_product(self, submission, fresh):
+    def test_product(self, submission, generator):
         """products are right."""
-        left, right = fresh.integer(3, 9), fresh.integer(3, 9)
+        left, right = generator.integer(3, 9), generator.integer(3, 9)
         seen = submission.probe("basics.numbers.product", left=left, right=right)
         require_equal(seen.result, left * right, what="product()")
 
     @requires("product")
-    def test_power(self, submission, fresh):
-        base = fresh.integer(2, 9)
+    def test_power(self, submission, generator):
+        base = generator.integer(2, 9)
         seen = submission.probe("basics.numbers.power", base=base, exponent=3)
         require_equal(seen.result, base**3, what="power()")
 
@@ -88,14 +88,14 @@ def noted(student):
 FURTHER_CHECKS = """\
 import time
 
-from gradebox.assertions import require_equal
-from gradebox.criterion import criterion
+from gradebox.run.assertions import require_equal
+from gradebox.course.criterion import criterion
 
 
 @criterion("further.sums")
 class Sums:
-    def test_total(self, submission, fresh):
-        values = [fresh.integer(0, 99) for _ in range(5)]
+    def test_total(self, submission, generator):
+        values = [generator.integer(0, 99) for _ in range(5)]
         require_equal(submission.probe("further.sums.total", numbers=values).result, sum(values), what="total()")
 
     def test_noted_too(self, submission):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradebox.assertions import (
+from gradebox.run.assertions import (
     CheckFailed,
     NeedsReview,
     number,
@@ -19,7 +19,7 @@ from gradebox.assertions import (
     seconds,
     shown,
 )
-from gradebox.submission import Seen
+from gradebox.run.submission import Seen
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0]])

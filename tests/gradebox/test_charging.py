@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradebox.assertions import Cause, CheckFailed, recognising, require, require_equal
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_equal
 
 CAUSE = Cause("late", "look at the clock", "lab1.time.clock")
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox import contact, report
-from gradebox import course as courses
-from gradebox.contact import NOBODY, Contact
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.guide import command
-from gradebox.options import Options
+from gradebox import next_command, report
+from gradebox.course import contact
+from gradebox.course import course as courses
+from gradebox.course.contact import NOBODY, Contact
+from gradebox.course.rubric import Hours
 from gradebox.report import html, terminal
-from gradebox.rubric import Hours
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.run.options import Options
 from tests.gradebox.small_course import write_course
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -132,14 +132,14 @@ def test_a_report_has_it_on_disk(tmp_path: Path) -> None:
 def test_next_names_the_staff_of_the_second_course(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = ROOT / "examples" / "courses" / "three_questions"
     options = Options(course=str(folder), submission=str(folder / "labs"), report=str(tmp_path))
-    command.show_next(options, hints=0, check=None, first_grade=False)
+    next_command.show_next(options, hints=0, check=None, first_grade=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "ask office hours: Tuesdays, 14:00 to 16:00, room 2.31; e-mail: three-questions@example.org" in said
 
 
 def test_next_names_nobody_if_the_course_does_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = Options(course=str(ROOT / "grader"), submission=str(ROOT / "labs"), report=str(tmp_path))
-    command.show_next(options, hints=0, check=None, first_grade=False)
+    next_command.show_next(options, hints=0, check=None, first_grade=False)
     assert "  ask " not in capsys.readouterr().out
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox import course as courses
-from gradebox import devices, hints, rubric
-from gradebox.course import CourseError
-from gradebox.devices import Device, DeviceError
-from gradebox.reading import ReadingError
+from gradebox.common.reading import ReadingError
+from gradebox.course import course as courses
+from gradebox.course import hints, rubric
+from gradebox.course.course import CourseError
+from gradebox.sandbox import devices
+from gradebox.sandbox.devices import Device, DeviceError
 from tests.gradebox.small_course import write, write_course
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -306,7 +307,11 @@ def test_caches_of_folders_that_are_gone_are_nobodys(tmp_path: Path) -> None:
 def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
     folder = write_course(
         tmp_path,
-        ("basics/checks/numbers.py", "from gradebox.criterion", "import no_such_module\nfrom gradebox.criterion"),
+        (
+            "basics/checks/numbers.py",
+            "from gradebox.course.criterion",
+            "import no_such_module\nfrom gradebox.course.criterion",
+        ),
     )
     course = courses.load(folder)
     course.prepare()

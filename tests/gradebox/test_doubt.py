@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import grader
-from gradebox.grade import CheckReport, CheckResult, Circumstances, Grade, IntegrityNote, Outcome, grade, in_doubt
+from gradebox.run.grade import CheckReport, CheckResult, Circumstances, Grade, IntegrityNote, Outcome, grade, in_doubt
 from gradebox.sandbox import TAMPERING
 
 VOID = "lab1.benchmark.warmed_up"

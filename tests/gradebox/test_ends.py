@@ -16,11 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 import grader
-from gradebox import front, launch
-from gradebox.exits import ExitCode
-from gradebox.grade import Circumstances, grade
-from gradebox.options import Options
+from gradebox import launch
+from gradebox.common.exit_codes import ExitCode
+from gradebox.report import presenter as front
 from gradebox.report.document import SCHEMA_FILE, to_json
+from gradebox.run.grade import Circumstances, grade
+from gradebox.run.options import Options
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
 from grader.cli import app
 from tests.gradebox.processes import cpu_seconds, descendants, eventually, parents
@@ -47,7 +48,7 @@ UNDER_PYTEST = ("under pytest", "--grade")
 GRADE = """\
 import sys
 from gradebox import launch
-from gradebox.options import Options
+from gradebox.run.options import Options
 options = Options(course=sys.argv[-3], submission=sys.argv[-2], report=sys.argv[-1], jobs=1)
 sys.exit(launch.run(options, ["--grade"] if sys.argv[1] == "pytest" else None))
 """
@@ -56,7 +57,7 @@ sys.exit(launch.run(options, ["--grade"] if sys.argv[1] == "pytest" else None))
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
     """Grades a submission whose last lab never ends, in a course whose first check takes a second."""
-    changes = ("basics/checks/numbers.py", "from gradebox.assertions", "import time\nfrom gradebox.assertions")
+    changes = ("basics/checks/numbers.py", "from gradebox.run.assertions", "import time\nfrom gradebox.run.assertions")
     slow = ("basics/checks/numbers.py", "seen = ", "time.sleep(1.2)\n        seen = ")
     submission = write_submission(tmp_path, sums=ENDLESS + SUMS)
     return [sys.executable, "-c", GRADE, "alone", str(write_course(tmp_path, changes, slow)), str(submission)]
@@ -226,7 +227,7 @@ HANGING = """\
 import json, sys
 from dataclasses import asdict
 from gradebox import front, launch
-from gradebox.options import Options
+from gradebox.run.options import Options
 front._LATE_SHARE, front._LATE_SECONDS = 0.2, 0.0
 asked = {"course": sys.argv[1], "submission": sys.argv[2], "report": sys.argv[3], "jobs": int(sys.argv[4])}
 options = Options(**asked, time_limit=30.0)
@@ -301,7 +302,7 @@ def options(tmp_path: Path) -> Options:
 def test_a_machine_that_cannot_grade_says_so_at_once(
     jobs: int, options: Options, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(0))
+    monkeypatch.setattr("gradebox.run.grading.Sandbox", breaking_after(0))
     assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
     said = "".join(capfd.readouterr())
     assert "could not grade: this machine cannot run checks: " in said
@@ -315,7 +316,7 @@ def test_a_machine_that_cannot_grade_says_so_at_once(
 def test_a_machine_that_breaks_during_a_grading_ends_it_incomplete(
     jobs: int, after: int, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradebox.run.Sandbox", breaking_after(after))
+    monkeypatch.setattr("gradebox.run.grading.Sandbox", breaking_after(after))
     assert front.grade(replace(options, jobs=jobs)) is ExitCode.COULD_NOT_GRADE
     grade = document(options.report_folder)
     assert grade["incomplete"].startswith("this machine cannot run checks")
@@ -326,11 +327,11 @@ def test_a_machine_that_breaks_during_a_grading_ends_it_incomplete(
 BREAKING = """\
 import json, sys
 from dataclasses import asdict
-import gradebox.run
+import gradebox.run.grading
 from gradebox import launch
-from gradebox.options import Options
+from gradebox.run.options import Options
 from tests.gradebox.test_ends import UNDER_PYTEST, breaking_after
-gradebox.run.Sandbox = breaking_after(int(sys.argv[1]))
+gradebox.run.grading.Sandbox = breaking_after(int(sys.argv[1]))
 options = Options(course=sys.argv[2], submission=sys.argv[3], report=sys.argv[4], jobs=1)
 sys.exit(launch.judge([json.dumps(asdict(options)), *UNDER_PYTEST]))
 """

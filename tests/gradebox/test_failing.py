@@ -5,11 +5,11 @@ from __future__ import annotations
 from decimal import Decimal
 
 import grader
-from gradebox import hints
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.hints import Hint
+from gradebox.course import hints
+from gradebox.course.hints import Hint
 from gradebox.report import html
 from gradebox.report.failing import mistakes
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
 
 RETURNS, WARMED, ONLY, SECONDS, NONSENSE = (
     f"lab1.benchmark.{name}"

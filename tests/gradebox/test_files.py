@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox import files
-from gradebox.grade import Circumstances, grade
+from gradebox.common import files
 from gradebox.report import progress, save, write
+from gradebox.run.grade import Circumstances, grade
 
 GPULABS = str(Path(sys.executable).with_name("gpulabs"))
 COURSE = grader.course().rubric

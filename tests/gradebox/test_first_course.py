@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gradebox import course as courses
-from gradebox import imports
+from gradebox import next_command
 from gradebox.__main__ import app
-from gradebox.configuration import ROOT
-from gradebox.course import CourseError
-from gradebox.devices import CPU, Device
-from gradebox.exits import ExitCode
-from gradebox.grade import CheckResult
-from gradebox.guide import command
-from gradebox.hints import HintError, load
-from gradebox.options import Options
-from gradebox.order import GradingError, Order
-from gradebox.proofread import problems
-from gradebox.run import run
+from gradebox.authoring.lint import problems
+from gradebox.common.configuration import ROOT
+from gradebox.common.exit_codes import ExitCode
+from gradebox.course import course as courses
+from gradebox.course.course import CourseError
+from gradebox.course.hints import HintError, load
+from gradebox.run import import_advice
+from gradebox.run.grade import CheckResult
+from gradebox.run.grading import run
+from gradebox.run.options import Options
+from gradebox.run.request import GradingError, GradingRequest
+from gradebox.sandbox.devices import CPU, Device
 from tests.gradebox.small_course import NUMBERS, SUMS, write, write_course, write_submission
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 Change = tuple[str, str, str]
 Graded = Callable[..., dict[str, CheckResult]]
 CHECKS, PROBES = "basics/checks/numbers.py", "basics/probes/numbers.py"
-CRITERION = "from gradebox.criterion"
+CRITERION = "from gradebox.course.criterion"
 ASSERT = "        assert not seen.result\n        require_equal(seen"
 LABS = 'labs = ["basics", "further"]'
 
@@ -48,7 +48,7 @@ def graded(tmp_path: Path) -> Graded:
             submission.mkdir()
             write(submission, files)
         rubric, labs = course.select("basics")
-        grade = run(Order(course, submission, rubric, labs, Device(CPU, "CPU"), seed=1))
+        grade = run(GradingRequest(course, submission, rubric, labs, Device(CPU, "CPU"), seed=1))
         return {check.id.rpartition(".")[2]: check for check in grade.checks}
 
     return of
@@ -222,10 +222,10 @@ def test_our_own_courses_have_nothing_to_mend(solved: str) -> None:
 
 def test_the_command_says_how_much_there_is_to_mend(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
-    done = CliRunner().invoke(app, ["proofread", "--course", str(folder)])
+    done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
     assert (done.exit_code, done.output.splitlines()[-1]) == (1, "3 to mend")
     folder = write_course(tmp_path, ("course.toml", 'title = "Small"', "title = 3"))
-    done = CliRunner().invoke(app, ["proofread", "--course", str(folder)])
+    done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
     assert (done.exit_code, done.output) == (2, f"could not read: {folder}/course.toml:1: title = 3 is not a text\n")
 
 
@@ -248,13 +248,13 @@ def test_complex_numbers_in_place_of_others_are_the_students(graded: Graded) -> 
 
 
 def test_what_does_not_end_has_its_place(graded: Graded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: False)
     numbers = NUMBERS.replace("return left * right", "while True:\n        pass")
     limit = (CHECKS, "left=left,", "left=left, limits=Limits(wall_seconds=1),")
     known = (
         CHECKS,
-        "from gradebox.criterion",
-        "from gradebox.sandbox import Limits\nfrom gradebox.criterion",
+        "from gradebox.course.criterion",
+        "from gradebox.sandbox import Limits\nfrom gradebox.course.criterion",
     )
     check = graded(limit, known, numbers=numbers)["product"]
     assert re.match(r"no answer in time: .* at numbers\.py:\d in product", check.message), check.message
@@ -345,7 +345,7 @@ ABSENT = "labs/lab1_gpu_basics/environment.py does not exist in the submission (
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
 def test_what_is_said_of_a_layout_is_true_of_it(files: list[str], said: str) -> None:
-    assert imports.hint(ABSENT, files).startswith(said)
+    assert import_advice.hint(ABSENT, files).startswith(said)
 
 
 def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
@@ -354,10 +354,11 @@ def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
         "a file of yours that lies beside it is imported with a dot: from .tools import ..."
     )
     assert (
-        imports.hint("No module named 'tools'", ["tools.py"]) == "it lies beside the labs: from labs.tools import ..."
+        import_advice.hint("No module named 'tools'", ["tools.py"])
+        == "it lies beside the labs: from labs.tools import ..."
     )
     absent = "torchx is not installed where submissions are graded: do without it"
-    assert imports.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent
+    assert import_advice.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent
 
 
 # --- what comes next --------------------------------------------------------------------------------------------------
@@ -387,7 +388,7 @@ def options(tmp_path: Path) -> Options:
 
 
 def _next(options: Options, capfd: pytest.CaptureFixture[str], *, first_grade: bool = False) -> str:
-    assert command.show_next(options, hints=0, check=None, first_grade=first_grade) == ExitCode.PASSED
+    assert next_command.show_next(options, hints=0, check=None, first_grade=first_grade) == ExitCode.PASSED
     return capfd.readouterr().out.rpartition("to do next:")[2]
 
 

@@ -4,10 +4,10 @@ from decimal import Decimal
 
 import pytest
 
-from gradebox import charging
-from gradebox.exits import ExitCode
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.rubric import Check, Criterion, Lab, Rubric
+from gradebox.common.exit_codes import ExitCode
+from gradebox.course.rubric import Check, Criterion, Lab, Rubric
+from gradebox.run import deductions
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
 
 HERE = Circumstances("labs", "0" * 64, "virtual T4 (simulated)", True, "namespaces", 7, 1.5)
 
@@ -148,13 +148,13 @@ def test_what_builds_on_a_wrong_answer_follows_from_it_where_most_works(
     passed: str, kept: set[str], follows: dict[str, str]
 ) -> None:
     points = {name: Decimal(value) for name, value in zip("abcde", (2, 2, 2, 1, 2), strict=True)}
-    found = charging.followers(points, set(passed), {}, {"e": "d", "x": "d"})
+    found = deductions.deduplicate(points, set(passed), {}, {"e": "d", "x": "d"})
     assert found == (follows, frozenset(kept))
 
 
 def test_what_builds_on_a_follower_follows_from_the_same_check() -> None:
     points = dict.fromkeys("abcdef", Decimal(1))
     causes = {"d": ("late", "d")}
-    found = charging.followers(points, set("abc"), causes, {"e": "d", "f": "e"})
+    found = deductions.deduplicate(points, set("abc"), causes, {"e": "d", "f": "e"})
     assert found == ({"e": "d", "f": "d"}, frozenset("ef"))
-    assert charging.followers(points, set("abc"), {**causes, "e": ("early", "e")}, {"f": "e"})[0] == {"f": "e"}
+    assert deductions.deduplicate(points, set("abc"), {**causes, "e": ("early", "e")}, {"f": "e"})[0] == {"f": "e"}

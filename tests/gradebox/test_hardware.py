@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from gradebox import devices
-from gradebox.devices import CPU, Device
-from gradebox.grade import Grade, Outcome
-from gradebox.hardware.lock import DeviceLock
-from gradebox.hardware.measuring import measured_by, measures
-from gradebox.hardware.steadiness import problem
-from gradebox.hardware.use import DeviceUse
-from gradebox.run import run
-from gradebox.sandbox import RankReply, Reply, Request
+from gradebox.run.device_lock import DeviceLock
+from gradebox.run.device_steadiness import problem
+from gradebox.run.device_use import DeviceUse
+from gradebox.run.grade import Grade, Outcome
+from gradebox.run.grading import run
+from gradebox.sandbox import RankReply, Reply, Request, devices
+from gradebox.sandbox.devices import CPU, Device
+from gradebox.sandbox.measuring import measured_by, measures
 from tests.gradebox.small_course import BASICS_PROBES, FURTHER_PROBES, NUMBERS, write_course, write_submission
 from tests.gradebox.test_run import order, outcomes
 
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 MEASURING = '@measures("time")\ndef product('
 HOLDER = """
 import sys, time
-from gradebox.hardware.lock import DeviceLock
+from gradebox.run.device_lock import DeviceLock
 with DeviceLock(sys.argv[1]).held(alone=True):
     print("held", flush=True)
     time.sleep(60)
@@ -142,7 +141,7 @@ TIMED = """\
 import functools
 import time
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 
 
 def timed(probe):
@@ -187,7 +186,7 @@ def test_nothing_overlaps_a_request_that_measures_and_all_others_do(
     tmp_path: Path, hardware: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Intervals.kept = []
-    monkeypatch.setattr("gradebox.run.DeviceUse", Intervals)
+    monkeypatch.setattr("gradebox.run.grading.DeviceUse", Intervals)
     asked = order(_timed_course(tmp_path), write_submission(tmp_path), jobs=3)
     grade = run(replace(asked, device=Device(CPU, "CPU", hardware=hardware)))
     assert set(outcomes(grade).values()) == {"passed"}
@@ -207,7 +206,7 @@ def _failing(tmp_path: Path, hardware: str) -> tuple[Any, Path]:
         (
             "basics/probes/numbers.py",
             "def product(",
-            f"from gradebox.hardware.measuring import measures\n\n\n{MEASURING}",
+            f"from gradebox.sandbox.measuring import measures\n\n\n{MEASURING}",
         ),
     )
     submission = write_submission(tmp_path, numbers=NUMBERS.replace("left * right", "left * right + 1"))
@@ -241,7 +240,7 @@ def test_a_wrong_measurement_is_taken_twice_and_then_costs_points(
     tmp_path: Path, hardware: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Runs, "count", 0)
-    monkeypatch.setattr("gradebox.run.DeviceUse", Runs)
+    monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
     asked, _ = _failing(tmp_path, hardware)
     assert _product(run(asked)).outcome is Outcome.FAILED
     assert Runs.count == 2
@@ -252,7 +251,7 @@ def test_a_measurement_that_is_right_the_second_time_earns_its_points(
 ) -> None:
     monkeypatch.setattr(Runs, "count", 0)
     monkeypatch.setattr(Runs, "mended", True)
-    monkeypatch.setattr("gradebox.run.DeviceUse", Runs)
+    monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
     asked, _ = _failing(tmp_path, hardware)
     assert _product(run(asked)).outcome is Outcome.PASSED
     assert Runs.count == 2
@@ -276,7 +275,7 @@ def test_a_disturbed_measurement_is_for_a_person_to_decide(
 
 def test_a_simulated_device_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runs, "count", 0)
-    monkeypatch.setattr("gradebox.run.DeviceUse", Runs)
+    monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
     asked, _ = _failing(tmp_path, "")
     assert _product(run(asked)).outcome is Outcome.FAILED
     assert Runs.count == 1

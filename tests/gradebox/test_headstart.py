@@ -12,35 +12,36 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import headstart
-from gradebox.sandbox import Request, Sandbox, starting
+from gradebox.sandbox import Request, Sandbox, prefork, starting
 
 
 @pytest.fixture(autouse=True)
 def nothing_waits() -> Iterator[None]:
-    assert not headstart._waiting
+    assert not prefork._waiting
     yield
-    while headstart._waiting:
-        _end(headstart._waiting.pop())
+    while prefork._waiting:
+        _end(prefork._waiting.pop())
 
 
-def _end(begun: headstart.Begun) -> int:
+def _end(begun: prefork.Begun) -> int:
     begun.control.close()
     return begun.process.wait(20)
 
 
 def test_the_module_needs_nothing_but_the_standard_library() -> None:
-    program = "import sys; import gradebox.headstart; print(sorted({'numpy', 'gradebox.sandbox'} & set(sys.modules)))"
+    program = (
+        "import sys; import gradebox.sandbox.prefork; print(sorted({'numpy', 'gradebox.sandbox'} & set(sys.modules)))"
+    )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
 
 
 def test_one_is_begun_and_taken() -> None:
-    headstart.begin()
-    headstart.begin()
-    (waiting,) = headstart._waiting
-    taken = headstart.take()
+    prefork.begin()
+    prefork.begin()
+    (waiting,) = prefork._waiting
+    taken = prefork.take()
     assert taken is waiting
-    assert not headstart._waiting
+    assert not prefork._waiting
     assert _end(taken) == 0
 
 
@@ -61,20 +62,20 @@ def _runs(pid: int) -> bool:
 
 
 def test_one_that_has_ended_is_not_taken() -> None:
-    headstart.begin()
-    ended = headstart._waiting[0]
+    prefork.begin()
+    ended = prefork._waiting[0]
     ended.process.kill()
     ended.process.wait(20)
-    taken = headstart.take()
+    taken = prefork.take()
     assert taken.process.pid != ended.process.pid
     assert _end(taken) == 0
 
 
 def test_one_of_another_environment_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    headstart.begin()
-    before = headstart._waiting[0]
+    prefork.begin()
+    before = prefork._waiting[0]
     monkeypatch.setenv("MPLCONFIGDIR", "/elsewhere")
-    taken = headstart.take()
+    taken = prefork.take()
     assert taken.environment["MPLCONFIGDIR"] == "/elsewhere"
     assert before.process.returncode is not None
     assert _end(taken) == 0
@@ -83,24 +84,24 @@ def test_one_of_another_environment_is_not_taken(monkeypatch: pytest.MonkeyPatch
 def test_it_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANVAS_TOKEN", "secret")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
-    assert not {"CANVAS_TOKEN", "PYTHONPATH"} & set(headstart.variables())
+    assert not {"CANVAS_TOKEN", "PYTHONPATH"} & set(prefork.variables())
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="no /proc here")
 def test_a_sandbox_takes_it_over(tmp_path: Path) -> None:
     (tmp_path / "lab1").mkdir()
-    headstart.begin()
-    pid = headstart._waiting[0].process.pid
+    prefork.begin()
+    pid = prefork._waiting[0].process.pid
     with Sandbox(tmp_path, preload=["colorsys"]) as sandbox:  # which no other test imports
-        assert not headstart._waiting
-        request = Request("gradebox.trial", params={"left": [[2.0]], "right": [[3.0]]}, student=False)
+        assert not prefork._waiting
+        request = Request("gradebox.run.device_trial", params={"left": [[2.0]], "right": [[3.0]]}, student=False)
         assert sandbox.run(request).kind == "ok"
         assert pid in [server._process.pid for server in starting._running.values()]
 
 
 def test_what_it_says_before_it_serves_is_in_the_log(tmp_path: Path) -> None:
-    headstart.begin()
-    begun = headstart.take()
+    prefork.begin()
+    begun = prefork.take()
     log = tmp_path / "log"
     with log.open("wb") as file:
         socket.send_fds(begun.control, [b"l"], [file.fileno()])
@@ -114,9 +115,9 @@ def test_an_import_that_fails_before_there_is_a_log_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('this NumPy is broken')\n")
-    find = headstart.folder_of
-    monkeypatch.setattr(headstart, "folder_of", lambda name: str(tmp_path) if name == "numpy" else find(name))
-    begun = headstart.take()
+    find = prefork.folder_of
+    monkeypatch.setattr(prefork, "folder_of", lambda name: str(tmp_path) if name == "numpy" else find(name))
+    begun = prefork.take()
     time.sleep(0.5)  # it has met the error, and waits to say it
     log = tmp_path / "log"
     with log.open("wb") as file:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradebox import course as courses
-from gradebox.devices import CPU, Device
-from gradebox.grade import CheckResult
-from gradebox.inputs import apart
-from gradebox.order import Order
-from gradebox.run import run
-from gradebox.submission import Seen
+from gradebox.course import course as courses
+from gradebox.run.grade import CheckResult
+from gradebox.run.grading import run
+from gradebox.run.probe_inputs import apart
+from gradebox.run.request import GradingRequest
+from gradebox.run.submission import Seen
+from gradebox.sandbox.devices import CPU, Device
 from tests.gradebox.small_course import write_course, write_submission
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -105,14 +105,14 @@ def product(student, *, left, right):
 """
 CHECKS = """\
 import numpy as np
-from gradebox.assertions import require, require_equal
-from gradebox.criterion import criterion
+from gradebox.run.assertions import require, require_equal
+from gradebox.course.criterion import criterion
 
 
 @criterion("basics.numbers")
 class Numbers:
-    def test_product(self, submission, fresh):
-        rows = [fresh.rng.integers(0, 9, size=3) for _ in range(2)]
+    def test_product(self, submission, generator):
+        rows = [generator.rng.integers(0, 9, size=3) for _ in range(2)]
         seen = submission.probe("basics.numbers.given", rows=rows, image=rows[0], table={"inner": rows[1]})
         require_equal(seen.types, ["ndarray"] * 4, what="types")
         require_equal(seen.sum, float(sum(row.sum() for row in rows)), what="sum")
@@ -147,7 +147,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckResult]:
     (course.folder / "basics/probes/numbers.py").write_text(PROBES)
     (course.folder / "basics/checks/numbers.py").write_text(CHECKS)
     rubric, labs = course.select("basics")
-    grade = run(Order(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
+    grade = run(GradingRequest(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
     return {check.id.rpartition(".")[2]: check for check in grade.checks}
 
 

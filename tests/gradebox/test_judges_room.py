@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebox import judges_room
+from gradebox.run import workdir
 
 _HOLD = """
 import time
@@ -37,7 +37,7 @@ def age(folder: Path) -> Path:
 
 
 def test_a_room_is_empty_and_private_and_gone_afterwards(temporary: Path) -> None:
-    with judges_room.room() as (room, _):
+    with workdir.locked_workdir() as (room, _):
         assert os.listdir(room) == []
         assert os.stat(room).st_mode & 0o777 == 0o700
     assert list(temporary.iterdir()) == []
@@ -49,28 +49,28 @@ def test_what_a_killed_front_left_goes_with_the_next_start_and_what_is_held_stay
     room = Path(holding.stdout.readline().strip())
     (room / "something").write_text("left")
     age(room)
-    with judges_room.room():
+    with workdir.locked_workdir():
         assert room.is_dir()
     holding.kill()
     holding.wait()
     holding.stdout.close()
     assert room.is_dir()
-    with judges_room.room():
+    with workdir.locked_workdir():
         assert not room.exists()
 
 
 def test_a_folder_just_made_one_with_other_rights_and_a_link_stay(temporary: Path) -> None:
-    young = temporary / f"{judges_room.PREFIX}young"
+    young = temporary / f"{workdir.PREFIX}young"
     young.mkdir(mode=0o700)
-    open_to_all = temporary / f"{judges_room.PREFIX}open"
+    open_to_all = temporary / f"{workdir.PREFIX}open"
     open_to_all.mkdir()
     age(open_to_all).chmod(0o755)
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (elsewhere / "kept").write_text("")
     age(elsewhere)
-    (temporary / f"{judges_room.PREFIX}link").symlink_to(elsewhere)
-    with judges_room.room():
+    (temporary / f"{workdir.PREFIX}link").symlink_to(elsewhere)
+    with workdir.locked_workdir():
         assert young.is_dir()
         assert open_to_all.is_dir()
         assert (elsewhere / "kept").is_file()

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 import grader
-from gradebox import front, ordering, resources
-from gradebox.configuration import ROOT
-from gradebox.devices import CPU, Device, DeviceError
-from gradebox.options import TIME_LIMIT_SECONDS, Options
-from gradebox.order import GradingError
-from gradebox.ordering import order_of
-from gradebox.run import Grading
+from gradebox.common import resources
+from gradebox.common.configuration import ROOT
+from gradebox.report import presenter
+from gradebox.run import request_builder
+from gradebox.run.grading import Grading
+from gradebox.run.options import TIME_LIMIT_SECONDS, Options
+from gradebox.run.request import GradingError
+from gradebox.run.request_builder import build_request
+from gradebox.sandbox.devices import CPU, Device, DeviceError
 from tests.gradebox.small_course import write_course, write_submission
 
 COURSE = Options(course=str(ROOT / "grader"), submission="labs", origin=str(ROOT), device="vgpu")
@@ -44,26 +46,26 @@ ENTRY = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 2\n
 )
 def test_what_makes_no_sense_is_refused_in_one_line(asked: dict[str, Any], said: str) -> None:
     with pytest.raises((GradingError, ValueError, DeviceError), match=r"^[^\n]*$") as refused:
-        order_of(replace(COURSE, **asked))
+        build_request(replace(COURSE, **asked))
     assert said in str(refused.value)
 
 
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_started() -> None:
     with pytest.raises(GradingError, match=r"^there is no folder .*no/such/folder; name the folder to grade$"):
-        Grading(order_of(replace(COURSE, submission="no/such/folder")))
+        Grading(build_request(replace(COURSE, submission="no/such/folder")))
 
 
 def test_what_is_not_asked_for_has_a_default() -> None:
-    order = order_of(COURSE)
+    order = build_request(COURSE)
     assert order.course is grader.course()
     assert (order.labs, order.name, order.submission) == (order.course.labs, "labs", ROOT / "labs")
     assert (order.device.simulated, order.time_limit_seconds, order.overrides) == (True, TIME_LIMIT_SECONDS, ())
     assert order.jobs >= 1
-    assert {order_of(COURSE).seed for _ in range(5)} != {order.seed}
+    assert {build_request(COURSE).seed for _ in range(5)} != {order.seed}
 
 
 def test_what_is_asked_for_is_ordered() -> None:
-    order = order_of(replace(COURSE, lab="2", seed=5, time_limit=7.5, jobs=3))
+    order = build_request(replace(COURSE, lab="2", seed=5, time_limit=7.5, jobs=3))
     assert [lab.id for lab in order.labs] == ["lab2"]
     assert (order.seed, order.time_limit_seconds, order.jobs) == (5, 7.5, 3)
 
@@ -72,14 +74,14 @@ def test_overrides_are_those_of_the_student_that_is_named(tmp_path: Path) -> Non
     given = tmp_path / "given.toml"
     given.write_text(ENTRY.format("ada") + ENTRY.format("labs"))
     for student, count in (("ada", 1), (None, 1), ("bob", 0)):
-        order = order_of(replace(COURSE, overrides=str(given), student=student))
+        order = build_request(replace(COURSE, overrides=str(given), student=student))
         assert [(one.student, one.points) for one in order.overrides] == [(student or "labs", Decimal(2))] * count
 
 
 def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
     (tmp_path / "overrides.toml").write_text("")
     with pytest.raises(ValueError, match=r"^[^\n]*lies in the submission"):
-        order_of(replace(COURSE, submission=str(tmp_path), overrides=str(tmp_path / "overrides.toml")))
+        build_request(replace(COURSE, submission=str(tmp_path), overrides=str(tmp_path / "overrides.toml")))
 
 
 @pytest.mark.usefixtures("_courses_are_forgotten")
@@ -95,7 +97,7 @@ def test_points_given_by_hand_are_in_the_grade_with_their_reason(
         overrides=str(given),
         student="ada",
     )
-    front.grade(options)
+    presenter.grade(options)
     said = capsys.readouterr().out
     assert "given by the instructor instead of 4: shown at the board" in said
     assert "Grade 8/10" in said
@@ -113,7 +115,7 @@ def test_sandboxes_that_nobody_asked_for_fit_the_machine_and_the_work(
 ) -> None:
     monkeypatch.setattr(resources, "cores", lambda: cores)
     monkeypatch.setattr(resources, "memory_bytes", lambda: gigabytes and gigabytes * 2**30)
-    assert ordering.jobs_on(Device(CPU, "CPU"), checks) == jobs
+    assert request_builder.jobs_on(Device(CPU, "CPU"), checks) == jobs
 
 
 @pytest.mark.parametrize(
@@ -127,4 +129,4 @@ def test_on_a_real_gpu_its_memory_counts_as_well(
     monkeypatch.setattr(resources, "memory_bytes", lambda: 128 << 30)
     memory = None if device_gibibytes is None else device_gibibytes << 30
     device = Device("cuda", "a GPU", hardware="GPU-1", memory_bytes=memory)
-    assert ordering.jobs_on(device, checks) == jobs
+    assert request_builder.jobs_on(device, checks) == jobs

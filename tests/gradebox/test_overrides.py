@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox.exits import ExitCode
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.overrides import Override, OverrideError, load
+from gradebox.common.exit_codes import ExitCode
 from gradebox.report.document import to_document
 from gradebox.report.html import render
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.run.overrides import Override, OverrideError, load
 
 ENTRY = '[[override]]\nstudent = "ada"\ncriterion = "lab1.analysis"\npoints = 4.5\nreason = "right, in other units"\n'
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import Device
-from gradebox.inquiry import Inquiry
+from gradebox.run.assertions import CheckFailed, NeedsReview
+from gradebox.run.probe_cache import ProbeCache
+from gradebox.run.submission import Submission
 from gradebox.sandbox import Limits, RankReply, Reply, Request, Sandbox
-from gradebox.submission import Submission
+from gradebox.sandbox.devices import Device
 
 HANGS = RankReply("timeout", message="no result within 60 s", where="benchmark.py:3", importing=True)
 FINE = RankReply("ok", {"answer": 42})
@@ -21,7 +21,7 @@ FINE = RankReply("ok", {"answer": 42})
 
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: False)
 
 
 class Answers:
@@ -47,7 +47,7 @@ class Asking:
 
     def __init__(self, *answers: RankReply, time_limit: float | None = None) -> None:
         self.sandbox: Any = Answers(*answers)
-        self._inquiry = Inquiry(time_limit)
+        self._inquiry = ProbeCache(time_limit)
 
     def check(self, name: str = "lab1.benchmark.first") -> Submission:
         """The submission as one of its checks sees it."""

@@ -10,16 +10,16 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from gradebox.assertions import CheckFailed, picturing, recognising, require, require_arrays_close
-from gradebox.devices import Device
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.inquiry import Inquiry
-from gradebox.pictures import MOST_MARKS, Picture, bars, curve, timeline
 from gradebox.report import html
 from gradebox.report.document import from_document, to_document
 from gradebox.report.drawing import draw
+from gradebox.run.assertions import CheckFailed, picturing, recognising, require, require_arrays_close
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.run.pictures import MOST_MARKS, Picture, bars, curve, timeline
+from gradebox.run.probe_cache import ProbeCache
+from gradebox.run.submission import Submission
 from gradebox.sandbox import Limits, RankReply, Reply, Request
-from gradebox.submission import Submission
+from gradebox.sandbox.devices import Device
 from grader import course
 
 CHECK = "lab1.benchmark.warmed_up"
@@ -97,7 +97,7 @@ def test_rows_of_a_device_that_are_none_are_left_out() -> None:
 
 
 def test_a_check_shows_what_ran_for_the_submission_beside_a_run_of_the_course() -> None:
-    inquiry = Inquiry()
+    inquiry = ProbeCache()
     for student, rows in ((True, ROWS), (False, ROWS[:2])):
         asked = inquiry.question(Request("lab1.x.y", student=student), CHECK)
         asked.reply = Reply("ok", (RankReply("ok"),), 0.1, shown=(rows,))
@@ -124,7 +124,7 @@ class Machine:
 
 def beside(machine: Any, *probes: str) -> list[str]:
     """The titles of the panels beside a check that has asked these probes, and failed."""
-    inquiry = Inquiry()
+    inquiry = ProbeCache()
     submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, inquiry, CHECK)
     for probe in probes:
         submission.probe(probe, student=not probe.endswith("truth"), size=3, conditions=[{"factor": 2.0}])

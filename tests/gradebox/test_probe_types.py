@@ -8,11 +8,11 @@ from typing import Any, TypedDict
 import numpy as np
 import pytest
 
-from gradebox import course as courses
-from gradebox.devices import CPU, Device
-from gradebox.grade import CheckResult
-from gradebox.order import Order
-from gradebox.run import run
+from gradebox.course import course as courses
+from gradebox.run.grade import CheckResult
+from gradebox.run.grading import run
+from gradebox.run.request import GradingRequest
+from gradebox.sandbox.devices import CPU, Device
 from gradebox.sandbox.probe_types import Array, ProbeInputs, build, holds_arrays, inputs_type
 from tests.gradebox.small_course import write, write_course, write_submission
 
@@ -126,8 +126,8 @@ def power(student, inputs: Power) -> PowerReply:
     return PowerReply(doubled, inputs.items[0].values, [inputs.items[0].values])
 """
 CHECKS = '''
-from gradebox.assertions import require, require_equal
-from gradebox.criterion import criterion
+from gradebox.run.assertions import require, require_equal
+from gradebox.course.criterion import criterion
 import numpy as np
 from basics_cases import Item, Power
 
@@ -168,7 +168,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckResult]:
         },
     )
     rubric, labs = course.select("basics")
-    grade = run(Order(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
+    grade = run(GradingRequest(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
     return {check.id.rpartition(".")[2]: check for check in grade.checks}
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradebox.configuration import ROOT
-from gradebox.options import Options
+from gradebox.common.configuration import ROOT
 from gradebox.report.document import SCHEMA_FILE
+from gradebox.run.options import Options
 from tests.gradebox.small_course import NUMBERS, write, write_course, write_submission
 
 CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import Device
-from gradebox.inquiry import Inquiry
+from gradebox.run.assertions import CheckFailed, NeedsReview
+from gradebox.run.probe_cache import ProbeCache
+from gradebox.run.submission import Submission
 from gradebox.sandbox import Limits, RankReply, Reply, Request
-from gradebox.submission import Submission
+from gradebox.sandbox.devices import Device
 
 
 class Answers:
@@ -30,7 +30,7 @@ class Answers:
 def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
     sandbox: Any = Answers(*ranks)
     device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
-    return Submission(device, sandbox, Inquiry(), "lab3.scaling.trains"), sandbox
+    return Submission(device, sandbox, ProbeCache(), "lab3.scaling.trains"), sandbox
 
 
 def test_each_rank_tells_what_it_saw() -> None:
@@ -55,7 +55,7 @@ def test_an_open_task_is_told_before_what_follows_from_it() -> None:
 
 
 def test_ranks_that_waited_for_each_other_are_told_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: False)
     waited = RankReply("error", error="RuntimeError", message="Timed out waiting 10000ms", where="train.py:7 in train")
     left = RankReply("error", error="RuntimeError", message="Connection closed by peer", where="train.py:9 in train")
     with pytest.raises(CheckFailed) as caught:
@@ -72,7 +72,7 @@ def test_ranks_that_waited_on_a_busy_machine_get_a_second_chance(
     kind: Any, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they gave up by themselves even then, they were not slow: a collective waits far longer than it takes."""
-    monkeypatch.setattr("gradebox.submission._machine_is_busy", lambda: True)
+    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: True)
     waited = RankReply(kind, error="RuntimeError", message="Timed out waiting 10000ms")
     one, sandbox = submission(waited, waited)
     with pytest.raises(outcome, match="the ranks did not meet"):

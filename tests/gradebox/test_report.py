@@ -11,11 +11,11 @@ import pytest
 
 import grader
 from gradebox import report
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 from gradebox.report import html
 from gradebox.report.document import SCHEMA_FILE, from_document, points, to_document
 from gradebox.report.html import breaks
 from gradebox.report.terminal import _typed
+from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
 
 HOSTILE = '<script>alert("x")</script> [bold]& {{ 7 * 7 }}'
 

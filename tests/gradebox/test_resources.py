@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradebox import resources
+from gradebox.common import resources
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,17 @@ from typing import Any
 import pytest
 
 import grader
-from gradebox import course as courses
-from gradebox.check_reports import Blocked
-from gradebox.configuration import ROOT
-from gradebox.criterion import CheckFunction
-from gradebox.devices import CPU, Device
-from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
-from gradebox.order import GradingError, Order
-from gradebox.order import lanes_of as _lanes
+from gradebox.common.configuration import ROOT
+from gradebox.course import course as courses
+from gradebox.course.criterion import CheckFunction
 from gradebox.report.document import to_document
-from gradebox.run import Grading, Watcher, run
+from gradebox.run.check_reports import Blocked
+from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
+from gradebox.run.grading import Grading, Watcher, run
+from gradebox.run.request import GradingError, GradingRequest
+from gradebox.run.request import check_groups as _lanes
 from gradebox.sandbox import TAMPERING, Sandbox, starting
+from gradebox.sandbox.devices import CPU, Device
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 
@@ -43,10 +43,14 @@ CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted"
           "further.sums.noted_too"]  # fmt: skip
 
 
-def order(course: Path, submission: Path, *, jobs: int = 1, criterion: str | None = None, **options: Any) -> Order:
+def order(
+    course: Path, submission: Path, *, jobs: int = 1, criterion: str | None = None, **options: Any
+) -> GradingRequest:
     loaded = courses.load(course)
     rubric, labs = loaded.select(criteria=criterion)
-    return Order(loaded, submission, rubric, labs, Device(CPU, "CPU"), seed=7, name="handed-in", jobs=jobs, **options)
+    return GradingRequest(
+        loaded, submission, rubric, labs, Device(CPU, "CPU"), seed=7, name="handed-in", jobs=jobs, **options
+    )
 
 
 def outcomes(grade: Grade) -> dict[str, str]:
@@ -153,8 +157,8 @@ def test_a_note_is_under_the_first_check_of_the_rubric_whoever_asked_first(slow:
     asks = 'submission.probe("basics.numbers.noted")'
     later = f"time.sleep(1.5); {asks}"
     file, begin = {
-        "basics": ("basics/checks/numbers.py", "from gradebox.assertions"),
-        "further": ("further/checks/sums.py", "from gradebox.assertions"),
+        "basics": ("basics/checks/numbers.py", "from gradebox.run.assertions"),
+        "further": ("further/checks/sums.py", "from gradebox.run.assertions"),
     }[slow]
     changes = [(file, begin, f"import time\n{begin}"), (file, asks, later)]
     course = write_course(tmp_path, *changes)
@@ -172,7 +176,7 @@ def test_a_note_of_a_check_that_is_graded_alone_is_its_own(tmp_path: Path) -> No
 
 def test_checks_that_build_on_each_other_are_asked_in_order_and_all_others_beside_them() -> None:
     course = grader.course()
-    asked = Grading(Order(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1))
+    asked = Grading(GradingRequest(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1))
     lanes = _lanes(asked.plan)
     where = {check.id: number for number, lane in enumerate(lanes) for check in lane.checks}
     places = {check.id: place for lane in lanes for place, check in enumerate(lane.checks)}
@@ -225,7 +229,7 @@ def test_a_parallel_grading_that_is_interrupted_leaves_nothing_running(tmp_path:
 GRADE = """\
 import sys
 from gradebox import launch
-from gradebox.options import Options
+from gradebox.run.options import Options
 sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=sys.argv[3], jobs=2)))
 """
 
@@ -302,7 +306,7 @@ def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None
         ),
         (
             ("basics/checks/numbers.py", "def test_noted(self, submission)", "def test_noted(self, rng)"),
-            "basics/checks/numbers.py:22: a check may take submission and fresh, not rng",
+            "basics/checks/numbers.py:22: a check may take submission and generator, not rng",
         ),
         (
             ("basics/checks/numbers.py", "def test_noted(self, submission):", "def test_noted(self, submission):("),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import grader
-from gradebox import source
-from gradebox.grade import IntegrityNote
+from gradebox.run import source_scan
+from gradebox.run.grade import IntegrityNote
 from tests.scenarios.build import ROOT
 
 COURSE = grader.course()
@@ -14,7 +14,7 @@ LABS = COURSE.rubric.select((1,))
 
 
 def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[IntegrityNote, ...]:
-    return source.notes({path: text.encode()}, LABS, COURSE)
+    return source_scan.notes({path: text.encode()}, LABS, COURSE)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("import sys\nsys.modules['x'] = 1", "sys.modules"),
         ("from sys import modules", "sys.modules"),
         ("import gc\ngc.get_objects()", "gc.get_objects"),
-        ("import vgpu.cost as c", "import vgpu.cost"),
+        ("import vgpu.device.cost as c", "import vgpu.device.cost"),
         ("from grader.lab1.probes import gpu_basics", "import grader.lab1.probes"),
         ("import gradebox.sandbox.audit", "import gradebox.sandbox.audit"),
         ("from gradebook import store", "import gradebook"),
@@ -68,7 +68,7 @@ def test_what_is_too_large_to_be_read_is_named() -> None:
     (note,) = notes("x = 1\n" * 50_000)
     assert note.detail == "lab1_gpu_basics/benchmark.py was not looked at: it has 300000 bytes"
     many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
-    found = source.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
+    found = source_scan.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
     assert [note.detail for note in found].count("lab1_gpu_basics/benchmark.py names import ctypes") == 1
     assert sum("was not looked at" in note.detail for note in found) == 2
 
@@ -79,18 +79,18 @@ def test_files_of_one_name_are_told_apart() -> None:
         "tools/helper.py": b"import vgpu",
         "lab1_gpu_basics/helper.py": b"import vgpu",
     }
-    found = source.notes(files, LABS, COURSE)
+    found = source_scan.notes(files, LABS, COURSE)
     assert {note.where for note in found} == {f"{path}:1" for path in files}
     assert len({note.detail for note in found}) == 3
 
 
 def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
     files = {f"lab1_gpu_basics/a{number}.py": b"import vgpu" for number in range(100)}
-    assert len(source.notes(files, LABS, COURSE)) == 32
+    assert len(source_scan.notes(files, LABS, COURSE)) == 32
 
 
 def test_the_reference_and_every_correct_style_leave_no_note() -> None:
     labs = COURSE.labs
     for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
-        assert source.notes(files, labs, COURSE) == (), folder
+        assert source_scan.notes(files, labs, COURSE) == (), folder

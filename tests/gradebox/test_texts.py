@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.texts import is_printable, printable, printable_document
+from gradebox.common.texts import is_printable, printable, printable_document
 
 
 def test_escapes_of_terminals_are_written_out() -> None:
@@ -57,5 +57,5 @@ def test_what_is_printable_stays_so() -> None:
 
 def test_it_needs_no_other_library() -> None:
     folder = str(Path(__file__).parents[2])
-    text = f"import sys; sys.path.insert(0, {folder!r}); import gradebox.texts"
+    text = f"import sys; sys.path.insert(0, {folder!r}); import gradebox.common.texts"
     assert subprocess.run([sys.executable, "-I", "-S", "-c", text], check=False).returncode == 0

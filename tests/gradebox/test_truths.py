@@ -10,9 +10,9 @@ import pytest
 
 from gradebook.run.judging import SandboxJudge
 from gradebook.tasks import Grading, Task
-from gradebox.grade import CheckResult, Outcome
+from gradebox.run.grade import CheckResult, Outcome
+from gradebox.run.reference_cache import ReferenceCache
 from gradebox.sandbox import Note, RankReply, Reply, Request, Sandbox
-from gradebox.truths import Truths
 from tests.gradebox.small_course import NUMBERS, importing, write_course, write_submission
 
 TRUTH = Request("basics.numbers.truth", params={"base": 3}, student=False)
@@ -44,7 +44,7 @@ class Asked:
 
 
 def test_a_truth_is_asked_once() -> None:
-    truths, ask = Truths(), Asked()
+    truths, ask = ReferenceCache(), Asked()
     assert truths.answer(TRUTH, ask) == truths.answer(TRUTH, ask)
     truths.answer(replace(TRUTH, params={"base": 4}), ask)
     truths.answer(replace(TRUTH, device="vgpu:H100"), ask)
@@ -52,7 +52,10 @@ def test_a_truth_is_asked_once() -> None:
 
 
 def test_what_one_grading_does_to_an_answer_the_next_one_does_not_see() -> None:
-    truths, ask = Truths(), Asked(Reply("ok", (RankReply("ok", {"parts": [1]}, tensors={"all": np.zeros(3)}),), 0.1))
+    truths, ask = (
+        ReferenceCache(),
+        Asked(Reply("ok", (RankReply("ok", {"parts": [1]}, tensors={"all": np.zeros(3)}),), 0.1)),
+    )
     for _ in range(3):
         answer = truths.answer(TRUTH, ask)
         assert answer.value == {"parts": [1]}
@@ -64,7 +67,7 @@ def test_what_one_grading_does_to_an_answer_the_next_one_does_not_see() -> None:
 
 
 def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:
-    truths, ask = Truths(), Asked()
+    truths, ask = ReferenceCache(), Asked()
     for _ in range(3):
         truths.answer(replace(TRUTH, student=True), ask)
     assert ask.count == 3
@@ -79,7 +82,7 @@ def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:
     ],
 )
 def test_what_went_wrong_is_asked_again(reply: Reply) -> None:
-    truths, ask = Truths(), Asked(reply)
+    truths, ask = ReferenceCache(), Asked(reply)
     truths.answer(TRUTH, ask)
     truths.answer(TRUTH, ask)
     assert ask.count == 2
@@ -87,7 +90,7 @@ def test_what_went_wrong_is_asked_again(reply: Reply) -> None:
 
 def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
     large = Asked(Reply("ok", (RankReply("ok", {}, tensors={"all": np.zeros(1000)}),), 0.1))
-    truths = Truths(most_bytes=20_000)
+    truths = ReferenceCache(most_bytes=20_000)
     requests = [replace(TRUTH, params={"base": base}) for base in range(3)]
     for request in requests:
         truths.answer(request, large)

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.configuration import ROOT
-from gradebox.grade import CheckReport
-from gradebox.options import Options
-from gradebox.order import GradingError
-from gradebox.run import Grading, Watcher
+from gradebox.authoring.watch import Session, answer
+from gradebox.common.configuration import ROOT
+from gradebox.run.grade import CheckReport
+from gradebox.run.grading import Grading, Watcher
+from gradebox.run.options import Options
+from gradebox.run.request import GradingError
 from gradebox.sandbox import RankReply, Reply, Request, Sandbox, starting
-from gradebox.watching import Session, answer
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 from tests.gradebox.test_run import order
@@ -185,7 +185,7 @@ def test_two_sandboxes_ask_side_by_side_and_the_same(tmp_path: Path, reached: li
         write_submission(tmp_path, PLAIN)
         first = one.again(Watcher())
         assert first.asked == tuple(check.id for check in one.plan)
-        assert len(one._twins) == 1
+        assert len(one._clones) == 1
         reached.clear()
         assert one.again(Watcher()).asked == ()
         write_submission(tmp_path, PLAIN.replace("base**exponent", "base + exponent"), SUMS.replace("sum(", "max("))

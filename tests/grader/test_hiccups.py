@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 from grader.lab1.checks.measurements import _DISTURBED, _hiccups
 
 
@@ -25,7 +25,7 @@ def _evenly(count: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_median_of_five_or_more_measurements_is_right(seed: int) -> None:
-    for call in _hiccups(Fresh(seed, "hiccups")):
+    for call in _hiccups(InputGenerator(seed, "hiccups")):
         times = _times(call)
         for count in range(5, _DISTURBED + 1):
             length, longer = divmod(_DISTURBED, count)
@@ -37,6 +37,6 @@ def test_the_median_of_five_or_more_measurements_is_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_one_product_the_mean_and_the_extremes_are_wrong(seed: int) -> None:
-    calls = [_times(call) for call in _hiccups(Fresh(seed, "hiccups"))]
+    calls = [_times(call) for call in _hiccups(InputGenerator(seed, "hiccups"))]
     assert all(max(times) > 100 and min(times) < 0.1 and statistics.mean(times) > 30 for times in calls)
     assert all(any(times[index] != 1.0 for times in calls) for index in range(_DISTURBED))

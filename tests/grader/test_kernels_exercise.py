@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from gradebox.assertions import NeedsReview
-from gradebox.submission import Submission
+from gradebox.run.assertions import NeedsReview
+from gradebox.run.submission import Submission
 from grader.kernels.checks import common
 
 ROOT = Path(__file__).parents[2]

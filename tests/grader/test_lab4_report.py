@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradebox.assertions import CheckFailed
+from gradebox.run.assertions import CheckFailed
 from grader.lab4.checks.report import _judge_attention
 
 Rows = list[dict[str, Any]]

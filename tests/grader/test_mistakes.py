@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen
 from grader.lab1.truth import mistakes, timing
 from grader.lab2.checks.crossed import crossed
 from grader.lab2.truth import mistakes as amp
@@ -23,13 +23,13 @@ SEEDS = range(6)
 
 def trainings(seed: int) -> tuple[Regression, list[Run]]:
     """Among them one in which each mistake of Lab 2 shows."""
-    fresh = Fresh(seed, "lab2.scaling.accumulation_equals_one_large_batch")
-    case = regression(fresh)
+    generator = InputGenerator(seed, "lab2.scaling.accumulation_equals_one_large_batch")
+    case = regression(generator)
     common: Run = {"dtype": "float16", "sizes": [3, 5, 2, 4, 3], "epochs": 2, "rate": 0.05, "accumulation_steps": 2}
     common |= {"scaler": {"init_scale": 64.0}, "decay": 0.7, "momentum": 0.5}
     norm = float(np.linalg.norm(case.gradient(case.start, slice(0, 8))))
     # In a window of two batches the first one overflows; the others are clipped.
-    return case, [*crossed(fresh, case), common, common | {"far": [2], "max_grad_norm": 0.4 * norm}]
+    return case, [*crossed(generator, case), common, common | {"far": [2], "max_grad_norm": 0.4 * norm}]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -58,9 +58,9 @@ def test_two_mistakes_are_not_recognised_as_one() -> None:
 
 
 def passes(seed: int) -> list[accumulated.Pass]:
-    fresh = Fresh(seed, "lab3.accumulation.uneven_counts")
-    uneven = accumulated.regression(fresh, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
-    return [uneven, *(given for _, given in accumulated.mixed(fresh))]
+    generator = InputGenerator(seed, "lab3.accumulation.uneven_counts")
+    uneven = accumulated.regression(generator, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
+    return [uneven, *(given for _, given in accumulated.mixed(generator))]
 
 
 @pytest.mark.parametrize("mistake", accumulation.CAUSES)
@@ -82,10 +82,10 @@ def test_a_right_accumulation_has_no_mistake(seed: int) -> None:
 
 
 def calls(cause: masks.Cause) -> list[dict[str, Any]]:
-    fresh = Fresh(3, "lab4.attention")
+    generator = InputGenerator(3, "lab4.attention")
     made = []
     for queries, keys, causal in ((9, 9, True), (5, 11, True), (11, 5, True), (7, 4, False)):
-        q, k, v = fresh.normal(1, queries, 4), fresh.normal(1, keys, 4), fresh.normal(1, keys, 4)
+        q, k, v = generator.normal(1, queries, 4), generator.normal(1, keys, 4), generator.normal(1, keys, 4)
         shift = masks.shift_of(cause, queries, keys) if causal else 0
         output = attention(q, k, v, None, causal=causal, shift=shift)["output"]
         if cause is masks.NOT_A_NUMBER and causal:

@@ -11,11 +11,11 @@ import pytest
 
 from benchmarks import three_questions
 from benchmarks.other_graders import score
-from gradebox import course as courses
-from gradebox import hints
-from gradebox.course import CourseError
-from gradebox.guide import text
-from gradebox.reading import ReadingError
+from gradebox.common.reading import ReadingError
+from gradebox.course import course as courses
+from gradebox.course import hints
+from gradebox.course.course import CourseError
+from gradebox.report.next_step import text
 from gradebox.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradebox.assertions import CheckFailed
+from gradebox.run.assertions import CheckFailed
 from grader.shared.probes.support import describe_files, watch_figures
 from grader.shared.programs import picture_and_json
 

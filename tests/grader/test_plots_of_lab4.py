@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from gradebox.assertions import CheckFailed
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import CheckFailed
+from gradebox.run.input_generator import InputGenerator
 from grader.lab4.probes.pictures import _shown
 from grader.lab4.truth.pictures import made_up, require_shown
 from grader.shared.probes.figures import watch_png
@@ -23,7 +23,7 @@ NAMES = ("parameters", "gradients", "optimizer state", "activations")
 
 def judge(kind: str, draw: Callable[[Figure, Rows], None], folder: Path) -> None:
     """Fail as the check does unless `draw` shows the rows that it gets."""
-    rows = made_up(kind, Fresh(7, "plots"))
+    rows = made_up(kind, InputGenerator(7, "plots"))
     figure = Figure()
     draw(figure, rows)
     with watch_png(_shown) as seen:

@@ -15,11 +15,11 @@ import torch
 
 import grader
 import vgpu
-from gradebox.assertions import CheckFailed, NeedsReview
-from gradebox.devices import Device
-from gradebox.fresh import Fresh
-from gradebox.hardware.measuring import measured_by
-from gradebox.submission import Seen, Submission
+from gradebox.run.assertions import CheckFailed, NeedsReview
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
+from gradebox.sandbox.devices import Device
+from gradebox.sandbox.measuring import measured_by
 from grader.lab1.truth import mistakes, operations, timing
 from grader.lab2.checks import comparison
 from grader.lab4.checks import attention, checkpointing
@@ -31,7 +31,7 @@ SEEN = {  # size: seconds of a product
     3547: (654e-6, 704e-6),
     4405: (3.863e-3, 4.155e-3),
 }
-FRESH = Fresh(11, "real GPUs")
+FRESH = InputGenerator(11, "real GPUs")
 
 
 def card(float32: float, float16: float, bfloat16: float, float64: float, gigabytes: float) -> Card:
@@ -186,7 +186,7 @@ def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
 
 def _table(took: float, truth: list[float]) -> None:
     """Judge a table of Lab 4 all of whose steps took so long, beside what the course's own took before and after."""
-    drawn = Fresh(3, "table")
+    drawn = InputGenerator(3, "table")
     intervals = drawn.shuffled([None, drawn.integer(1, 2)])
     steps, warmup = drawn.integer(3, 5), drawn.integer(2, 3)
     begun = [{"input_requires_gradient": False, "gradients": 0}] * (steps + warmup)
@@ -203,7 +203,7 @@ def _table(took: float, truth: list[float]) -> None:
         "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
     }
     check = checkpointing.TestCheckpointing().test_measured_table_equals_truth
-    check(real(lab4__checkpointing__measured=seen), Fresh(3, "table"))
+    check(real(lab4__checkpointing__measured=seen), InputGenerator(3, "table"))
 
 
 def test_a_table_lies_between_what_a_card_took_before_and_after() -> None:

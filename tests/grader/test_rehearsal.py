@@ -12,9 +12,9 @@ import pytest
 
 import grader
 from benchmarks.on_a_gpu.jobs import BUGS
-from gradebox.hardware.measuring import measured_by
-from gradebox.order import Order
-from gradebox.run import Grading
+from gradebox.run.grading import Grading
+from gradebox.run.request import GradingRequest
+from gradebox.sandbox.measuring import measured_by
 from grader.rehearsal import devices
 from grader.rehearsal.__main__ import Disturbed
 from tests.scenarios.build import ROOT
@@ -76,14 +76,14 @@ def test_neighbours_on_the_card_cost_no_point(criterion: str) -> None:
 
 
 def test_a_probe_that_measures_and_does_not_say_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("grader.rehearsal.__main__", "gradebox.hardware.use"):
+    for module in ("grader.rehearsal.__main__", "gradebox.run.device_use"):
         monkeypatch.setattr(f"{module}.measured_by", lambda folder, probe: frozenset())
     course = grader.course()
     rehearsed = replace(
         course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
     )
     rubric, labs = rehearsed.select(criteria="lab1.measurements")
-    order = Order(rehearsed, ROOT / "solutions", rubric, tuple(labs), devices.parse("cuda"), 1)
+    order = GradingRequest(rehearsed, ROOT / "solutions", rubric, tuple(labs), devices.parse("cuda"), 1)
     with Grading(order, device_use=Disturbed(order)) as grading:
         grading.carry_out()
         assert grading.result().score < grading.result().max_score
@@ -95,7 +95,7 @@ def test_every_check_that_measures_has_a_planted_bug_for_a_visit_to_a_gpu() -> N
     rehearsed = replace(
         course, devices=devices.__name__, environment=replace(course.environment, devices=devices.__name__)
     )
-    order = Order(rehearsed, ROOT / "solutions", course.rubric, course.labs, devices.parse("cuda"), 1, jobs=2)
+    order = GradingRequest(rehearsed, ROOT / "solutions", course.rubric, course.labs, devices.parse("cuda"), 1, jobs=2)
     with Grading(order) as grading:
         grading.carry_out()
         measuring = {

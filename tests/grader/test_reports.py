@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import grader
-from gradebox.assertions import CheckFailed
+from gradebox.run.assertions import CheckFailed
 from grader.shared import reports
 
 TEXT = """# Title

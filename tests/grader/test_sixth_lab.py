@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradebox.configuration import ROOT
+from gradebox.common.configuration import ROOT
 from tests.gradebox.small_course import write
 
 LABS = 'labs = ["lab1", "lab2", "lab3", "lab4", "lab5"]'
@@ -43,14 +43,14 @@ steps = ["where does the tensor lie?", "Tensor.device", "leave it where it is"]
     "__init__.py": "",
     "checks/__init__.py": "",
     "checks/order.py": """\
-from gradebox.assertions import require_equal
-from gradebox.criterion import criterion, requires
+from gradebox.run.assertions import require_equal
+from gradebox.course.criterion import criterion, requires
 
 
 @criterion("lab6.order")
 class TestOrder:
-    def test_sorted(self, submission, fresh):
-        values = [fresh.integer(0, 99) for _ in range(fresh.odd(5, 15))]
+    def test_sorted(self, submission, generator):
+        values = [generator.integer(0, 99) for _ in range(generator.odd(5, 15))]
         require_equal(submission.probe("lab6.sorting.order", numbers=values).result, sorted(values), what="order()")
 
     @requires("sorted")

@@ -16,12 +16,12 @@ from gradebook import standing
 from gradebook.exports import classroom50, feedback, gradescope, page, review_list, statistics, tables, view
 from gradebook.results import ClassResult, StudentResult
 from gradebook.store import Plan, Recorded
-from gradebox.criterion import CheckFunction
-from gradebox.grade import CheckReport, Circumstances, Grade, Outcome, grade
-from gradebox.overrides import Override
+from gradebox.course.criterion import CheckFunction
+from gradebox.course.rubric import Lab
 from gradebox.report.document import from_document, to_document
 from gradebox.report.html import breaks
-from gradebox.rubric import Lab
+from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
+from gradebox.run.overrides import Override
 
 COURSE = grader.course()
 LABS = pytest.mark.parametrize("lab", COURSE.all_labs, ids=lambda lab: lab.id)

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from gradebox.assertions import CheckFailed
-from gradebox.devices import Device
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.assertions import CheckFailed
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
+from gradebox.sandbox.devices import Device
 from grader.lab1.checks import analysis as analysis
 from grader.lab1.checks import benchmark as benchmark
 from grader.lab1.checks import memory as memory
@@ -21,7 +21,7 @@ from grader.lab5.checks import monitoring as monitoring
 from grader.shared.probes.support import WrongReturn, fields
 from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile
 
-FRESH = Fresh(7, "wrong answers")
+FRESH = InputGenerator(7, "wrong answers")
 
 
 class Told:

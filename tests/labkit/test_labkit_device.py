@@ -11,7 +11,7 @@ from labkit import device as labkit_device
 from labkit.device import DeviceError, is_simulated, open_device, record_of
 from labkit.results import STAGES, Comparison, Environment, MemoryProfile, OperationTime, load_json
 from solutions.lab1_gpu_basics import benchmark, environment, memory_profiling, profiler
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a real GPU")
 
@@ -60,7 +60,7 @@ def test_peak_figures_are_those_of_the_data_sheet() -> None:
     assert found.peak_tflops is not None
     assert found.peak_tflops["float32"] == spec.peak_flops["float32"] / 1e12
     assert found.bandwidth_bytes_per_second == spec.bandwidth_bytes_per_second
-    assert found.launch_seconds == vgpu.cost.launch_seconds(spec, "product")
+    assert found.launch_seconds == vgpu.device.cost.launch_seconds(spec, "product")
     assert (found.torch, found.python) == (torch.__version__, platform.python_version())
 
 
@@ -104,8 +104,8 @@ def test_the_benchmark_on_a_virtual_gpu_equals_its_cost_model(tmp_path: Path) ->
     assert saved.provenance.simulated
     spec = vgpu.get_spec("T4")
     odd = saved.results[1]
-    assert odd.gpu.seconds == pytest.approx(vgpu.cost.matmul_seconds(spec, 1001, 1001, 1001), rel=0.02)
-    assert odd.cpu.seconds == pytest.approx(vgpu.cost.cpu_matmul_seconds(spec, 1001, 1001, 1001), rel=0.02)
+    assert odd.gpu.seconds == pytest.approx(vgpu.device.cost.matmul_seconds(spec, 1001, 1001, 1001), rel=0.02)
+    assert odd.cpu.seconds == pytest.approx(vgpu.device.cost.cpu_matmul_seconds(spec, 1001, 1001, 1001), rel=0.02)
     assert (tmp_path / "speedup.png").is_file()
 
 

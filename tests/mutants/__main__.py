@@ -15,7 +15,7 @@ from rich.progress import track
 
 import grader
 from tests.mutants import excuses, report
-from tests.mutants.slips import Mutant
+from tests.mutants.mutators import Mutant
 from tests.mutants.survey import Verdict, of_lab, survey
 from tests.scenarios.build import ROOT
 

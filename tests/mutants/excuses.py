@@ -15,7 +15,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.slips import Mutant
+from tests.mutants.mutators import Mutant
 
 FILE = Path(__file__).parent / "excused.toml"
 _KEYS = ("file", "function", "kind", "change")

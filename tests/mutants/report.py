@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutants.excuses import Excuse
-from tests.mutants.slips import Mutant
+from tests.mutants.mutators import Mutant
 from tests.mutants.survey import Verdict
 
 
@@ -65,7 +65,7 @@ def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
     lines = [
         "# Mutants: the reference, changed once", "",
         "Made by `make mutants`. Each line of a solution that students write is changed in every way that "
-        "`tests/mutants/slips.py` knows, one at a time, and graded. *Noticed*: a check did not pass. *Excused*: "
+        "`tests/mutants/mutators.py` knows, one at a time, and graded. *Noticed*: a check did not pass. *Excused*: "
         "nothing changes, or nothing was promised; `tests/mutants/excused.toml` says why. *Open*: a question that "
         "nobody asks yet.",
         "", (sample if len(together) < sum(made.values()) else "") + "A lab without a row was not graded.",

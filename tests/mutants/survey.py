@@ -21,10 +21,10 @@ from typing import TypeVar, cast
 from unittest import mock
 
 import grader
-from gradebox.grade import CheckReport, Outcome
-from gradebox.run import Grading
+from gradebox.run.grade import CheckReport, Outcome
+from gradebox.run.grading import Grading
 from gradebox.sandbox import Sandbox
-from tests.mutants.slips import Mutant, mutants
+from tests.mutants.mutators import Mutant, mutants
 from tests.scenarios import ours
 from tests.scenarios.asking import Turn
 from tests.scenarios.build import ROOT
@@ -150,7 +150,7 @@ def _begun(kind: type[_Grading], lab: str, files: dict[str, str], replies: Path)
         (bench.folder / name).write_text(text, encoding="utf-8")
     bench.asking.begin(Turn(code_of(bench.folder), hangs=frozenset("*")))
     with (
-        mock.patch("gradebox.submission._machine_is_busy", return_value=False),
+        mock.patch("gradebox.run.submission._machine_is_busy", return_value=False),
         kind(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
     ):
         yield grading

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import excuses, report
-from tests.mutants.slips import Mutant, mutants
+from tests.mutants.mutators import Mutant, mutants
 from tests.mutants.survey import Verdict, of_lab
 
 SOURCE = '''\

@@ -26,12 +26,12 @@ from gradebook.results import (
 )
 from gradebook.similarity import report as similarity
 from gradebook.similarity.similarity import Pair, Passage
-from gradebox import hints
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
-from gradebox.overrides import Override
-from gradebox.pictures import Picture, bars, curve, timeline
+from gradebox.course import hints
 from gradebox.report import html
 from gradebox.report.progress import Earlier, since
+from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.run.overrides import Override
+from gradebox.run.pictures import Picture, bars, curve, timeline
 from tests.cluster import sound
 from tests.gradebook.exports import classes
 

@@ -1,6 +1,6 @@
 """The sentences that bind a student: docstrings of what they write, of the results they fill in, and the hand-out.
 
-Read from `solutions/`, where tasks are marked (`gradebox/release/stubs.py`); nothing is imported.
+Read from `solutions/`, where tasks are marked (`gradebox/authoring/release/stubs.py`); nothing is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradebox.release import stubs
+from gradebox.authoring.release import stubs
 
 ROOT = Path(__file__).parents[2]
 SOLUTIONS = ROOT / "solutions"

@@ -14,7 +14,7 @@ import pytest
 from torch import nn
 from typer.testing import CliRunner
 
-from gradebox import release
+from gradebox.authoring import release
 from grader import cli
 from labs.lab5_production.config import TrainerConfig
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebox.release import ReleaseError
+from gradebox.authoring.release import ReleaseError
 from grader.release import contents, course, leaks
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def source(tmp_path: Path) -> Path:
         "solutions/lab7_answers/results/answer.json": '{"answer": 42}\n',
         "notebooks/lab7.ipynb": '{"source": "clone https://github.com/YOUR-COURSE/gpu-computing-labs"}\n',
         "grader/checks.py": "print('judge')\n",
-        "gradebox/assertions.py": "print('judge')\n",
+        "gradebox/run/assertions.py": "print('judge')\n",
         "grader/judge.py": "print('judge')\n",
         "examples/training.py": "print('training')\n",
         "examples/courses/other/course.toml": "title = 'Not for students'\n",
@@ -89,7 +89,7 @@ def repository(tmp_path: Path) -> Path:
 def test_students_get_stubs_and_the_grader_and_nothing_for_instructors(source: Path, repository: Path) -> None:
     course.release(source, repository, now=NOW, hold_until=NOW + timedelta(days=1))
     names = set(git(repository, "ls-files").split())
-    programs = {"gradebox/assertions.py", "grader/judge.py", "examples/training.py"}
+    programs = {"gradebox/run/assertions.py", "grader/judge.py", "examples/training.py"}
     assert {"labs/lab7_answers/answer.py", "Makefile", "README.md", "CHANGES.md"} | programs <= names
     theirs = ("solutions", "benchmarks", "docs/instructor", "examples/courses")
     assert not any(name.startswith(theirs) for name in names)
@@ -131,7 +131,7 @@ def test_holding_back_what_was_published_already_is_refused(source: Path, reposi
             2,
         ),
         ("docs/virtual-gpu.md", "We measured forty-two seconds for the largest of all products.\n", 1),
-        ("gradebox/assertions.py", f"def f():\n{SECRET}  # the same\n    return total\n", 2),
+        ("gradebox/run/assertions.py", f"def f():\n{SECRET}  # the same\n    return total\n", 2),
         ("notebooks/copied.json", '{"answer": 42}\n', 1),
     ],
 )

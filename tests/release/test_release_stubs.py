@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from gradebox.release import ReleaseError, render
+from gradebox.authoring.release import ReleaseError, render
 
 SOURCE = '''"""A module."""
 

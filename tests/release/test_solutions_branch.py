@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.release import ReleaseError
+from gradebox.authoring.release import ReleaseError
 from grader.doctor import software
 from grader.release import branch
 

@@ -45,8 +45,8 @@ attached = None
 import contextlib
 import sys
 
-from gradebox.devices import *  # what the CPU needs
-from gradebox.devices import Device, Simulator
+from gradebox.sandbox.devices import *  # what the CPU needs
+from gradebox.sandbox.devices import Device, Simulator
 
 SIMULATOR = Simulator(
     package="abacus", title="the abacus", unsupported="TooLarge", record_event="abacus.record",

@@ -73,7 +73,7 @@ def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
         "grader/lab1/truth/timing.py",
         "grader/lab1/rubric.toml",
         "grader/shared/devices.py",
-        "gradebox/run.py",
+        "gradebox/run/grading.py",
         "gradebox/pytest_plugin.py",
         "gradebook/store.py",
         "tests/gradebox",

@@ -20,7 +20,7 @@ def importing(tmp_path: Path) -> Iterator[Callable[..., Reply]]:
 
         def run(source: str, probe: str = "call") -> Reply:
             module.write_text(source)
-            sandbox.turn_to(tmp_path)
+            sandbox.set_submission(tmp_path)
             return sandbox.run(Request(f"drive.{probe}", params={"module": "module", "function": "function"}))
 
         yield run

@@ -131,7 +131,7 @@ def test_a_sandbox_that_turns_to_another_submission_keeps_nothing_of_the_one_bef
         status = file.stat()
         file.write_text(file.read_text().replace("42", "43"))  # as long as before, and said to be as old
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        sandbox.turn_to(folder)
+        sandbox.set_submission(folder)
         assert sandbox.submission_sha256 != before
         assert sandbox.read_text("lab1_gpu_basics/benchmark.py") == file.read_text()
         assert call(sandbox, "benchmark", "answer").value == {"returned": 43}
@@ -146,7 +146,7 @@ def test_a_folder_that_is_edited_during_a_grading_is_graded_as_it_was(folder: Pa
         assert call(sandbox, "benchmark", "answer").value == {"returned": 42}
         assert sandbox.read_text("lab1_gpu_basics/REPORT.md") is None
         assert sandbox.submission_sha256 == before
-        sandbox.turn_to(folder)
+        sandbox.set_submission(folder)
         assert call(sandbox, "benchmark", "answer").value == {"returned": 7}
 
 

@@ -13,10 +13,10 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradebox.assertions import NeedsReview
-from gradebox.grade import CheckReport
-from gradebox.inquiry import key_of
-from gradebox.run import Watcher
+from gradebox.run.assertions import NeedsReview
+from gradebox.run.grade import CheckReport
+from gradebox.run.grading import Watcher
+from gradebox.run.probe_cache import key_of
 from gradebox.sandbox import DESCENDANTS, Isolation, Limits, Reply, Request, Sandbox
 from gradebox.sandbox.types import Environment
 from tests.scenarios import ours
@@ -48,7 +48,7 @@ class Turn:
 
 
 class Asking(Watcher):
-    """Stands where `gradebox.run` wants a sandbox."""
+    """Stands where `gradebox.run.grading` wants a sandbox."""
 
     def __init__(self, sandbox: Sandbox, store: Store) -> None:
         self.sandbox = sandbox
@@ -75,7 +75,7 @@ class Asking(Watcher):
             self.left_out.add(check)
 
     def begin(self, turn: Turn) -> None:
-        """Another submission's turn; `gradebox.run` turns the sandbox to its folder."""
+        """Another submission's turn; `gradebox.run.grading` turns the sandbox to its folder."""
         self._turn = turn
         self.too_long = []
         self.left_out = set()
@@ -116,12 +116,12 @@ class Asking(Watcher):
             if kept is not None:
                 self.answered += 1
                 return kept
-            self.turn_to(REFERENCE)
+            self.set_submission(REFERENCE)
             return self.run(request)
         finally:
             self._turn = turn
             if self._folder != folder:
-                self.turn_to(folder)
+                self.set_submission(folder)
 
     def _may_ask(self, request: Request) -> bool:
         turn = self._turn
@@ -151,8 +151,8 @@ class Asking(Watcher):
     def known_isolation(self) -> Isolation:
         return self.isolation
 
-    def turn_to(self, folder: Path) -> None:
-        self.sandbox.turn_to(folder)
+    def set_submission(self, folder: Path) -> None:
+        self.sandbox.set_submission(folder)
         self._folder = folder
 
     @property

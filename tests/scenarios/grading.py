@@ -13,10 +13,10 @@ from typing import cast
 from unittest import mock
 
 import grader
-from gradebox.devices import parse
-from gradebox.grade import CheckResult, Grade, Outcome
-from gradebox.run import Grading, Order
+from gradebox.run.grade import CheckResult, Grade, Outcome
+from gradebox.run.grading import Grading, GradingRequest
 from gradebox.sandbox import Sandbox
+from gradebox.sandbox.devices import parse
 from tests.scenarios.asking import Asking, Turn
 from tests.scenarios.build import Scenario
 from tests.scenarios.reuse import REFERENCE, code_of
@@ -109,11 +109,11 @@ class Bench:
         *,
         device: str = "vgpu",
         seed: int | None = None,
-    ) -> Order:
+    ) -> GradingRequest:
         """The order to grade what the folder holds; all labs when neither labs nor criteria are named."""
         course = grader.course()
         rubric, chosen = course.select(labs, ",".join(criteria) or None)
-        return Order(
+        return GradingRequest(
             course=course,
             submission=self.folder,
             rubric=rubric,
@@ -163,11 +163,11 @@ class Bench:
         self.asking.begin(Turn(code_of(self.folder)))
         return self.carry_out(self.order(labs))
 
-    def carry_out(self, order: Order, asking: Asking | None = None, kind: type[Grading] = Grading) -> Graded:
+    def carry_out(self, order: GradingRequest, asking: Asking | None = None, kind: type[Grading] = Grading) -> Graded:
         """Grade what the folder holds. Whether the machine is busy is no part of the answer: it is asked once."""
         asking = asking or self.asking
         with (
-            mock.patch("gradebox.submission._machine_is_busy", return_value=False),
+            mock.patch("gradebox.run.submission._machine_is_busy", return_value=False),
             kind(order, asking, sandbox=cast(Sandbox, asking)) as grading,
         ):
             grading.carry_out()
@@ -177,7 +177,7 @@ class Bench:
         return Graded(result, frozenset(asked))
 
 
-def _wanted(bug: Scenario, order: Order) -> frozenset[str]:
+def _wanted(bug: Scenario, order: GradingRequest) -> frozenset[str]:
     """The checks that a bug must fail, all of a criterion where these are not named, and what they build on."""
     unnamed = bug.loses - {check.rpartition(".")[0] for check in bug.fails}
     known = {name: check for lab in order.labs for name, check in order.course.checks(lab).items()}

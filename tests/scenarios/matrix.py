@@ -32,7 +32,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gradebox.order import GradingError
+from gradebox.run.request import GradingError
 from gradebox.sandbox import SandboxError, linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.grading import Bench, Graded, TooLong

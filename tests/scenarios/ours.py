@@ -20,7 +20,7 @@ from pathlib import Path
 import grader
 from gradebook.versions import read_file
 from gradebox.sandbox import Isolation
-from gradebox.sandbox.student import OWN
+from gradebox.sandbox.probe_loader import OWN
 from tests.scenarios.build import ROOT
 from tests.scenarios.reuse import probe_file
 

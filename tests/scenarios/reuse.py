@@ -1,4 +1,4 @@
-"""Which of a student's code can take part in an answer, with our own solutions as what is known (`gradebox/reach.py`).
+"""Which of a student's code can take part in an answer, next to our own solutions (`code_dependencies.py`).
 
 `make matrix WHOLE=1` asks every question of everybody.
 """
@@ -9,7 +9,7 @@ import functools
 from pathlib import Path
 
 import grader
-from gradebox.reach import Code, Reach, Symbol
+from gradebox.authoring.code_dependencies import Code, Reach, Symbol
 from tests.scenarios.build import ROOT
 
 __all__ = ["REFERENCE", "Code", "Symbol", "code_of", "probe_file"]

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from gradebox.grade import Outcome
+from gradebox.run.grade import Outcome
 from tests.scenarios.asking import Turn
 from tests.scenarios.build import SCENARIOS
 from tests.scenarios.grading import Bench, Graded

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradebox.exits import ExitCode
-from gradebox.grade import Outcome
+from gradebox.common.exit_codes import ExitCode
+from gradebox.run.grade import Outcome
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.expectations import assert_caught, assert_complete
 from tests.scenarios.grading import Graded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.grade import Outcome
+from gradebox.run.grade import Outcome
 from tests.scenarios.asking import Turn
 from tests.scenarios.grading import Bench, Graded
 from tests.scenarios.misfits import WAYS, Function, functions, misfit, packages

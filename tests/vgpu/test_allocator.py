@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.memory.allocator import CachingAllocator, OutOfMemory
+from vgpu.runtime.memory.allocator import CachingAllocator, OutOfMemory
 
 MIB = 1 << 20
 

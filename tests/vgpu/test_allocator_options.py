@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.memory.allocator import CachingAllocator, OutOfMemory
-from vgpu.memory.allocator_settings import AllocatorSettings, from_environment, parse
-from vgpu.memory.expandable import ExpandableAllocator
+from vgpu.runtime.memory.allocator import CachingAllocator, OutOfMemory
+from vgpu.runtime.memory.allocator_settings import AllocatorSettings, from_environment, parse
+from vgpu.runtime.memory.expandable import ExpandableAllocator
 
 MIB = 1 << 20
 

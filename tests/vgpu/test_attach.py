@@ -88,7 +88,7 @@ def test_a_default_device_of_cuda_does_not_outlive_the_gpu() -> None:
 
 def test_attaching_imports_nothing_heavy() -> None:
     code = (
-        "import torch, sys, vgpu.api\n"
+        "import torch, sys, vgpu.torch_integration.attach\n"
         "with vgpu.attach('T4'): torch.ones(2, device='cuda') + 1; loaded = set(sys.modules)\n"
         "sys.exit(bool(loaded & {'torch._dynamo', 'torchvision'}))"
     )

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 sdpa = functional.scaled_dot_product_attention
 FLASH = "aten::_scaled_dot_product_flash_attention"

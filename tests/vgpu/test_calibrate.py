@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.calibrate import __main__ as command
-from vgpu.calibrate import compare, measure, models, suggest, workloads
+from vgpu.tools.calibrate import __main__ as command
+from vgpu.tools.calibrate import compare, measure, models, suggest, workloads
 
 _FEW = (
     "(1024, 1024) @ (1024, 1024) float32", "(4096, 4096) @ (4096, 4096) float16", "x + 1, 64M float32",
@@ -58,7 +58,7 @@ def test_device_times_leave_the_launches_out(measured: dict[str, Any]) -> None:
     spec = vgpu.get_spec("T4")
     assert values["small kernel", "x.add_(1), 8 elements"] == pytest.approx(spec.minimum_kernel_seconds, rel=1e-3)
     assert values["host", "launch of x + 1, 8 elements"] == pytest.approx(spec.launch_seconds, rel=0.01)
-    product = vgpu.cost.matmul_seconds(spec, 4096, 4096, 4096, "float16")
+    product = vgpu.device.cost.matmul_seconds(spec, 4096, 4096, 4096, "float16")
     assert values["matmul", "(4096, 4096) @ (4096, 4096) float16"] == pytest.approx(product)
     assert values["memory", "cuBLAS workspace"] == pytest.approx(spec.blas_workspace_bytes, rel=0.01)
 

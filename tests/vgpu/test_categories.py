@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 WIDTH, ROWS = 256, 64
 WEIGHT, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import vgpu
-from vgpu import cost
+from vgpu.device import cost
 
 from .jobs import Job
 

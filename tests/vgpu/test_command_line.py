@@ -14,7 +14,7 @@ import pytest
 
 import vgpu
 from vgpu import __main__ as command_line
-from vgpu.outputs import rank_path
+from vgpu.runtime.outputs import rank_path
 
 _ROOT = Path(vgpu.__file__).resolve().parents[1]
 
@@ -208,7 +208,7 @@ def test_list_names_gpus_interconnects_and_sources(capsys: pytest.CaptureFixture
 
 def test_list_and_price_need_no_torch(tmp_path: Path) -> None:
     begin = time.perf_counter()
-    loaded = "import sys, vgpu.comparison.command; from vgpu.__main__ import main; main(['list'])"
+    loaded = "import sys, vgpu.tools.price.command; from vgpu.__main__ import main; main(['list'])"
     code = f"{loaded}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,10 +14,10 @@ import torch
 
 import vgpu
 from vgpu.device import messages
+from vgpu.device.kernel_work import KernelWork, Product
 from vgpu.device.queue import LAUNCH_QUEUE_DEPTH, Kernel
 from vgpu.device.remote import DeviceLost, Line
 from vgpu.device.service import Service, condition_of
-from vgpu.device.work import Product, Work
 
 fork = multiprocessing.get_context("fork")
 
@@ -240,13 +240,13 @@ def test_a_forked_child_has_a_device_of_its_own(device: Callable[..., Device]) -
         assert gpu.timeline == []
 
 
-GOOD = messages.text("work", Work("aten::mm", 64, product=Product(1, 2, 2, 2))) + messages.text("thread", "main")
+GOOD = messages.text("work", KernelWork("aten::mm", 64, product=Product(1, 2, 2, 2))) + messages.text("thread", "main")
 BAD = {
     "no message": b"?",
     "a work cut off": messages.text("work", "aten::mm"),
-    "a work of texts": messages.text("work", Work("aten::mm", "many")),  # type: ignore[arg-type]
-    "negative bytes": messages.text("work", Work("aten::mm", -1)),
-    "a kind of work": messages.text("work", Work("aten::mm", kind="magic")),
+    "a work of texts": messages.text("work", KernelWork("aten::mm", "many")),  # type: ignore[arg-type]
+    "negative bytes": messages.text("work", KernelWork("aten::mm", -1)),
+    "a kind of work": messages.text("work", KernelWork("aten::mm", kind="magic")),
     "a work that is nobody's": GOOD + messages.LAUNCH.pack(b"L", 0, 0, 0, 1, 0.0, 0.0, math.nan),
     "a stream that is none": GOOD + messages.LAUNCH.pack(b"L", 0, 0, 1, 0, 0.0, 0.0, math.nan),
     "a GPU that is none": GOOD + messages.LAUNCH.pack(b"L", 1, 0, 0, 0, 0.0, 0.0, math.nan),

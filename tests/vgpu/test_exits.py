@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader
 
 import vgpu
-from vgpu.patches import PatchSet
-from vgpu.timing import turns
+from vgpu.runtime import thread_scheduler
+from vgpu.torch_integration.patches import PatchSet
 
 ROOT = Path(__file__).parents[2]
 
@@ -409,7 +409,7 @@ def test_threads_that_were_there_before_stay_in_real_time() -> None:
     with vgpu.attach("T4") as gpu:
         for _ in range(20):
             torch.ones(2, device="cuda")
-            turns.sleep_real(0.002)
+            thread_scheduler.sleep_real(0.002)
         assert gpu.now() < 1
     stop.set()
     thread.join()
@@ -446,7 +446,7 @@ def look(gpu):
     return found, tensor
 
 arguments = dict(spec="H100", gpus=2, values=sys.argv[2] == "values")
-from vgpu.patches import clocks
+from vgpu.torch_integration.patches import clocks
 real_time = clocks._real.time
 
 if sys.argv[1] == "attach":

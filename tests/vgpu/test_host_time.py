@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import vgpu
-from vgpu import cost
-from vgpu.instruments import history, report, trace
+from vgpu.device import cost
+from vgpu.runtime.views import history, report, trace
 
 
 def _host_seconds(call: Callable[[], object]) -> float:

@@ -13,8 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity
 
 import vgpu
-from vgpu import cost
-from vgpu.instruments import report
+from vgpu.device import cost
+from vgpu.runtime.views import report
 
 
 def test_nvml_reports_the_virtual_gpu(gpu: vgpu.VirtualGPU) -> None:

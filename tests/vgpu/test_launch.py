@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import vgpu
-from vgpu import children, launch
+from vgpu.runtime import children
+from vgpu.tools import launch
 
 _LIMIT_REAL_SECONDS = 120
 _ROOT = Path(__file__).parents[2]

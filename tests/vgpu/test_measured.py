@@ -32,7 +32,9 @@ def test_products_take_what_they_took(precision: str) -> None:
     """And what the committed comparison says: a law that changes asks for a new one."""
     spec, ratios = vgpu.get_spec("H100"), []
     for row in rows(f"kernel: product {precision}"):
-        seconds = vgpu.cost.matmul_seconds(spec, *sides(row["name"]), DTYPES[precision], tf32=precision == "tf32")
+        seconds = vgpu.device.cost.matmul_seconds(
+            spec, *sides(row["name"]), DTYPES[precision], tf32=precision == "tf32"
+        )
         assert seconds == pytest.approx(row["simulated"], rel=0.02), row["name"]
         ratios.append(row["measured"] / seconds)
     assert len(ratios) >= 10
@@ -71,8 +73,8 @@ def test_fp32_attention_runs_on_tensor_cores_where_there_is_tf32() -> None:
     efficiency = {"H100": 1 / 3, "T4": 1.0}
     for name, share in efficiency.items():
         spec = vgpu.get_spec(name)
-        assert 1 / vgpu.cost.attention_products("efficient", "float32", spec) == pytest.approx(share)
-        assert vgpu.cost.attention_products("efficient", "float16", spec) == 1
+        assert 1 / vgpu.device.cost.attention_products("efficient", "float32", spec) == pytest.approx(share)
+        assert vgpu.device.cost.attention_products("efficient", "float16", spec) == 1
 
 
 def test_calls_take_the_host_what_they_took() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 # What cuBLAS keeps (tests/vgpu/test_workspaces.py): from PyTorch 2.15 on nothing; before, a workspace per thread and,
 # in the thread that adds a bias, one for cuBLASLt.

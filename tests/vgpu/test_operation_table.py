@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from vgpu.kernels import cuda_kernels, wide_products
-from vgpu.memory import workspaces
-from vgpu.operations import table, traffic, works
-from vgpu.spec import get_spec
+from vgpu.device.spec import get_spec
+from vgpu.runtime.memory import workspaces
+from vgpu.runtime.operations import kernel_cost, table, traffic
+from vgpu.torch_integration.kernels import cuda_kernels, wide_products
 
 
 def test_every_name_is_an_operator_of_torch() -> None:
@@ -29,5 +29,5 @@ def test_kernels_and_scratch_are_those_of_the_table() -> None:
 
 def test_what_a_row_names_elsewhere_is_there() -> None:
     calls = {row.call for row in table.TABLE.values()} - {""}
-    assert calls | works.CALLS_OF_NO_ROW == set(get_spec("T4").host.call_seconds)
+    assert calls | kernel_cost.CALLS_OF_NO_ROW == set(get_spec("T4").host.call_seconds)
     assert {row.share for row in table.TABLE.values()} - {""} == set(traffic.SHARES) - {"norm"}

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vgpu
 from tests.vgpu.hand_computed import ResNet18, Transformer, resnet_peak, transformer_peak
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 torchvision = pytest.importorskip("torchvision")
 

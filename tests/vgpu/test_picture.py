@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.instruments import history, panels, picture, thinning
-from vgpu.instruments.thinning import Bar
+from vgpu.runtime.views import history, panels, picture, thinning
+from vgpu.runtime.views.thinning import Bar
 
 
 def _small_run() -> float:

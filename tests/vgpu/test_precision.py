@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's habit
 from torch import nn
 
 import vgpu
-from vgpu.patches.clocks import _real
+from vgpu.torch_integration.patches.clocks import _real
 
 LOW = [torch.float16, torch.bfloat16]
 _T = torch.Tensor

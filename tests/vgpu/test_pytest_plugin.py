@@ -35,7 +35,7 @@ def test_needs_ampere():
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     pytester.makepyfile(TESTS)
-    return pytester.runpytest_subprocess("-p", "vgpu.pytest_plugin", "-p", "no:cacheprovider", "-rs", *options)
+    return pytester.runpytest_subprocess("-p", "vgpu.tools.pytest_plugin", "-p", "no:cacheprovider", "-rs", *options)
 
 
 def test_every_test_has_a_virtual_gpu_of_its_own(pytester: pytest.Pytester) -> None:
@@ -53,7 +53,7 @@ def test_without_the_option_only_what_is_marked_has_one(pytester: pytest.Pyteste
 
 def test_the_fixture_alone_gives_a_t4(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(virtual_gpu):\n    assert virtual_gpu.spec.name == 'T4'\n")
-    pytester.runpytest_subprocess("-p", "vgpu.pytest_plugin").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "vgpu.tools.pytest_plugin").assert_outcomes(passed=1)
 
 
 def test_a_model_that_there_is_not_ends_the_run_with_one_line(pytester: pytest.Pytester) -> None:

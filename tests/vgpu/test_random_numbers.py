@@ -12,9 +12,9 @@ import torch
 
 import vgpu
 from benchmarks.measured import compare
-from vgpu.random import distributions, launch, numbers, philox
-from vgpu.random.generator import CudaGenerator, on
-from vgpu.spec import Spec
+from vgpu.device.spec import Spec
+from vgpu.runtime.random import distributions, launch, numbers, philox
+from vgpu.runtime.random.generator import CudaGenerator, on
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "h100.json"
 CARDS = {  # multiprocessors and compute capability of the data sheets

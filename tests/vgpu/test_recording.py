@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import vgpu
-from vgpu.comparison.command import main as price
-from vgpu.recording.file import Recording, RecordingError, load, save
-from vgpu.recording.replay import replay
+from vgpu.device.recording.file import Recording, RecordingError, load, save
+from vgpu.device.recording.replay import replay
+from vgpu.tools.price.command import main as price
 
 CARDS = ("T4", "A100-80GB", "H100")
 

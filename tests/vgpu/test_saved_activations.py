@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 N, C = 256, 512
 X = 4 * N * C

@@ -17,8 +17,8 @@ from torch import nn
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.machine import Machine
-from vgpu.thread import THREAD
+from vgpu.runtime.machine import Machine
+from vgpu.runtime.thread_state import THREAD
 
 MIB = 1 << 20
 LINK = vgpu.Interconnect(

@@ -1,4 +1,4 @@
-"""Shapes-only mode: what its documentation (`vgpu.operations.shapes_only`, `vgpu.attach`) promises."""
+"""Shapes-only mode: what its documentation (`vgpu.runtime.operations.shapes_only`, `vgpu.attach`) promises."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_large_cpu_products_are_charged_but_not_computed(shapes: vgpu.VirtualGPU
     product = torch.mm(x, x)
     assert product.shape == (4096, 4096)
     assert not product.any()
-    charged = vgpu.cost.cpu_matmul_seconds(shapes.spec, 4096, 4096, 4096)
+    charged = vgpu.device.cost.cpu_matmul_seconds(shapes.spec, 4096, 4096, 4096)
     assert shapes.now() - before == pytest.approx(charged, rel=0.05)
 
 
@@ -105,7 +105,7 @@ def test_a_large_product_on_the_cpu_is_charged_and_not_computed(shapes: vgpu.Vir
     torch.mm(left, left, out=out)
     seconds = time.perf_counter() - start
     assert out.count_nonzero() == 0
-    assert seconds >= vgpu.cost.cpu_matmul_seconds(shapes.spec, 512, 512, 512, "float32")
+    assert seconds >= vgpu.device.cost.cpu_matmul_seconds(shapes.spec, 512, 512, 512, "float32")
     assert torch.addmm(out, left, left).count_nonzero() == 0
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import vgpu
-from vgpu import cost
+from vgpu.device import cost
 
 torch = pytest.importorskip("torch")
 
 
 def test_importing_vgpu_does_not_import_torch() -> None:
-    code = "import sys, vgpu, vgpu.spec, vgpu.cost; vgpu.get_spec('T4'); sys.exit('torch' in sys.modules)"
+    code = "import sys, vgpu, vgpu.device.spec, vgpu.device.cost; vgpu.get_spec('T4'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

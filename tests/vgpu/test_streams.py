@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import vgpu
-from vgpu import cost
+from vgpu.device import cost
 from vgpu.device.intervals import Intervals
 
 

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.patches.clocks import _real
-from vgpu.timing import turns
-from vgpu.timing.turns import ThreadClock
+from vgpu.runtime import thread_scheduler
+from vgpu.runtime.thread_scheduler import ThreadClock
+from vgpu.torch_integration.patches.clocks import _real
 
 LOCK = threading.Lock()
 
@@ -349,7 +349,7 @@ def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
 
     def look() -> None:
         while not done.is_set():
-            turns._place_of(here)
+            thread_scheduler._place_of(here)
 
     def returned() -> weakref.ref[set[int]]:
         mine = set(range(3))
@@ -371,11 +371,11 @@ def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
 
 def test_a_thread_that_computes_for_long_is_not_taken_for_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     here = ThreadClock(ident=threading.get_ident(), native_id=threading.get_native_id())
-    states: list[turns.State] = []
+    states: list[thread_scheduler.State] = []
     ours, theirs = socket.socketpair()
 
     def look() -> None:
-        looks = turns._Looks()
+        looks = thread_scheduler._Looks()
         for _ in range(40):
             _real.sleep(0.005)
             states.append(looks.at(here))
@@ -385,21 +385,21 @@ def test_a_thread_that_computes_for_long_is_not_taken_for_one_that_waits(monkeyp
     thread.start()
     while thread.is_alive():
         sum(range(1000))
-    assert set(states) == {turns.State.RUNNING}
+    assert set(states) == {thread_scheduler.State.RUNNING}
     ours.recv(1)
 
     states.clear()
     threading.Thread(target=look).start()
     ours.recv(1)
-    assert turns.State.AWAY in states
+    assert thread_scheduler.State.AWAY in states
 
     # Imports from a slow disk: it sleeps whenever somebody looks, and gets on.
     places = itertools.count()
-    monkeypatch.setattr(turns, "_place_of", lambda clock: next(places))
+    monkeypatch.setattr(thread_scheduler, "_place_of", lambda clock: next(places))
     states.clear()
     threading.Thread(target=look).start()
     ours.recv(1)
-    assert set(states) == {turns.State.RUNNING}
+    assert set(states) == {thread_scheduler.State.RUNNING}
     ours.close()
     theirs.close()
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils import benchmark
 
 import vgpu
-from vgpu import cost
+from vgpu.device import cost
 
 
 def _warm(size: int) -> torch.Tensor:

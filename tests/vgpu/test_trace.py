@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import vgpu
-from vgpu.instruments import trace
+from vgpu.runtime.views import trace
 
 # "Trace Event Format" (Google, 2016): fields of complete (X), counter (C), metadata (M) and flow (s, f) events.
 _TIMED = {"pid": {"type": "integer"}, "tid": {"type": "integer"}, "ts": {"type": "number", "minimum": 0}}

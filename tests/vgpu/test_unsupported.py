@@ -22,7 +22,7 @@ import torch.multiprocessing
 from torch import nn
 
 import vgpu
-from vgpu.unsupported import INSTEAD
+from vgpu.runtime.unsupported import INSTEAD
 
 DOUBLE = torch.jit.script(nn.ReLU())  # made before any attach
 
@@ -65,8 +65,8 @@ def _extension() -> None:
 
 
 def _triton() -> None:
-    from vgpu.compiled import programs
-    from vgpu.state import attached
+    from vgpu.runtime.attachment import attached
+    from vgpu.torch_integration.compiled import programs
 
     programs.launch(lambda _: attached(), "kernel", lambda: (1, programs.Tally()), {"x": _x()})
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import vgpu
 from tests.vgpu.conftest import rounded
-from vgpu.memory import workspaces
+from vgpu.runtime.memory import workspaces
 
 MIB = 1 << 20
 SMALL = 2 * 4096 * 1024 + 8 * 16 * 1024  # :4096:2:16:8
@@ -92,7 +92,7 @@ def test_an_expanded_operand_is_copied_first(shapes: vgpu.VirtualGPU) -> None:  
 
 def test_tensor_core_convolutions_copy_nchw_tensors(
     shapes: vgpu.VirtualGPU,
-) -> None:  # modelled: vgpu.memory.workspaces
+) -> None:  # modelled: vgpu.runtime.memory.workspaces
     x = torch.ones(8, 64, 32, 32, device="cuda", dtype=torch.float16)
     weight = torch.ones(64, 64, 3, 3, device="cuda", dtype=torch.float16)
     taken, kept = _taken(lambda: functional.conv2d(x, weight, padding=1))

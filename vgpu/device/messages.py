@@ -11,7 +11,7 @@ import math
 import struct
 from typing import Any
 
-from vgpu.device.work import ENGINES, KINDS, Product, Work
+from vgpu.device.kernel_work import ENGINES, KINDS, KernelWork, Product
 
 LAUNCH = struct.Struct("<cBHIIddd")
 """GPU, thread, stream, work, when its launch began, how long that took the host, seconds (NaN: the device's to say)."""
@@ -68,15 +68,15 @@ def word(value: object) -> str:
     return value
 
 
-def work_of(fields: Any) -> Work:
+def work_of(fields: Any) -> KernelWork:
     """The work that `list(work)` became as JSON. Raises Malformed where it is none."""
-    if not isinstance(fields, list) or len(fields) != len(Work._fields):
+    if not isinstance(fields, list) or len(fields) != len(KernelWork._fields):
         raise Malformed("that is no work")
-    made = dict(zip(Work._fields, fields, strict=True))
+    made = dict(zip(KernelWork._fields, fields, strict=True))
     shapes = made.pop("shapes")
     product = made.pop("product")
     for name, value in made.items():
-        usual = Work._field_defaults.get(name, "")
+        usual = KernelWork._field_defaults.get(name, "")
         if isinstance(usual, (bool, str)):
             if type(value) is not type(usual):
                 raise Malformed(f"work's {name} is {value!r}")
@@ -86,7 +86,7 @@ def work_of(fields: Any) -> Work:
         raise Malformed(f"work of kind {made['kind']!r} for {made['engine']!r}")
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
         raise Malformed("work without shapes")
-    return Work(
+    return KernelWork(
         **made,
         shapes=tuple(tuple(whole(size, 2**62) for size in shape) for shape in shapes),
         product=None if product is None else _product_of(product),

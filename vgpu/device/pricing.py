@@ -1,13 +1,13 @@
-"""How long a card takes for work: the laws of `vgpu.cost`, applied to one entry of a stream.
+"""How long a card takes for work: the laws of `vgpu.device.cost`, applied to one entry of a stream.
 
 Not here: when it runs (`vgpu.device.queue`).
 """
 
 from __future__ import annotations
 
-from vgpu import cost
-from vgpu.device.work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, Product, Work
-from vgpu.spec import Interconnect, Spec
+from vgpu.device import cost
+from vgpu.device.kernel_work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, KernelWork, Product
+from vgpu.device.spec import Interconnect, Spec
 
 # Convolutions by algorithms of their own (`Product.kernel`).
 WINOGRAD, DEPTHWISE, IMPLICIT = "winograd", "depthwise", "implicit"
@@ -29,9 +29,9 @@ class Pricing:
         # Programs repeat their products at every step.
         self._products: dict[tuple[Product, str, int, int, bool], float] = {}
         # By identity, with the product itself, so that the identity stays taken.
-        self._priced: dict[int, tuple[Work, float]] = {}
+        self._priced: dict[int, tuple[KernelWork, float]] = {}
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: KernelWork) -> float:
         """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
         kind = work.kind
         if kind == TRAFFIC:
@@ -40,7 +40,8 @@ class Pricing:
                 seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds
             return seconds * work.ratio
         if work.product is not None:
-            # Repeated products come as the same object (`vgpu.operations.works`): no other look is as quick.
+            # Repeated products come as the same object (`vgpu.runtime.operations.kernel_cost`): no other look is as
+            # quick.
             priced = self._priced.get(id(work))
             if priced is not None and priced[0] is work:
                 return priced[1]
@@ -59,22 +60,22 @@ class Pricing:
         assert kind == FIXED, kind
         return work.seconds
 
-    def launch_seconds(self, work: Work) -> float:
+    def launch_seconds(self, work: KernelWork) -> float:
         """Host seconds to hand it to the device."""
         seconds = self.spec.launch_seconds * work.launches
         if work.call and work.kind != COLLECTIVE:
             seconds += cost.call_seconds(self.spec, work.call)
         return seconds
 
-    def precision(self, work: Work) -> str:
+    def precision(self, work: KernelWork) -> str:
         """The precision that it is computed in."""
         return "tf32" if work.tf32 and self._has_tf32 else work.dtype
 
-    def engine(self, work: Work) -> str:
+    def engine(self, work: KernelWork) -> str:
         """The part of the device that it needs for itself, of ENGINES, or none."""
         return work.engine or (COMPUTE if self._fills(work) else "")
 
-    def _fills(self, work: Work) -> bool:
+    def _fills(self, work: KernelWork) -> bool:
         """Whether a kernel's blocks take at least half of the multiprocessors, so that no equal one fits beside it."""
         if work.product is not None:
             tiles = work.product.batch * work.product.m * work.product.n / _TILE_ELEMENTS
@@ -82,7 +83,7 @@ class Pricing:
         resident = 1024 if self.spec.compute_capability == (7, 5) else 2048
         return 2 * work.elements / _ELEMENTS_PER_THREAD >= self.spec.multiprocessors * resident
 
-    def _product(self, product: Product, work: Work) -> float:
+    def _product(self, product: Product, work: KernelWork) -> float:
         tf32 = work.tf32 and self._has_tf32
         key = product, work.dtype, work.bytes, work.planar, tf32
         seconds = self._products.get(key)

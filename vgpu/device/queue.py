@@ -14,11 +14,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from vgpu import cost
+from vgpu.device import cost
 from vgpu.device.intervals import Intervals
-from vgpu.device.moments import Later, no_earlier
+from vgpu.device.kernel_work import ENGINES, KernelWork
 from vgpu.device.pricing import Pricing
-from vgpu.device.work import ENGINES, Work
+from vgpu.device.timestamps import Later, no_earlier
 
 # Launches a stream takes before the host has to wait (observed on CUDA drivers since Volta; not documented by NVIDIA).
 LAUNCH_QUEUE_DEPTH = 1024
@@ -90,7 +90,7 @@ class Observer(Protocol):
     def opened(self, gpu: int, stream: int) -> None:
         """A stream was made."""
 
-    def submitted(self, gpu: int, stream: int, work: Work, end: float, host_seconds: float) -> float:
+    def submitted(self, gpu: int, stream: int, work: KernelWork, end: float, host_seconds: float) -> float:
         """An entry was queued; the answer is `end`, under a name by which the observer knows it again."""
 
     def levelled(self, gpu: int) -> None:
@@ -131,7 +131,7 @@ class Queue(abc.ABC):
     @abc.abstractmethod
     def submit(
         self,
-        work: Work,
+        work: KernelWork,
         stream: int,
         launched_at: float,
         host_seconds: float,
@@ -242,7 +242,7 @@ class DeviceQueue(Queue):
 
     def submit(
         self,
-        work: Work,
+        work: KernelWork,
         stream: int,
         launched_at: float,
         host_seconds: float,

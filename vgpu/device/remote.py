@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from vgpu.device import messages
-from vgpu.device.moments import Later
+from vgpu.device.kernel_work import KernelWork
 from vgpu.device.pricing import Pricing
 from vgpu.device.queue import LAUNCH_QUEUE_DEPTH, Kernel, Queue, Slowdown
-from vgpu.device.work import Work
+from vgpu.device.timestamps import Later
 
-LAUNCH_EVENT = "vgpu.launch"
+LAUNCH_EVENT = "vgpu.tools.launch"
 """Audit event (`sys.addaudithook`) of a launch that is sent, and, with ASKED, of a question."""
 ASKED = "asked"
 _SENT_BYTES = 48 * 1024
@@ -44,7 +44,7 @@ class Line:
         # A real lock, whose holder waits in real time.
         self._lock = _thread.RLock()
         self._unsent = bytearray()
-        self._works: dict[Work, int] = {}
+        self._works: dict[KernelWork, int] = {}
         self._threads: dict[str, int] = {}
         self._counts = dict.fromkeys(("event", "mark", "reading", "question"), 0)
         self._answers: dict[int, Any] = {}
@@ -61,7 +61,14 @@ class Line:
                 self._send()
 
     def launch(
-        self, gpu: int, stream: int, work: Work, launched_at: float, host_seconds: float, thread: str, seconds: float
+        self,
+        gpu: int,
+        stream: int,
+        work: KernelWork,
+        launched_at: float,
+        host_seconds: float,
+        thread: str,
+        seconds: float,
     ) -> None:
         """An entry for a stream; `seconds` are NaN where the device has to say."""
         with self._lock:
@@ -153,7 +160,7 @@ class RemoteQueue(Queue):
 
     def submit(
         self,
-        work: Work,
+        work: KernelWork,
         stream: int,
         launched_at: float,
         host_seconds: float,

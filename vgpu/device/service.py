@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from vgpu.device import messages
+from vgpu.device.kernel_work import KernelWork
 from vgpu.device.messages import Malformed, number, whole, word
 from vgpu.device.pricing import Pricing
 from vgpu.device.queue import DeviceQueue, Kernel, Slowdown
-from vgpu.device.work import Work
-from vgpu.spec import Interconnect, Spec
+from vgpu.device.spec import Interconnect, Spec
 
 MAX_ENTRIES = 4_000_000
 """Launches, events, marks and works that one rank may send: some hundred bytes each."""
@@ -63,7 +63,7 @@ class _Rank:
         self.fault = ""
         self._reader = reader
         self._read_bytes = 0
-        self._works: list[Work] = []
+        self._works: list[KernelWork] = []
         self._threads: list[str] = []
         self._events: list[float] = []
         self._marks: list[tuple[int, ...]] = []
@@ -243,7 +243,7 @@ class _KeptPricing(Pricing):
         super().__init__(spec, link)
         self._kept: dict[int, float] = {}
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: KernelWork) -> float:
         """See `Pricing`."""
         found = self._kept.get(id(work))
         if found is None:

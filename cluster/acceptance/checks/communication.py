@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from cluster.acceptance.checks import REMEDY_NO_GPU, bars, broken, skippers
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken, skippers, thresholds
 from cluster.acceptance.checks.collectives import BUS_FACTORS, bus_bandwidth, together
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers, percentile, readable
@@ -59,9 +59,9 @@ def judge(
     on_gpu = all(record.gpu is not None for record in records)
     for operation in BUS_FACTORS if rows else ():
         same = [row for row in rows if row["operation"] == operation]
-        limit = bars.latency(records, operation, expected=expected, option_ms=max_latency_ms)
+        limit = thresholds.latency(records, operation, expected=expected, option_ms=max_latency_ms)
         checks.append(_latency(same[0], limit, on_gpu))
-        bar = bars.bandwidth(records, operation, expected=expected) if on_gpu else None
+        bar = thresholds.bandwidth(records, operation, expected=expected) if on_gpu else None
         checks.append(_bandwidth(same[-1], bar, on_gpu=on_gpu, has_baseline=has_baseline))
     if rows:
         checks += _links(there, on_gpu)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cluster.acceptance.checks import broken
-from cluster.acceptance.checks.bars import pcie_bytes_per_second
+from cluster.acceptance.checks.thresholds import pcie_bytes_per_second
 from cluster.acceptance.context import Context
 from cluster.acceptance.records import Record, against_peers
 from cluster.acceptance.verdict import Check, Status, Threshold, compared

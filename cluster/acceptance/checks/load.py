@@ -14,7 +14,7 @@ import torch
 
 from cluster.acceptance.checks import broken
 from cluster.acceptance.checks.compute import PEERS, outlier_limit, outlying
-from cluster.acceptance.checks.deltas import HARMFUL, USUAL_CELSIUS
+from cluster.acceptance.checks.health_diff import HARMFUL, USUAL_CELSIUS
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers

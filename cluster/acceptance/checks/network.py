@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cluster.acceptance import sysfs
-from cluster.acceptance.checks import bars
+from cluster.acceptance.checks import thresholds
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
@@ -40,7 +40,7 @@ def measure(context: Context) -> dict[str, Any]:
 def judge(records: Sequence[Record], expected: Expectations | None) -> list[Check]:
     """Checks of every node's ports; none where one node needs none."""
     nodes = [record for record in records if record.measured("network")]
-    several = len(bars.nodes(records)) > 1
+    several = len(thresholds.nodes(records)) > 1
     rdma = any(port["rdma"] for record in nodes for port in record.result("network")["ports"])
     if not rdma and not several:
         return _expected(nodes, expected)

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from cluster.acceptance.checks import REMEDY_NO_GPU, broken
-from cluster.acceptance.checks.bars import SWITCHED_NVLINKS
 from cluster.acceptance.checks.collectives import numbers
-from cluster.acceptance.checks.soundness import wired_nvlinks
+from cluster.acceptance.checks.hardware_state import wired_nvlinks
+from cluster.acceptance.checks.thresholds import SWITCHED_NVLINKS
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, percentile

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from gradebook.exports.cells import write
 from gradebook.exports.push.client import PushError
-from gradebox import reading
+from gradebox.common import reading
 
 FOLDER = "canvas"
 

@@ -22,8 +22,8 @@ from gradebook.exports.push.differences import Change, Wanted, changes, comments
 from gradebook.exports.push.memory import Keeper, Mark, Memory, Pending, Sent, digest
 from gradebook.exports.push.service import Assignment, Canvas, Course, Grading, Person, Progress, Section, Submission
 from gradebook.exports.view import Line, View
+from gradebox.common.texts import printable
 from gradebox.report.document import points
-from gradebox.texts import printable
 
 _PART = 50
 """Students in one request."""

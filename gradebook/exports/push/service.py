@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradebook.exports.push.client import Client, NotThere, PushError
-from gradebox import reading
+from gradebox.common import reading
 
 T = TypeVar("T")
 

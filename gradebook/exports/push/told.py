@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from gradebook.exports.push.differences import Change
 from gradebook.exports.push.memory import Mark
 from gradebook.exports.push.push import Report
+from gradebox.common.texts import printable
 from gradebox.report.document import points
-from gradebox.texts import printable
 
 _NAMED = 10
 

@@ -19,8 +19,8 @@ from typing import TypeVar
 from gradebook.run.cluster.folder import BROKEN, GRADING, WRONG_VERSION, Errand, SharedFolder
 from gradebook.run.cluster.sameness import code_digest
 from gradebook.tasks import Judge
-from gradebox import course as courses
-from gradebox.texts import printable
+from gradebox.common.texts import printable
+from gradebox.course import course as courses
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradebook.tasks import Grading, Task
-from gradebox import reading
+from gradebox.common import reading
 from gradebox.report.document import from_document, to_document
 
 _TASKS, _RESULTS, _BATCHES = "tasks", "results", "batches"

@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 from pathlib import Path
 
-from gradebox.course import Course
+from gradebox.course.course import Course
 
 _OURS = ("gradebox", "gradebook")
 _NOT_CODE = ("__pycache__",)

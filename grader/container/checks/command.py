@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 
-from gradebox.assertions import CheckFailed, require
+from gradebox.run.assertions import CheckFailed, require
 from grader.container.checks.dockerfile import Dockerfile, Instruction, assignments
 from grader.container.checks.words import commands, options, program
 

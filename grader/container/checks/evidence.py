@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gradebox.assertions import CheckFailed, number, require, require_close, require_equal
-from gradebox.submission import Submission
+from gradebox.run.assertions import CheckFailed, number, require, require_close, require_equal
+from gradebox.run.submission import Submission
 from grader.container.checks.command import start_words
 from grader.container.checks.dockerfile import Dockerfile
 from grader.container.checks.recipe import NVIDIA_CUDA, final_user, pinned_torch

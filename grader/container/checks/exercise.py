@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradebox.assertions import CheckFailed, NeedsReview, require
-from gradebox.criterion import criterion, requires
-from gradebox.submission import Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import CheckFailed, NeedsReview, require
+from gradebox.run.submission import Submission
 from grader.container.checks import recipe
 from grader.container.checks.command import require_command
 from grader.container.checks.dockerfile import Dockerfile, parse

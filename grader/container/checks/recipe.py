@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradebox.assertions import CheckFailed, require
+from gradebox.run.assertions import CheckFailed, require
 from grader.container.checks.dockerfile import Dockerfile, Instruction, assignments
 from grader.container.checks.ownership import GIVEN_USERS, ROOT, follow
 from grader.container.checks.words import assigned, commands

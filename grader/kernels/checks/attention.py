@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import CheckFailed, mebibytes, require, require_arrays_close, require_equal
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import CheckFailed, mebibytes, require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.kernels.checks.common import (
     ask,
     hint_for,
@@ -35,9 +35,9 @@ _KERNELS = 12
 
 @criterion("kernels.attention")
 class TestAttention:
-    def test_forward_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_forward_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes the output right."""
-        operands, cases, runs = _values(submission, fresh)
+        operands, cases, runs = _values(submission, generator)
         for index, (case, run) in enumerate(zip(cases, runs, strict=True)):
             what = _what(case)
             forward = run["forward"]
@@ -49,9 +49,9 @@ class TestAttention:
             _require_close(forward["output"], _truth(operands, case)["output"], case, f"{what}: output")
 
     @builds_on("forward_equals_reference")
-    def test_backward_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_backward_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes the gradients right."""
-        operands, cases, runs = _values(submission, fresh)
+        operands, cases, runs = _values(submission, generator)
         for case, run in zip(cases, runs, strict=True):
             if not case["backward"]:
                 continue
@@ -68,16 +68,16 @@ class TestAttention:
                 _require_close(run[name], truth[name], case, f"{_what(case)}{summed}: {name}")
 
     @requires("forward_equals_reference", "backward_equals_reference")
-    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+    def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
         """Reaches no element outside of its tensors."""
-        for case, run in _counted(submission, fresh):
+        for case, run in _counted(submission, generator):
             for part in ("forward", "backward"):
                 require_inside(run[part]["runs"], f"{_what(case)}, {part}")
 
     @requires("forward_equals_reference", "backward_equals_reference")
-    def test_nothing_square_moved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nothing_square_moved(self, submission: Submission, generator: InputGenerator) -> None:
         """Makes and moves nothing as large as all scores."""
-        long = _counted(submission, fresh)[-1]
+        long = _counted(submission, generator)[-1]
         case, run = long
         require(
             len(run["forward"]["runs"]) == 1,
@@ -90,7 +90,7 @@ class TestAttention:
             f"them Triton's, expected {_KERNELS} at most, and some of Triton's",
             "the loops over tiles belong into the kernels",
         )
-        length = fresh.odd(1001, 1101)
+        length = generator.odd(1001, 1101)
         seen = ask(submission, "attention.memory", counted=True, length=length, width=16, causal=False)
         # Measured: 0.2 of all scores, for output, gradients and sums.
         require(
@@ -101,9 +101,9 @@ class TestAttention:
         )
 
     @requires("forward_equals_reference", "backward_equals_reference")
-    def test_hidden_tiles_left_out(self, submission: Submission, fresh: Fresh) -> None:
+    def test_hidden_tiles_left_out(self, submission: Submission, generator: InputGenerator) -> None:
         """Leaves out tiles that no query sees."""
-        (whole_case, whole), (causal_case, causal) = _counted(submission, fresh)[1:]
+        (whole_case, whole), (causal_case, causal) = _counted(submission, generator)[1:]
         pair = 2 * _LONG**2 * _WIDTH
         for part, least, most in (("forward", 2, 3), ("backward", 5, 8)):
             done, left = (sum(run["flops"] for run in one[part]["runs"]) for one in (whole, causal))
@@ -121,9 +121,9 @@ class TestAttention:
             )
 
     @requires("forward_equals_reference", "backward_equals_reference")
-    def test_no_race_between_programs(self, submission: Submission, fresh: Fresh) -> None:
+    def test_no_race_between_programs(self, submission: Submission, generator: InputGenerator) -> None:
         """Lets no two programs of a launch race."""
-        for case, run in _counted(submission, fresh):
+        for case, run in _counted(submission, generator):
             for part in ("forward", "backward"):
                 require_no_race(run[part]["runs"], f"{_what(case)}, {part}")
 
@@ -138,33 +138,42 @@ _PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _values(submission: Submission, fresh: Fresh) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+def _values(
+    submission: Submission, generator: InputGenerator
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
     """Operands, cases and what was seen: forward and backward are judged of the same calls."""
-    fresh = fresh.shared("kernels.attention.values")
-    short, long = fresh.odd(5, 15), fresh.odd(131, 147)
+    generator = generator.shared("kernels.attention.values")
+    short, long = generator.odd(5, 15), generator.odd(131, 147)
     cases: list[dict[str, Any]] = [
         {**_PLAIN, "length": long, "causal": True},
-        {**_PLAIN, "length": fresh.odd(65, 99), "batch": 2, "heads": 2, "width": 32, "transposed": True},
-        {**_PLAIN, "length": fresh.odd(65, 99), "width": 64, "dtype": "float16", "causal": True, "transposed": True},
-        {**_PLAIN, "length": short, "heads": 2, "causal": fresh.integer(0, 1) == 1, "summed": True},
+        {**_PLAIN, "length": generator.odd(65, 99), "batch": 2, "heads": 2, "width": 32, "transposed": True},
+        {
+            **_PLAIN,
+            "length": generator.odd(65, 99),
+            "width": 64,
+            "dtype": "float16",
+            "causal": True,
+            "transposed": True,
+        },
+        {**_PLAIN, "length": short, "heads": 2, "causal": generator.integer(0, 1) == 1, "summed": True},
         {**_PLAIN, "length": 64, "width": 128, "factor": 100.0, "backward": False},
         {**_PLAIN, "length": 128, "causal": True, "heads": 2, "dtype": "float16", "backward": False},
         {**_PLAIN, "length": 1, "causal": True},
     ]
-    operands: dict[str, Any] = {name: fresh.normal(2, 2, 147, 128) for name in _OPERANDS}
+    operands: dict[str, Any] = {name: generator.normal(2, 2, 147, 128) for name in _OPERANDS}
     seen = ask(submission, "attention.attend", cases=cases, **operands)
     return operands, cases, seen.whole("runs")
 
 
-def _counted(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+def _counted(submission: Submission, generator: InputGenerator) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
     """An odd length, and a long one without and with a mask."""
-    fresh = fresh.shared("kernels.attention.counted")
+    generator = generator.shared("kernels.attention.counted")
     cases: list[dict[str, Any]] = [
-        {**_PLAIN, "length": fresh.odd(67, 99), "heads": 2, "causal": True},
+        {**_PLAIN, "length": generator.odd(67, 99), "heads": 2, "causal": True},
         {**_PLAIN, "length": _LONG, "width": _WIDTH},
         {**_PLAIN, "length": _LONG, "width": _WIDTH, "causal": True},
     ]
-    operands: dict[str, Any] = {name: fresh.normal(1, 2, _LONG, _WIDTH) for name in _OPERANDS}
+    operands: dict[str, Any] = {name: generator.normal(1, 2, _LONG, _WIDTH) for name in _OPERANDS}
     seen = ask(submission, "attention.attend", counted=True, cases=cases, **operands)
     return list(zip(cases, seen.runs, strict=True))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import NeedsReview, require
+from gradebox.run.assertions import NeedsReview, require
+from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from gradebox.submission import Seen, Submission
 
 COUNTING = "vgpu:T4"
 """Where accesses are counted when the grading's own device is a real one."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import mebibytes, require, require_arrays_close, require_equal
-from gradebox.criterion import criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import mebibytes, require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.kernels.checks.common import SECTOR, ask, hint_for, judge_refusals, require_inside, require_kernel
 from grader.kernels.truth.reference import rounded, softmax
 
@@ -30,19 +30,19 @@ more; an element that is read a second time costs 1.3 and more."""
 
 @criterion("kernels.add")
 class TestVectorAdd:
-    def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Adds vectors of any length, type and shape."""
         cases: list[dict[str, Any]] = [
-            {"shape": [fresh.odd(4801, 5501)], "dtype": "float32", "layout": "plain"},
-            {"shape": [fresh.odd(801, 1201)], "dtype": "float32", "layout": "view"},
-            {"shape": [fresh.integer(2, 9), fresh.odd(33, 99)], "dtype": "float16", "layout": "plain"},
-            {"shape": [fresh.odd(201, 399)], "dtype": "float16", "layout": "view"},
+            {"shape": [generator.odd(4801, 5501)], "dtype": "float32", "layout": "plain"},
+            {"shape": [generator.odd(801, 1201)], "dtype": "float32", "layout": "view"},
+            {"shape": [generator.integer(2, 9), generator.odd(33, 99)], "dtype": "float16", "layout": "plain"},
+            {"shape": [generator.odd(201, 399)], "dtype": "float16", "layout": "view"},
             {"shape": [8192], "dtype": "float16", "layout": "view"},
             {"shape": [1], "dtype": "float32", "layout": "plain"},
             {"shape": [0], "dtype": "float32", "layout": "plain"},
-            {"shape": [3, fresh.odd(5, 9), 7], "dtype": "float32", "layout": "plain"},
+            {"shape": [3, generator.odd(5, 9), 7], "dtype": "float32", "layout": "plain"},
         ]
-        x, y = fresh.normal(8192), fresh.normal(8192)
+        x, y = generator.normal(8192), generator.normal(8192)
         seen = ask(submission, "elementwise.add", cases=cases, x=x, y=y)
         for index, (case, run) in enumerate(zip(cases, seen.whole("runs"), strict=True)):
             what = f"vector_add() of {case['shape']} {case['dtype']}" + ", a view" * (case["layout"] == "view")
@@ -62,15 +62,15 @@ class TestVectorAdd:
             )
 
     @requires("equals_reference")
-    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+    def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
         """Reaches no element beyond the end."""
-        for case, run in _counted_sums(submission, fresh):
+        for case, run in _counted_sums(submission, generator):
             require_inside(run["runs"], f"vector_add() of {case['shape'][0]} elements")
 
     @requires("equals_reference")
-    def test_each_byte_moved_once(self, submission: Submission, fresh: Fresh) -> None:
+    def test_each_byte_moved_once(self, submission: Submission, generator: InputGenerator) -> None:
         """Moves each byte once, in one launch."""
-        for case, run in _counted_sums(submission, fresh):
+        for case, run in _counted_sums(submission, generator):
             _require_once(
                 run, f"vector_add() of {case['shape'][0]} elements", 8 * case["shape"][0], case["shape"][0] * 4
             )
@@ -82,24 +82,30 @@ class TestVectorAdd:
 
 @criterion("kernels.softmax")
 class TestSoftmax:
-    def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes the softmax of rows of any width."""
         plain: dict[str, Any] = {"layout": "plain", "factor": 1.0, "shift": 0.0, "hidden": 0, "dtype": "float32"}
         cases: list[dict[str, Any]] = [
-            {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499)},
-            {**plain, "rows": fresh.odd(5, 9), "columns": fresh.odd(101, 499), "layout": "view"},
-            {**plain, "rows": 3, "columns": fresh.odd(601, 999), "factor": 100.0},
+            {**plain, "rows": generator.odd(5, 9), "columns": generator.odd(101, 499)},
+            {**plain, "rows": generator.odd(5, 9), "columns": generator.odd(101, 499), "layout": "view"},
+            {**plain, "rows": 3, "columns": generator.odd(601, 999), "factor": 100.0},
             # Where a zero beyond the row is the largest, nothing of the row is left.
-            {**plain, "rows": 3, "columns": fresh.odd(261, 399), "shift": -fresh.uniform(250, 350)},
+            {**plain, "rows": 3, "columns": generator.odd(261, 399), "shift": -generator.uniform(250, 350)},
             # Where minus ten thousand beyond the row, or a hundred thousand, is the largest.
-            {**plain, "rows": 3, "columns": fresh.odd(261, 399), "factor": 4.0, "shift": -fresh.uniform(2e5, 4e5)},
-            {**plain, "rows": 4, "columns": fresh.odd(41, 99), "factor": -100.0, "dtype": "float16"},
-            {**plain, "rows": 3, "columns": 256, "hidden": fresh.integer(3, 250), "layout": "view"},
-            {**plain, "rows": 3, "columns": fresh.odd(2051, 4001), "dtype": "float16"},
-            {**plain, "rows": 3, "columns": fresh.odd(41, 99), "dtype": "float16", "layout": "view"},
+            {
+                **plain,
+                "rows": 3,
+                "columns": generator.odd(261, 399),
+                "factor": 4.0,
+                "shift": -generator.uniform(2e5, 4e5),
+            },
+            {**plain, "rows": 4, "columns": generator.odd(41, 99), "factor": -100.0, "dtype": "float16"},
+            {**plain, "rows": 3, "columns": 256, "hidden": generator.integer(3, 250), "layout": "view"},
+            {**plain, "rows": 3, "columns": generator.odd(2051, 4001), "dtype": "float16"},
+            {**plain, "rows": 3, "columns": generator.odd(41, 99), "dtype": "float16", "layout": "view"},
             {**plain, "rows": 5, "columns": 1},
         ]
-        x = fresh.normal(9, 4001)
+        x = generator.normal(9, 4001)
         seen = ask(submission, "elementwise.softmax", cases=cases, x=x)
         for index, (case, run) in enumerate(zip(cases, seen.whole("runs"), strict=True)):
             rows, columns, dtype = case["rows"], case["columns"], case["dtype"]
@@ -130,15 +136,15 @@ class TestSoftmax:
             )
 
     @requires("equals_reference")
-    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+    def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
         """Reaches no element beyond the end."""
-        for case, run in _counted_rows(submission, fresh):
+        for case, run in _counted_rows(submission, generator):
             require_inside(run["runs"], f"softmax() of [{case['rows']}, {case['columns']}]")
 
     @requires("equals_reference")
-    def test_each_byte_moved_once(self, submission: Submission, fresh: Fresh) -> None:
+    def test_each_byte_moved_once(self, submission: Submission, generator: InputGenerator) -> None:
         """Moves each byte once, in one launch."""
-        for case, run in _counted_rows(submission, fresh):
+        for case, run in _counted_rows(submission, generator):
             least = 4 * case["rows"] * case["columns"]
             _require_once(run, f"softmax() of [{case['rows']}, {case['columns']}]", least, least)
 
@@ -147,19 +153,19 @@ class TestSoftmax:
         judge_refusals(submission, "softmax")
 
 
-def _counted_sums(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-    fresh = fresh.shared("kernels.add.counted")
-    cases = [{"shape": [fresh.odd(40_001, 60_001)], "dtype": "float32", "layout": "plain"}]
-    x, y = fresh.normal(60_001), fresh.normal(60_001)
+def _counted_sums(submission: Submission, generator: InputGenerator) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+    generator = generator.shared("kernels.add.counted")
+    cases = [{"shape": [generator.odd(40_001, 60_001)], "dtype": "float32", "layout": "plain"}]
+    x, y = generator.normal(60_001), generator.normal(60_001)
     seen = ask(submission, "elementwise.add", counted=True, cases=cases, x=x, y=y)
     return list(zip(cases, seen.runs, strict=True))
 
 
-def _counted_rows(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-    fresh = fresh.shared("kernels.softmax.counted")
+def _counted_rows(submission: Submission, generator: InputGenerator) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+    generator = generator.shared("kernels.softmax.counted")
     one = {"layout": "plain", "factor": 1.0, "hidden": 0, "dtype": "float32"}
-    cases: Sequence[dict[str, Any]] = [{**one, "rows": fresh.integer(21, 29), "columns": fresh.odd(1301, 1901)}]
-    seen = ask(submission, "elementwise.softmax", counted=True, cases=cases, x=fresh.normal(29, 1901))
+    cases: Sequence[dict[str, Any]] = [{**one, "rows": generator.integer(21, 29), "columns": generator.odd(1301, 1901)}]
+    seen = ask(submission, "elementwise.softmax", counted=True, cases=cases, x=generator.normal(29, 1901))
     return list(zip(cases, seen.runs, strict=True))
 
 

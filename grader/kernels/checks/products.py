@@ -7,17 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
-    mebibytes,
-    require,
-    require_arrays_close,
-    require_between,
-    require_equal,
-    seconds,
-)
-from gradebox.criterion import criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import mebibytes, require, require_arrays_close, require_between, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.kernels.checks.common import (
     SECTOR,
     ask,
@@ -45,20 +38,33 @@ _SMALL: dict[str, int] = {"m": 16, "n": 16, "k": 32}
 
 @criterion("kernels.matmul")
 class TestMatmul:
-    def test_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Multiplies matrices of any sizes, types and strides."""
         plain: dict[str, Any] = {"dtype": "float32", "left": "plain", "right": "plain", "tiles": None}
         tiles = {"m": 32, "n": 64, "k": 16}
         cases: list[dict[str, Any]] = [
-            {**plain, "m": fresh.odd(33, 65), "n": fresh.odd(67, 99), "k": fresh.odd(35, 61), "tiles": tiles},
-            {**plain, "m": fresh.odd(17, 31), "n": 32, "k": 64, "left": "transposed", "tiles": tiles},
-            {**plain, "m": 32, "n": fresh.odd(17, 31), "k": 33, "right": "transposed", "tiles": _SMALL},
-            {**plain, "m": 20, "n": 24, "k": fresh.odd(41, 63), "dtype": "float16", "left": "view", "tiles": tiles},
+            {
+                **plain,
+                "m": generator.odd(33, 65),
+                "n": generator.odd(67, 99),
+                "k": generator.odd(35, 61),
+                "tiles": tiles,
+            },
+            {**plain, "m": generator.odd(17, 31), "n": 32, "k": 64, "left": "transposed", "tiles": tiles},
+            {**plain, "m": 32, "n": generator.odd(17, 31), "k": 33, "right": "transposed", "tiles": _SMALL},
+            {**plain, "m": 20, "n": 24, "k": generator.odd(41, 63), "dtype": "float16", "left": "view", "tiles": tiles},
             {**plain, "m": 40, "n": 17, "k": 31, "dtype": "float16", "right": "view", "tiles": _SMALL},
-            {**plain, "m": fresh.odd(3, 9), "n": 1, "k": fresh.odd(3, 9)},
-            {**plain, "m": 16, "n": 16, "k": fresh.odd(1901, 2047), "dtype": "float16", "tiles": _SMALL | {"k": 16}},
+            {**plain, "m": generator.odd(3, 9), "n": 1, "k": generator.odd(3, 9)},
+            {
+                **plain,
+                "m": 16,
+                "n": 16,
+                "k": generator.odd(1901, 2047),
+                "dtype": "float16",
+                "tiles": _SMALL | {"k": 16},
+            },
         ]
-        a, b = fresh.normal(99, 2047), fresh.normal(2047, 99)
+        a, b = generator.normal(99, 2047), generator.normal(2047, 99)
         seen = ask(submission, "products.matmul", cases=cases, a=a, b=b)
         for index, (case, run) in enumerate(zip(cases, seen.whole("runs"), strict=True)):
             what = _what(case)
@@ -81,15 +87,15 @@ class TestMatmul:
             )
 
     @requires("equals_reference")
-    def test_stays_inside(self, submission: Submission, fresh: Fresh) -> None:
+    def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
         """Reaches no element outside of its matrices."""
-        for case, run in _counted(submission, fresh):
+        for case, run in _counted(submission, generator):
             require_inside(run["runs"], _what(case))
 
     @requires("equals_reference")
-    def test_operands_reused_in_tiles(self, submission: Submission, fresh: Fresh) -> None:
+    def test_operands_reused_in_tiles(self, submission: Submission, generator: InputGenerator) -> None:
         """Reads operands as often as the tiles say."""
-        for case, run in _counted(submission, fresh)[1:]:
+        for case, run in _counted(submission, generator)[1:]:
             what = f"{_what(case)}, tiles {case['tiles']['m']} x {case['tiles']['n']}"
             m, n, k = case["m"], case["n"], case["k"]
             require_equal(len(run["kernels"]), 1, what=f"{what}: kernels", hint="one launch: no copy, no fill")
@@ -116,17 +122,17 @@ class TestMatmul:
             )
 
     @requires("equals_reference")
-    def test_no_race_between_programs(self, submission: Submission, fresh: Fresh) -> None:
+    def test_no_race_between_programs(self, submission: Submission, generator: InputGenerator) -> None:
         """Lets no two programs of a launch race."""
-        for case, run in _counted(submission, fresh):
+        for case, run in _counted(submission, generator):
             require_no_race(run["runs"], _what(case))
 
     @requires("equals_reference")
-    def test_tiles_timed(self, submission: Submission, fresh: Fresh) -> None:
+    def test_tiles_timed(self, submission: Submission, generator: InputGenerator) -> None:
         """Times tiles, and tells the fastest first."""
         simulated = submission.device.simulated
         sizes = [128, 128, 64] if simulated else [2048, 2048, 2048]
-        candidates = fresh.shuffled([_SMALL, {"m": 32, "n": 32, "k": 64}, {"m": 64, "n": 64, "k": 64}])
+        candidates = generator.shuffled([_SMALL, {"m": 32, "n": 32, "k": 64}, {"m": 64, "n": 64, "k": 64}])
         seen = ask(
             submission,
             "products.timings",
@@ -157,10 +163,10 @@ class TestMatmul:
         require(order == sorted(order), f"{what}: seconds {order}", "the fastest first")
 
     @requires("equals_reference")
-    def test_fastest_tiles_chosen(self, submission: Submission, fresh: Fresh) -> None:
+    def test_fastest_tiles_chosen(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures each size once, takes the fastest tiles."""
         simulated = submission.device.simulated
-        inner = fresh.shuffled([32, 64])
+        inner = generator.shuffled([32, 64])
         # In float16 a T4 takes 3.1 microseconds for the last one with tiles of 32 x 32, and 2.5 with larger ones.
         sizes = [[128, 64, inner[0]], [128, 64, inner[1]], [256, 512, 128]]
         seen = ask(submission, "products.choice", device="vgpu:T4" if simulated else None, sizes=sizes, dtype="float16")
@@ -205,16 +211,16 @@ def _what(case: Mapping[str, Any]) -> str:
     return f"matmul() of {case['m']} x {case['k']} and {case['k']} x {case['n']}, {case['dtype']}{layouts}"
 
 
-def _counted(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
+def _counted(submission: Submission, generator: InputGenerator) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
     """One product whose sides no tiles fit, and two that they do."""
-    fresh = fresh.shared("kernels.matmul.counted")
+    generator = generator.shared("kernels.matmul.counted")
     plain: dict[str, Any] = {"dtype": "float32", "left": "plain", "right": "plain"}
-    one, other = fresh.shuffled([{"m": 32, "n": 64, "k": 32}, {"m": 64, "n": 16, "k": 64}])
+    one, other = generator.shuffled([{"m": 32, "n": 64, "k": 32}, {"m": 64, "n": 16, "k": 64}])
     cases: list[dict[str, Any]] = [
-        {**plain, "m": fresh.odd(67, 95), "n": fresh.odd(35, 61), "k": fresh.odd(35, 61), "tiles": one},
+        {**plain, "m": generator.odd(67, 95), "n": generator.odd(35, 61), "k": generator.odd(35, 61), "tiles": one},
         {**plain, "m": 128, "n": 128, "k": 128, "tiles": one},
         {**plain, "m": 128, "n": 64, "k": 128, "tiles": other},
     ]
-    a, b = fresh.normal(128, 128), fresh.normal(128, 128)
+    a, b = generator.normal(128, 128), generator.normal(128, 128)
     seen = ask(submission, "products.matmul", counted=True, cases=cases, a=a, b=b)
     return list(zip(cases, seen.runs, strict=True))

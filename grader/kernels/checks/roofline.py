@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require, require_close, require_equal
-from gradebox.criterion import criterion
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import criterion
+from gradebox.run.assertions import CheckFailed, require, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.kernels.checks.common import ask
 from grader.kernels.truth.reference import work
 from grader.shared import reports
@@ -27,23 +27,24 @@ _KINDS: reports.Kinds = {
 
 @criterion("kernels.roofline")
 class TestRoofline:
-    def test_work_counted(self, submission: Submission, fresh: Fresh) -> None:
+    def test_work_counted(self, submission: Submission, generator: InputGenerator) -> None:
         """Counts the work of each kernel."""
-        one, two = fresh.shuffled([2, 4])
+        one, two = generator.shuffled([2, 4])
         attention: dict[str, Any] = {
-            "batch": fresh.integer(2, 4), "heads": fresh.integer(2, 4), "length": fresh.odd(51, 99), "head_dim": 64,
-            "element_bytes": two,
+            "batch": generator.integer(2, 4), "heads": generator.integer(2, 4), "length": generator.odd(51, 99),
+            "head_dim": 64, "element_bytes": two,
         }  # fmt: skip
         cases: list[dict[str, Any]] = [
-            {"name": "vector_add_work", "sizes": {"count": fresh.odd(101, 999), "element_bytes": one}},
+            {"name": "vector_add_work", "sizes": {"count": generator.odd(101, 999), "element_bytes": one}},
             {
                 "name": "softmax_work",
-                "sizes": {"rows": fresh.odd(11, 99), "columns": fresh.odd(101, 999), "element_bytes": two},
+                "sizes": {"rows": generator.odd(11, 99), "columns": generator.odd(101, 999), "element_bytes": two},
             },
             {
                 "name": "matmul_work",
                 "sizes": {
-                    "m": fresh.odd(11, 99), "n": fresh.odd(101, 199), "k": fresh.odd(201, 299), "element_bytes": one,
+                    "m": generator.odd(11, 99), "n": generator.odd(101, 199), "k": generator.odd(201, 299),
+                    "element_bytes": one,
                 },
             },
             *(
@@ -57,20 +58,20 @@ class TestRoofline:
             for name, wanted in zip(("flops", "bytes"), work(case["name"], case["sizes"]), strict=True):
                 require_close(found[name], wanted, relative=_EXACT, what=f"{what}: {name}", hint="see its docstring")
 
-    def test_place_found(self, submission: Submission, fresh: Fresh) -> None:
+    def test_place_found(self, submission: Submission, generator: InputGenerator) -> None:
         """Finds a kernel's place on the roofline."""
-        ridge = float(fresh.integer(8, 64))
+        ridge = float(generator.integer(8, 64))
         peak, bandwidth = ridge * 2.0**37, 2.0**37
-        moved = 2 ** fresh.integer(20, 24)
+        moved = 2 ** generator.integer(20, 24)
         cases: list[dict[str, Any]] = [
             {
                 "flops": moved * intensity,
                 "bytes": moved,
-                "seconds": fresh.uniform(1e-4, 1e-3),
+                "seconds": generator.uniform(1e-4, 1e-3),
                 "peak_flops": peak,
                 "bytes_per_second": bandwidth,
             }
-            for intensity in fresh.shuffled([ridge / 4, ridge, 2 * ridge])
+            for intensity in generator.shuffled([ridge / 4, ridge, 2 * ridge])
         ]
         nonsense = [{**cases[0], name: 0} for name in ("seconds", "bytes", "peak_flops", "bytes_per_second")]
         nonsense.append({**cases[0], "seconds": -1.0})

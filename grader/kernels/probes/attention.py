@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grader.kernels.probes.watching import observe, unchanged
-from vgpu.errors import Unsupported
+from vgpu.device.errors import Unsupported
 
 MODULE = "kernels_exercise.flash_attention"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.kernels.probes.watching import laid_out, observe
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.record import mark, reading

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     Cause,
     CheckFailed,
     number,
@@ -17,9 +18,8 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab1.truth.pictures import made_up_comparisons, require_speedups_drawn, require_written
 from grader.lab1.truth.readings import require_crossed, require_seconds
 from grader.lab1.truth.refusals import calls_of, require_refused
@@ -80,25 +80,25 @@ _FIELDS = Cause("field_of_the_result", "each field holds what its line in the do
 
 @criterion("lab1.benchmark", timeline=LAUNCHED)
 class TestBenchmark:
-    def test_environment_described(self, submission: Submission, fresh: Fresh) -> None:
+    def test_environment_described(self, submission: Submission, generator: InputGenerator) -> None:
         """Describes the machine that it runs on."""
-        refused = ["cuda:0", fresh.shuffled(("tpu", "gpu", "CUDA"))[0]]
-        devices = fresh.shuffled((None, "cuda", "cpu"))
+        refused = ["cuda:0", generator.shuffled(("tpu", "gpu", "CUDA"))[0]]
+        devices = generator.shuffled((None, "cuda", "cpu"))
         seen = submission.probe("lab1.gpu_basics.environment", devices=devices, refused=refused)
         _require_described(submission, seen, [device or "cuda" for device in devices])
         require_refused([f"check_environment({device!r})" for device in refused], seen.endings)
         if submission.device.simulated:
-            there = fresh.shuffled((None, "cpu"))
+            there = generator.shuffled((None, "cpu"))
             refused = ["cuda", refused[1]]
             seen = submission.probe("lab1.gpu_basics.environment", device="cpu", devices=there, refused=refused)
             _require_described(submission, seen, ["cpu", "cpu"], ", on a machine without a GPU", simulated=False)
             calls = [f"check_environment({device!r}) on a machine without a GPU" for device in refused]
             require_refused(calls, seen.endings)
 
-    def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
+    def test_returns_result(self, submission: Submission, generator: InputGenerator) -> None:
         """Returns a complete result."""
-        size = fresh.odd(101, 199)
-        (seen,) = measure(submission, fresh, submission.device.name, [{"size": size, "iterations": 7}])
+        size = generator.odd(101, 199)
+        (seen,) = measure(submission, generator, submission.device.name, [{"size": size, "iterations": 7}])
         result = seen["result"]
         with recognising(lambda: _FIELDS):
             require_equal(result["size"], size, what="MatmulResult.size")
@@ -107,19 +107,19 @@ class TestBenchmark:
             require(number(result["tflops"], "MatmulResult.tflops") > 0, f"tflops: saw {result['tflops']}")
 
     @requires("returns_result")
-    def test_right_device_and_dtype(self, submission: Submission, fresh: Fresh) -> None:
+    def test_right_device_and_dtype(self, submission: Submission, generator: InputGenerator) -> None:
         """Runs on the device and in the dtype asked for."""
         device = submission.device.name
-        size = long_size(device, fresh, card=card_of(submission))
+        size = long_size(device, generator, card=card_of(submission))
         calls: list[Call] = [
-            {"size": fresh.odd(201, 299), "iterations": 6, "dtype": "float16"},
-            {"size": fresh.odd(301, 399), "iterations": 6},
-            {"size": fresh.odd(301, 399), "iterations": 6, "dtype": fresh.shuffled(("bfloat16", "float64"))[0]},
-            {"size": fresh.odd(31, 63), "iterations": 6, "device": "cpu"},
+            {"size": generator.odd(201, 299), "iterations": 6, "dtype": "float16"},
+            {"size": generator.odd(301, 399), "iterations": 6},
+            {"size": generator.odd(301, 399), "iterations": 6, "dtype": generator.shuffled(("bfloat16", "float64"))[0]},
+            {"size": generator.odd(31, 63), "iterations": 6, "device": "cpu"},
             {"size": 1, "iterations": 6},
             *({"size": size, "iterations": 1, **name} for name in NAMES),
         ]
-        observed = measure(submission, fresh, device, calls)
+        observed = measure(submission, generator, device, calls)
         for call, seen in zip(calls, observed, strict=True):
             place, dtype = call.get("device", "cuda").partition(":")[0], call.get("dtype", "float32")
             what = f"benchmark_matmul({named(call)}, {call['size']}, dtype={dtype})"
@@ -143,20 +143,20 @@ class TestBenchmark:
             )
         require_waited_for_by_any_name(device, calls[-len(NAMES) :], observed[-len(NAMES) :])
         for place in devices(submission.device):
-            half: Call = {"size": long_size(place, fresh, "float16", card=card_of(submission)), "iterations": 10}
+            half: Call = {"size": long_size(place, generator, "float16", card=card_of(submission)), "iterations": 10}
             half["dtype"] = "float16"
-            (seen,) = measure(submission, fresh, place, [half], warm=True)
+            (seen,) = measure(submission, generator, place, [half], warm=True)
             require_seconds(place, half, seen)
-        for call, seen in zip(*crossed(submission, fresh, by_default=False), strict=True):
+        for call, seen in zip(*crossed(submission, generator, by_default=False), strict=True):
             require_crossed(submission.device, call, seen)
 
     @requires("returns_result")
-    def test_warmed_up(self, submission: Submission, fresh: Fresh) -> None:
+    def test_warmed_up(self, submission: Submission, generator: InputGenerator) -> None:
         """Warms up before it measures."""
         device = submission.device.name
-        call = {"size": fresh.odd(201, 299), "iterations": 1, "warmup": fresh.integer(1, 9)}
-        often = {"size": fresh.odd(301, 399), "iterations": 1, "warmup": fresh.integer(31, 60)}
-        seen, long = measure(submission, fresh, device, [call, often])
+        call = {"size": generator.odd(201, 299), "iterations": 1, "warmup": generator.integer(1, 9)}
+        often = {"size": generator.odd(301, 399), "iterations": 1, "warmup": generator.integer(31, 60)}
+        seen, long = measure(submission, generator, device, [call, often])
         hint = "the first product also loads a library; run `warmup` products before the clock starts"
         require_ran(call, seen, hint)
         honest = expected(device, call, seen).high
@@ -175,13 +175,13 @@ class TestBenchmark:
 
     @requires("returns_result")
     @builds_on("right_device_and_dtype")
-    def test_only_the_product_timed(self, submission: Submission, fresh: Fresh) -> None:
+    def test_only_the_product_timed(self, submission: Submission, generator: InputGenerator) -> None:
         """Times the product and nothing else."""
         # An older GPU shows best what does not belong: its memory is slow beside its tensor cores. On a fast real one,
         # operands that are made while the clock runs are within what right methods differ by.
         device = "vgpu:T4"
-        call = {"size": long_size(device, fresh, launches=100), "iterations": 10}
-        (seen,) = measure(submission, fresh, device, [call], warm=True)
+        call = {"size": long_size(device, generator, launches=100), "iterations": 10}
+        (seen,) = measure(submission, generator, device, [call], warm=True)
         hint = "create operands and move data before the clock starts; between start and stop there is only the product"
         require_ran(call, seen, hint)
         took = number(seen["result"]["seconds"], "MatmulResult.seconds")
@@ -202,20 +202,22 @@ class TestBenchmark:
 
     @requires("returns_result")
     @builds_on("right_device_and_dtype", "warmed_up")
-    def test_seconds_per_product(self, submission: Submission, fresh: Fresh) -> None:
+    def test_seconds_per_product(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells the seconds of one product."""
         device = submission.device.name
         # Few ones, and numbers that no block divides.
-        counts = fresh.shuffled([fresh.integer(2, 4), fresh.integer(6, 9), 5 * fresh.integer(3, 5) + 1, _MANY - 1])
+        counts = generator.shuffled(
+            [generator.integer(2, 4), generator.integer(6, 9), 5 * generator.integer(3, 5) + 1, _MANY - 1]
+        )
         calls = [
             {"size": size, "iterations": count}
             for size, count in zip(
-                long_sizes(device, fresh, len(counts), card=card_of(submission)), counts, strict=True
+                long_sizes(device, generator, len(counts), card=card_of(submission)), counts, strict=True
             )
         ]
-        for call, seen in zip(*crossed(submission, fresh, by_default=True), strict=True):
+        for call, seen in zip(*crossed(submission, generator, by_default=True), strict=True):
             _require_counted(call, seen)
-        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+        for call, seen in zip(calls, measure(submission, generator, device, calls, warm=True), strict=True):
             honest, told = expected(device, call, seen), number(seen["result"]["seconds"], "MatmulResult.seconds")
             launch = max(_LAUNCH_SECONDS, seen.get("host_seconds", 0.0))
             if 0 < told < launch and told * call["iterations"] < 0.5 * honest.low:
@@ -233,18 +235,18 @@ class TestBenchmark:
 
     @requires("returns_result")
     @builds_on("right_device_and_dtype", "seconds_per_product")
-    def test_all_sizes_compared(self, submission: Submission, fresh: Fresh) -> None:
+    def test_all_sizes_compared(self, submission: Submission, generator: InputGenerator) -> None:
         """Compares the CPU with the GPU at every size."""
         simulated = submission.device.simulated
-        sizes = [fresh.odd(33, 1023) for _ in range(fresh.integer(4, 6))]
-        calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": fresh.integer(8, 15), "cpu_iterations": 7}]
+        sizes = [generator.odd(33, 1023) for _ in range(generator.integer(4, 6))]
+        calls: list[dict[str, Any]] = [{"sizes": sizes, "iterations": generator.integer(8, 15), "cpu_iterations": 7}]
         # CPUs are very slow in 16 bits.
         dtypes = {} if simulated else {"dtype": (None, "float64")}
-        calls += [_compared_call(fresh, row, sizes) for row in every_value(fresh, {**_COMPARED, **dtypes}, 2)]
+        calls += [_compared_call(generator, row, sizes) for row in every_value(generator, {**_COMPARED, **dtypes}, 2)]
         given = len(calls)
         if simulated:  # the default takes long on a real CPU
             calls.append({})
-        paces = host_paces(fresh, sizes) if simulated else []
+        paces = host_paces(generator, sizes) if simulated else []
         seen = submission.probe(
             "lab1.gpu_basics.compare",
             values=False,
@@ -274,30 +276,30 @@ class TestBenchmark:
         require_refused(calls_refused, seen.endings)
 
     @requires("returns_result")
-    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
-        size = fresh.odd(33, 99)
+        size = generator.odd(33, 99)
         cases: list[Call] = [
             {"size": 0},
             {"size": -size},
             {"size": size, "iterations": 0},
-            {"size": size, "iterations": -fresh.integer(1, 9)},
-            {"size": size, "iterations": 5, "warmup": -fresh.integer(1, 9)},
+            {"size": size, "iterations": -generator.integer(1, 9)},
+            {"size": size, "iterations": 5, "warmup": -generator.integer(1, 9)},
         ]
-        for row in every_value(fresh, _NONSENSE, 2, lambda row: (row["argument"], row["value"]) != ("warmup", "0")):
-            value = 0 if row["value"] == "0" else -fresh.integer(1, 9)
+        for row in every_value(generator, _NONSENSE, 2, lambda row: (row["argument"], row["value"]) != ("warmup", "0")):
+            value = 0 if row["value"] == "0" else -generator.integer(1, 9)
             cases.append({"device": row["device"], "size": size, row["argument"]: value})
         seen = submission.probe("lab1.gpu_basics.matmul_refusals", values=False, cases=cases)
         require_refused(calls_of("benchmark_matmul", cases), seen.endings)
 
     @requires("returns_result")
     @builds_on("all_sizes_compared")
-    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and a plot."""
-        sizes = [32 * multiple for multiple in fresh.shuffled(range(1, 7))[:3]]
+        sizes = [32 * multiple for multiple in generator.shuffled(range(1, 7))[:3]]
         chosen = ",".join(map(str, sizes))
         arguments = ["--sizes", chosen, "--iterations", "5", *own_gpu(submission.device)]
-        plots = made_up_comparisons(fresh)
+        plots = made_up_comparisons(generator)
         device = "cpu" if submission.device.simulated else None
         seen = submission.probe("lab1.pictures.benchmark", device=device, arguments=arguments, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.benchmark")
@@ -346,13 +348,13 @@ def _require_counted(call: Call, seen: dict[str, Any]) -> None:
 _CALLS = ("plot_speedup() of some comparisons", "plot_speedup() of others")
 
 
-def _compared_call(fresh: Fresh, row: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
+def _compared_call(generator: InputGenerator, row: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
     """Arguments of `compare_cpu_gpu`: two of these sizes or one, and of the others those that are not None."""
-    two = sorted(fresh.shuffled(sizes)[:2], reverse=row["sizes"] != "ascending")
+    two = sorted(generator.shuffled(sizes)[:2], reverse=row["sizes"] != "ascending")
     call: dict[str, Any] = {"sizes": two[:1] if row["sizes"] == "one" else two}
     for name in ("dtype", "device", "iterations", "cpu_iterations"):
         if row[name] is not None:
-            call[name] = fresh.integer(6, 9) if row[name] == "some" else row[name]
+            call[name] = generator.integer(6, 9) if row[name] == "some" else row[name]
     return call
 
 

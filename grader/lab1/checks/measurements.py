@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import number, positive, require, require_between, require_close, seconds
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import number, positive, require, require_between, require_close, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab1.truth.mistakes import (
     NOT_THE_MEDIAN,
     OLDER_WORK,
@@ -50,19 +50,19 @@ _NEAR = 0.02
 @criterion("lab1.measurements", timeline=LAUNCHED)
 class TestMeasurements:
     @requires("lab1.benchmark.returns_result")
-    def test_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures the seconds that the GPU really takes."""
         card = card_of(submission)
         for device in devices(submission.device):
-            calls: list[Call] = [{"size": long_size(device, fresh, card=card), "iterations": 10} for _ in range(2)]
-            for call, seen in zip(calls, measure(submission, fresh, device, calls, **_between(card)), strict=True):
+            calls: list[Call] = [{"size": long_size(device, generator, card=card), "iterations": 10} for _ in range(2)]
+            for call, seen in zip(calls, measure(submission, generator, device, calls, **_between(card)), strict=True):
                 require_seconds(device, call, seen)
-        for call, seen in zip(*crossed(submission, fresh, by_default=True), strict=True):
+        for call, seen in zip(*crossed(submission, generator, by_default=True), strict=True):
             require_crossed(submission.device, call, seen)
         # A CPU on which each product waits for something: only a clock on the wall sees that.
-        nap = round(fresh.uniform(*_NAPS), 4)
+        nap = round(generator.uniform(*_NAPS), 4)
         seen = submission.probe(
-            "lab1.slow_cpu.matmul", device="cpu", size=fresh.odd(31, 63), iterations=5, warmup=1, nap_seconds=nap
+            "lab1.slow_cpu.matmul", device="cpu", size=generator.odd(31, 63), iterations=5, warmup=1, nap_seconds=nap
         )
         require_between(
             seen.result["seconds"],
@@ -74,11 +74,13 @@ class TestMeasurements:
         )
 
     @requires("lab1.benchmark.returns_result")
-    def test_small_products_within_interval(self, submission: Submission, fresh: Fresh) -> None:
+    def test_small_products_within_interval(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures very small products right."""
         device = submission.device.name
-        calls = [{"size": size, "iterations": 50} for size in short_sizes(device, fresh, 6, card=card_of(submission))]
-        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+        calls = [
+            {"size": size, "iterations": 50} for size in short_sizes(device, generator, 6, card=card_of(submission))
+        ]
+        for call, seen in zip(calls, measure(submission, generator, device, calls, warm=True), strict=True):
             with recognised(device, call, seen):
                 expected(device, call, seen).require(
                     seen["result"]["seconds"],
@@ -87,15 +89,15 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
-    def test_tflops_counted(self, submission: Submission, fresh: Fresh) -> None:
+    def test_tflops_counted(self, submission: Submission, generator: InputGenerator) -> None:
         """Counts TFLOPS from the size and the seconds."""
         device = submission.device.name
-        sizes = sorted((fresh.odd(101, 999) for _ in range(3)), reverse=True)
+        sizes = sorted((generator.odd(101, 999) for _ in range(3)), reverse=True)
         calls = [{"size": size, "iterations": 5} for size in sizes]
         # One slow product: only the median's TFLOPS are those of the seconds that are told.
-        hiccups = [[{"first": fresh.integer(0, 4), "count": 1, "factor": 200.0}] for _ in calls]
+        hiccups = [[{"first": generator.integer(0, 4), "count": 1, "factor": 200.0}] for _ in calls]
         how = {"hiccups": hiccups} if submission.device.simulated else {}
-        for call, seen in zip(calls, measure(submission, fresh, device, calls, **how), strict=True):
+        for call, seen in zip(calls, measure(submission, generator, device, calls, **how), strict=True):
             took = positive(seen["result"]["seconds"], "MatmulResult.seconds")
             reached = 2 * call["size"] ** 3 / took / 1e12
             require_close(
@@ -108,13 +110,13 @@ class TestMeasurements:
             )
 
     @requires("lab1.benchmark.returns_result")
-    def test_synchronised_before_start(self, submission: Submission, fresh: Fresh) -> None:
+    def test_synchronised_before_start(self, submission: Submission, generator: InputGenerator) -> None:
         """Starts the clock when the GPU is idle."""
         device = submission.device.name
-        sizes = long_sizes(device, fresh, 3, card=card_of(submission))
+        sizes = long_sizes(device, generator, 3, card=card_of(submission))
         calls: list[Call] = [{"size": size, "iterations": 1} for size in sizes]
         for call, seen in zip(
-            calls, measure(submission, fresh, device, calls, warm=True, busy_products=20), strict=True
+            calls, measure(submission, generator, device, calls, warm=True, busy_products=20), strict=True
         ):
             with seen_elsewhere(call, seen):
                 require_ran(call, seen, "time the products that are asked for")
@@ -136,12 +138,12 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
-    def test_synchronised_before_stop(self, submission: Submission, fresh: Fresh) -> None:
+    def test_synchronised_before_stop(self, submission: Submission, generator: InputGenerator) -> None:
         """Stops the clock when the GPU has finished."""
         device = submission.device.name
-        sizes = long_sizes(device, fresh, 5, card=card_of(submission))
+        sizes = long_sizes(device, generator, 5, card=card_of(submission))
         calls = [{"size": size, "iterations": 12} for size in sizes]
-        for call, seen in zip(calls, measure(submission, fresh, device, calls, warm=True), strict=True):
+        for call, seen in zip(calls, measure(submission, generator, device, calls, warm=True), strict=True):
             with recognised(device, call, seen):
                 took = number(seen["result"]["seconds"], "MatmulResult.seconds")
                 honest = expected(device, call, seen)
@@ -158,19 +160,19 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     @builds_on("seconds_equal_truth", "synchronised_before_start")
-    def test_robust_against_one_slow_iteration(self, submission: Submission, fresh: Fresh) -> None:
+    def test_robust_against_one_slow_iteration(self, submission: Submission, generator: InputGenerator) -> None:
         """Is not misled by outliers."""
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
-        hiccups = _hiccups(fresh)
+        hiccups = _hiccups(generator)
         # The largest first: a hiccup that is left over, whoever has run fewer products, hits no smaller one.
-        sizes = sorted(long_sizes(device, fresh, len(hiccups)), reverse=True)
+        sizes = sorted(long_sizes(device, generator, len(hiccups)), reverse=True)
         calls = [{"size": size, "iterations": _DISTURBED} for size in sizes]
-        few = sorted(long_sizes(device, fresh, 2), reverse=True)
-        for size, count in zip(few, (fresh.integer(10, 14), fresh.integer(5, 9)), strict=True):
+        few = sorted(long_sizes(device, generator, 2), reverse=True)
+        for size, count in zip(few, (generator.integer(10, 14), generator.integer(5, 9)), strict=True):
             # The first one and the last one: two of at least five measurements, whatever their lengths.
             calls.append({"size": size, "iterations": count})
             hiccups.append([{"first": place, "count": 1, "factor": 200.0} for place in (0, count - 1)])
-        for call, seen in zip(calls, measure(submission, fresh, device, calls, hiccups=hiccups), strict=True):
+        for call, seen in zip(calls, measure(submission, generator, device, calls, hiccups=hiccups), strict=True):
             with recognised_among_others(device, call, {**seen, "disturbed": True}):
                 require_ran(call, seen, "time the products that are asked for")
                 took = number(seen["result"]["seconds"], "MatmulResult.seconds")
@@ -184,13 +186,13 @@ class TestMeasurements:
 
     @requires("lab1.benchmark.returns_result")
     @builds_on("seconds_equal_truth", "tflops_counted")
-    def test_never_above_the_roofline(self, submission: Submission, fresh: Fresh) -> None:
+    def test_never_above_the_roofline(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells no more TFLOPS than the GPU can reach."""
         card = card_of(submission)
         for device in devices(submission.device):
-            sizes = (fresh.integer(3, 9) * 128, aligned_size(fresh, "float32", card))
+            sizes = (generator.integer(3, 9) * 128, aligned_size(generator, "float32", card))
             calls: list[Call] = [{"size": size, "iterations": 8} for size in sizes]
-            for call, seen in zip(calls, measure(submission, fresh, device, calls, **_between(card)), strict=True):
+            for call, seen in zip(calls, measure(submission, generator, device, calls, **_between(card)), strict=True):
                 with recognised(device, call, seen):
                     told = number(seen["result"]["tflops"], "MatmulResult.tflops")
                     peak = peak_tflops(device, "float32", seen)
@@ -239,16 +241,16 @@ def _symptom(ratio: float) -> str:
     )
 
 
-def _hiccups(fresh: Fresh) -> list[list[dict[str, Any]]]:
+def _hiccups(generator: InputGenerator) -> list[list[dict[str, Any]]]:
     """A slow run and a fast one for each call. Whichever product is timed alone, it is in one of them in some call."""
     # Outermost, between and innermost: together they cover every product.
-    pairs = [(0, 20), (5, 15), (10, fresh.shuffled((0, 20))[0])]
+    pairs = [(0, 20), (5, 15), (10, generator.shuffled((0, 20))[0])]
     for _ in range(2):
-        first = fresh.integer(0, _DISTURBED - 2 * _RUN)
-        pairs.append((first, fresh.integer(first + _RUN, _DISTURBED - _RUN)))
+        first = generator.integer(0, _DISTURBED - 2 * _RUN)
+        pairs.append((first, generator.integer(first + _RUN, _DISTURBED - _RUN)))
     calls = []
-    for pair in fresh.shuffled(pairs):
-        slow, fast = fresh.shuffled(pair)
+    for pair in generator.shuffled(pairs):
+        slow, fast = generator.shuffled(pair)
         calls.append(
             [
                 {"first": slow, "count": _RUN, "factor": 200.0},

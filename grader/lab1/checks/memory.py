@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import number, require, require_equal
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import number, require, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab1.truth.memory import comparisons, require_parameters, steps, truths
 from grader.lab1.truth.pictures import made_up_profiles, require_memory_drawn, require_written
 from grader.lab1.truth.refusals import require_refused
@@ -32,14 +32,14 @@ class TestMemory:
                 number(stage[field], f"profile_training_memory(): {field} of {stage['stage']!r}")
 
     @requires("every_stage_present")
-    def test_allocated_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_allocated_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells the bytes allocated after each stage."""
-        case = steps(fresh)
+        case = steps(generator)
         hint = (
             "torch.cuda.memory_allocated() at the end of each stage; until then keep what a training loop keeps "
             "(batch, output, loss) and nothing else, and no gradients after zero_grad"
         )
-        profiles = _profiles(submission, fresh)
+        profiles = _profiles(submission, generator)
         for real, profile in zip(truths(submission, **case), profiles, strict=True):
             real.compare(profile, "allocated_bytes", hint)
         for run, profile in zip(case["runs"], profiles, strict=True):
@@ -49,42 +49,42 @@ class TestMemory:
             require_parameters(held, run["widths"], _BYTES[dtype], what)
 
     @requires("every_stage_present")
-    def test_reserved_told_apart(self, submission: Submission, fresh: Fresh) -> None:
+    def test_reserved_told_apart(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells reserved bytes apart from allocated ones."""
         hint = (
             "reserved is what the caching allocator keeps, freed tensors included; the step begins with an empty cache"
         )
-        case = steps(fresh)
-        profiles = _profiles(submission, fresh)
+        case = steps(generator)
+        profiles = _profiles(submission, generator)
         for run, real, profile in zip(case["runs"], truths(submission, **case), profiles, strict=True):
             if "dtype" not in run:  # a model may be cast before or after it is moved
                 real.compare(profile, "reserved_bytes", hint)
 
     @requires("every_stage_present")
     @builds_on("allocated_equals_truth")
-    def test_peak_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_peak_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells the peak of each stage."""
         hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
-        case = steps(fresh)
-        profiles = _profiles(submission, fresh)
+        case = steps(generator)
+        profiles = _profiles(submission, generator)
         for run, real, profile in zip(case["runs"], truths(submission, **case), profiles, strict=True):
             if "dtype" not in run:  # a model may be cast before or after it is moved
                 real.compare(profile, "peak_bytes", hint)
 
     @requires("every_stage_present")
     @builds_on("peak_equals_truth")
-    def test_peak_reset_between_stages(self, submission: Submission, fresh: Fresh) -> None:
+    def test_peak_reset_between_stages(self, submission: Submission, generator: InputGenerator) -> None:
         """Begins each stage with a new peak."""
-        first = _profiles(submission, fresh)[0]
+        first = _profiles(submission, generator)[0]
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
         # Not every Adam takes more in the step than is there after it: the truth says how far the peak falls.
-        truths(submission, **steps(fresh))[0].compare_falls(first, hint)
+        truths(submission, **steps(generator))[0].compare_falls(first, hint)
 
     @requires("every_stage_present")
     @builds_on("allocated_equals_truth", "peak_equals_truth")
-    def test_precisions_compared(self, submission: Submission, fresh: Fresh) -> None:
+    def test_precisions_compared(self, submission: Submission, generator: InputGenerator) -> None:
         """Compares the memory of float32 and float16."""
-        case = comparisons(fresh)
+        case = comparisons(generator)
         seen = submission.probe("lab1.memory.memory_precisions", values=False, **case)
         runs = [{**given, "dtype": dtype} for given in case["networks"] for dtype in ("float32", "float16")]
         hint = (
@@ -117,13 +117,13 @@ class TestMemory:
             f'profile_training_memory(device="cuda:0") raised {seen.indexed}',
             "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
         )
-        for profile, run in zip(_profiles(submission, fresh), steps(fresh)["runs"], strict=True):
+        for profile, run in zip(_profiles(submission, generator), steps(generator)["runs"], strict=True):
             require_equal(profile["dtype"], run.get("dtype", "float32"), what="MemoryProfile.dtype")
 
     @requires("every_stage_present")
-    def test_memory_timeline_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_memory_timeline_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and the memory timeline."""
-        plots = made_up_profiles(fresh)
+        plots = made_up_profiles(generator)
         seen = submission.probe("lab1.pictures.memory", values=False, plots=plots)
         rows = picture_and_json(seen, "python -m labs.lab1_gpu_basics.memory_profiling")
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
@@ -133,9 +133,9 @@ class TestMemory:
         require_written("plot_memory", seen)
 
 
-def _profiles(submission: Submission, fresh: Fresh) -> list[dict[str, Any]]:
+def _profiles(submission: Submission, generator: InputGenerator) -> list[dict[str, Any]]:
     """What `profile_training_memory` says of this grading's steps."""
-    profiles: list[dict[str, Any]] = submission.probe("lab1.memory.memory", values=False, **steps(fresh)).profiles
+    profiles: list[dict[str, Any]] = submission.probe("lab1.memory.memory", values=False, **steps(generator)).profiles
     for profile in profiles:
         _require_stages(profile)
         require_equal(profile["device"], "cuda", what="MemoryProfile.device")

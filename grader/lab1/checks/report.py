@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require, require_close, require_equal
-from gradebox.submission import Submission
+from gradebox.run.assertions import CheckFailed, require, require_close, require_equal
+from gradebox.run.submission import Submission
 from grader.shared import reports
 from labkit.results import STAGES
 

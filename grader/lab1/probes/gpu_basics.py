@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision, wake
 from grader.shared.probes.endings import ending

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.shared.probes.figures import watch_png, words_of
 from grader.shared.probes.support import run_program
 from labkit.results import Comparison, MatmulResult, MemoryProfile, StageMemory

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradebox.assertions import Cause, mebibytes, number, picturing, recognising, require_between
-from gradebox.fresh import Fresh
-from gradebox.pictures import Picture, bars
-from gradebox.submission import Submission
+from gradebox.run.assertions import Cause, mebibytes, number, picturing, recognising, require_between
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.pictures import Picture, bars
+from gradebox.run.submission import Submission
 from grader.shared.cases import every_value, one_and_its_opposite
 
 TOLERANCE = 0.03
@@ -25,50 +25,62 @@ _ALIGNMENT_BYTES = 512  # the caching allocator rounds every block up to this
 _UNSPLIT_BYTES = 2**20  # and does not split off less than this from a large block, which then counts as a whole
 
 
-def steps(fresh: Fresh) -> dict[str, Any]:
+def steps(generator: InputGenerator) -> dict[str, Any]:
     """Some steps, and what others hold on the device: the same for all checks of one grading, so asked once.
 
     The first is in float32.
     """
-    fresh = fresh.shared("lab1.memory")
-    rows = every_value(fresh, _STEPS, 3)
+    generator = generator.shared("lab1.memory")
+    rows = every_value(generator, _STEPS, 3)
     rows.sort(key=lambda row: row["dtype"] is not None)
-    return {"runs": [{name: one for name, one in _step(fresh, row).items() if one} for row in rows], **_others(fresh)}
+    return {
+        "runs": [{name: one for name, one in _step(generator, row).items() if one} for row in rows],
+        **_others(generator),
+    }
 
 
-def comparisons(fresh: Fresh) -> dict[str, Any]:
+def comparisons(generator: InputGenerator) -> dict[str, Any]:
     """Networks whose precisions are compared."""
-    return {"networks": [_step(fresh, row) for row in one_and_its_opposite(fresh, _COMPARED)], **_others(fresh)}
+    return {
+        "networks": [_step(generator, row) for row in one_and_its_opposite(generator, _COMPARED)],
+        **_others(generator),
+    }
 
 
 _COMPARED = {"network": ("deep", "wide"), "indexed": (False, True)}
 _STEPS = {**_COMPARED, "dtype": (None, "float16", "bfloat16")}
 
 
-def _step(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+def _step(generator: InputGenerator, row: Mapping[str, Any]) -> dict[str, Any]:
     """A network of which the parameters weigh most, or, where it is wide, batch and output."""
-    made = network(fresh) if row["network"] == "deep" else _wide(fresh)
+    made = network(generator) if row["network"] == "deep" else _wide(generator)
     return {**made, **{name: value for name, value in row.items() if name != "network"}}
 
 
-def _others(fresh: Fresh) -> dict[str, int]:
-    return {"kept": fresh.integer(20, 60) * 2**20, "freed": fresh.integer(100, 300) * 2**20}
+def _others(generator: InputGenerator) -> dict[str, int]:
+    return {"kept": generator.integer(20, 60) * 2**20, "freed": generator.integer(100, 300) * 2**20}
 
 
-def network(fresh: Fresh) -> dict[str, Any]:
+def network(generator: InputGenerator) -> dict[str, Any]:
     """A fully connected network large enough that library workspaces do not matter, of odd and random widths."""
     # Two that are alike within the tolerances are rare: bytes seen in one grading are no answer in the next.
-    scale = fresh.uniform(1.0, 1.5)
-    widths = [fresh.odd(int(1401 * scale), int(1801 * scale)) for _ in range(fresh.integer(4, 6))]
-    widths = [*widths, fresh.odd(11, 99)]
-    room = [round(fresh.uniform(*_ROOM[part]) * parameter_bytes(widths)) for part in ("kept", "forward", "backward")]
-    return {"widths": widths, "batch": fresh.odd(901, 2101), "room": room}
+    scale = generator.uniform(1.0, 1.5)
+    widths = [generator.odd(int(1401 * scale), int(1801 * scale)) for _ in range(generator.integer(4, 6))]
+    widths = [*widths, generator.odd(11, 99)]
+    room = [
+        round(generator.uniform(*_ROOM[part]) * parameter_bytes(widths)) for part in ("kept", "forward", "backward")
+    ]
+    return {"widths": widths, "batch": generator.odd(901, 2101), "room": room}
 
 
-def _wide(fresh: Fresh) -> dict[str, Any]:
-    widths = [fresh.odd(1801, 2501), *(fresh.odd(151, 251) for _ in range(fresh.integer(1, 2))), fresh.odd(1501, 2001)]
-    batch = fresh.odd(4001, 6001)
-    room = [round(fresh.uniform(0.2, 0.6) * 4 * batch * widths[0]) for _ in range(3)]
+def _wide(generator: InputGenerator) -> dict[str, Any]:
+    widths = [
+        generator.odd(1801, 2501),
+        *(generator.odd(151, 251) for _ in range(generator.integer(1, 2))),
+        generator.odd(1501, 2001),
+    ]
+    batch = generator.odd(4001, 6001)
+    room = [round(generator.uniform(0.2, 0.6) * 4 * batch * widths[0]) for _ in range(3)]
     return {"widths": widths, "batch": batch, "room": room}
 
 

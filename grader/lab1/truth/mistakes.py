@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gradebox.assertions import Cause, recognising
+from gradebox.run.assertions import Cause, recognising
 from grader.lab1.truth.timing import Call, count_of, expected, least_launch_seconds, least_read
 
 NOT_WAITED = Cause(

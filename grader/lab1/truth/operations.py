@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import NeedsReview, number, require, require_between, require_close, require_equal, seconds
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import NeedsReview, number, require, require_between, require_close, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
 from grader.shared.cases import every_value
 
 _SELF = "self times: without the operations called in turn, and without listing kernels a second time"
@@ -66,14 +66,14 @@ def _require_sorted(seen: Any, field: str) -> list[float]:
     return took
 
 
-def one_and_many(fresh: Fresh) -> tuple[dict[str, int], list[list[Any]]]:
+def one_and_many(generator: InputGenerator) -> tuple[dict[str, int], list[list[Any]]]:
     """Two operations alike, how often they are called and how slow they are.
 
     One long kernel takes the device longer than many short ones; their launches take the host so much longer that both
     times together tell the other order.
     """
-    calls, pace = fresh.integer(8, 14), fresh.uniform(2.0, 4.0)
-    shorter = fresh.uniform(0.4, 0.8) * pace / calls
+    calls, pace = generator.integer(8, 14), generator.uniform(2.0, 4.0)
+    shorter = generator.uniform(0.4, 0.8) * pace / calls
     return {_ONE: 1, _MANY: calls}, [[_PREFIX + _ONE, round(pace, 3)], [_PREFIX + _MANY, round(shorter, 4)]]
 
 
@@ -180,18 +180,18 @@ def _allowed(row: Mapping[str, Any]) -> bool:
     return row["launching"] == "all" or (row["on"] == "GPU" and row["count"] not in ("all", "more"))
 
 
-def made_up_operations(fresh: Fresh) -> tuple[list[list[list[Any]]], list[int | None]]:
+def made_up_operations(generator: InputGenerator) -> tuple[list[list[list[Any]]], list[int | None]]:
     """Lists of (name, CPU seconds, device seconds), and how many of each are asked for: of a GPU, and of a CPU."""
     lists: list[list[list[Any]]] = []
     counts: list[int | None] = []
-    for row in every_value(fresh, _SLOWEST, 3, _allowed):
-        length = fresh.integer(7, 11)
+    for row in every_value(generator, _SLOWEST, 3, _allowed):
+        length = generator.integer(7, 11)
         launching = length if row["launching"] == "all" else 6
         # Of a GPU most operations may launch nothing; the host's times tell another order.
-        device = [fresh.log_uniform(1e-6, 1e-1) if row["on"] == "GPU" else 0.0 for _ in range(launching)]
-        device = fresh.shuffled([*device, *[0.0] * (length - launching)])
-        lists.append([[f"aten::op{i}", fresh.log_uniform(1e-6, 1e-1), took] for i, took in enumerate(device)])
-        few, all_, more = fresh.integer(2, 6), len(device), len(device) + fresh.integer(1, 9)
+        device = [generator.log_uniform(1e-6, 1e-1) if row["on"] == "GPU" else 0.0 for _ in range(launching)]
+        device = generator.shuffled([*device, *[0.0] * (length - launching)])
+        lists.append([[f"aten::op{i}", generator.log_uniform(1e-6, 1e-1), took] for i, took in enumerate(device)])
+        few, all_, more = generator.integer(2, 6), len(device), len(device) + generator.integer(1, 9)
         counts.append({"not given": None, "1": 1, "some": few, "all": all_, "more": more}[row["count"]])
     return lists, counts
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require, require_equal
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import CheckFailed, require, require_equal
+from gradebox.run.input_generator import InputGenerator
 from grader.shared.cases import one_and_its_opposite
 from labkit.results import STAGES
 
@@ -22,32 +22,33 @@ _COMPARISONS = {"many": (False, True), "ascending": (False, True), "on both side
 _PROFILES = {"several": (False, True), "nothing at first": (False, True)}
 
 
-def made_up_comparisons(fresh: Fresh) -> list[list[list[float]]]:
+def made_up_comparisons(generator: InputGenerator) -> list[list[list[float]]]:
     """For each of two plots rows (size, CPU seconds, GPU seconds)."""
     plots = []
-    for how in one_and_its_opposite(fresh, _COMPARISONS):
-        count = fresh.integer(4, 6) if how["many"] else fresh.integer(2, 3)
+    for how in one_and_its_opposite(generator, _COMPARISONS):
+        count = generator.integer(4, 6) if how["many"] else generator.integer(2, 3)
         rows = []
         for index in range(count):
-            gpu = fresh.log_uniform(1e-5, 1e-2)
+            gpu = generator.log_uniform(1e-5, 1e-2)
             lost = how["on both sides"] and index % 2 == 0
-            ratio = fresh.log_uniform(0.1, 0.9) if lost else fresh.log_uniform(1.1, 60)
-            rows.append([float(fresh.odd(100 + 500 * index, 500 + 500 * index)), gpu * ratio, gpu])
+            ratio = generator.log_uniform(0.1, 0.9) if lost else generator.log_uniform(1.1, 60)
+            rows.append([float(generator.odd(100 + 500 * index, 500 + 500 * index)), gpu * ratio, gpu])
         if not how["ascending"]:
-            rows = [rows[-1], *fresh.shuffled(rows[:-1])]
+            rows = [rows[-1], *generator.shuffled(rows[:-1])]
         plots.append(rows)
     return plots
 
 
-def made_up_profiles(fresh: Fresh) -> list[list[dict[str, Any]]]:
+def made_up_profiles(generator: InputGenerator) -> list[list[dict[str, Any]]]:
     """For each of two plots profiles whose figures are all different, as the results' files have them."""
     plots = []
-    for how in one_and_its_opposite(fresh, _PROFILES):
+    for how in one_and_its_opposite(generator, _PROFILES):
         dtypes = ("float32", "float16", "bfloat16") if how["several"] else ("float32",)
         profiles = []
         for dtype in dtypes:
             stages: list[dict[str, Any]] = [
-                {"stage": stage, **{figure: fresh.integer(10**6, 9 * 10**8) for figure in _FIGURES}} for stage in STAGES
+                {"stage": stage, **{figure: generator.integer(10**6, 9 * 10**8) for figure in _FIGURES}}
+                for stage in STAGES
             ]
             if how["nothing at first"]:  # as on a GPU that nobody else uses
                 stages[0] |= dict.fromkeys(_FIGURES, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.devices import Device
+from gradebox.sandbox.devices import Device
 from grader.lab1.truth.mistakes import recognised, recognised_among_others
 from grader.lab1.truth.timing import Call, as_written, expected
 

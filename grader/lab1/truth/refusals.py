@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import require
+from gradebox.run.assertions import require
 
 
 def calls_of(function: str, cases: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import vgpu
-from gradebox.assertions import number, require, require_between, seconds
-from gradebox.devices import Device
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.assertions import number, require, require_between, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
+from gradebox.sandbox.devices import Device
 from grader.shared.cards import Card, card_of
 from grader.shared.cases import every_value
 
@@ -80,7 +80,7 @@ def devices(device: Device) -> list[str]:
 
 def _launch_seconds(spec: vgpu.Spec) -> float:
     """Host time to launch one product."""
-    return vgpu.cost.launch_seconds(spec, "product")
+    return vgpu.device.cost.launch_seconds(spec, "product")
 
 
 def _real_longest(card: Card | None, dtype: str) -> float:
@@ -90,7 +90,7 @@ def _real_longest(card: Card | None, dtype: str) -> float:
 
 def long_size(
     device: str,
-    fresh: Fresh,
+    generator: InputGenerator,
     dtype: str = "float32",
     launches: int = KERNEL_LAUNCHES,
     *,
@@ -103,27 +103,27 @@ def long_size(
     """
     if device == "cuda":
         part = _real_longest(card, dtype)
-        return _odd(part * fresh.odd(*_REAL_LONG_SIZES))
+        return _odd(part * generator.odd(*_REAL_LONG_SIZES))
     spec = _spec(device)
-    size = fresh.odd(1201, 1501)
-    while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < launches * _launch_seconds(spec):
-        size += fresh.integer(50, 99) * 2
+    size = generator.odd(1201, 1501)
+    while vgpu.device.cost.matmul_seconds(spec, size, size, size, dtype) < launches * _launch_seconds(spec):
+        size += generator.integer(50, 99) * 2
     return size
 
 
-def long_sizes(device: str, fresh: Fresh, count: int, *, card: Card | None = None) -> list[int]:
+def long_sizes(device: str, generator: InputGenerator, count: int, *, card: Card | None = None) -> list[int]:
     """Odd sizes of such products, the longest of which may last 27 times as long as the shortest.
 
     Whoever knows what they took in another grading, or tells the same for all, is right by luck only.
     """
     if device == "cuda":
         most = _real_longest(card, "float32") * _REAL_LONG_SIZES[1]
-        return [_odd(fresh.log_uniform(most / 3, most)) for _ in range(count)]
-    return [_odd(long_size(device, fresh) * fresh.log_uniform(1, 3)) for _ in range(count)]
+        return [_odd(generator.log_uniform(most / 3, most)) for _ in range(count)]
+    return [_odd(long_size(device, generator) * generator.log_uniform(1, 3)) for _ in range(count)]
 
 
 def short_sizes(
-    device: str, fresh: Fresh, count: int, dtype: str = "float32", *, card: Card | None = None
+    device: str, generator: InputGenerator, count: int, dtype: str = "float32", *, card: Card | None = None
 ) -> list[int]:
     """Odd sizes whose products last some launches: every microsecond beside it shows, and so does a missing wait.
 
@@ -134,20 +134,20 @@ def short_sizes(
         if card is not None:
             shortest, longest = (card.largest_size(took, dtype) for took in _REAL_SHORT_SECONDS)
             low, high = min(low, round(shortest)), min(high, round(longest))
-        return [_odd(fresh.log_uniform(low, high)) for _ in range(count)]
+        return [_odd(generator.log_uniform(low, high)) for _ in range(count)]
     spec = _spec(device)
     sizes = []
     for _ in range(count):
-        size, least = fresh.odd(121, 181), fresh.log_uniform(1.5, 30) * _launch_seconds(spec)
-        while vgpu.cost.matmul_seconds(spec, size, size, size, dtype) < least:
-            size += fresh.integer(3, 9) * 2
+        size, least = generator.odd(121, 181), generator.log_uniform(1.5, 30) * _launch_seconds(spec)
+        while vgpu.device.cost.matmul_seconds(spec, size, size, size, dtype) < least:
+            size += generator.integer(3, 9) * 2
         sizes.append(size)
     return sizes
 
 
-def aligned_size(fresh: Fresh, dtype: str, card: Card | None) -> int:
+def aligned_size(generator: InputGenerator, dtype: str, card: Card | None) -> int:
     """A size that suits tensor cores; on a real card whose product is not too long there."""
-    size = fresh.integer(4, 8) * 512
+    size = generator.integer(4, 8) * 512
     return size if card is None else max(384, round(size * _real_longest(card, dtype)) // 128 * 128)
 
 
@@ -168,14 +168,14 @@ def _allowed(row: Mapping[str, Any]) -> bool:
     return not row["disturbed"] or row["iterations"] not in ("1", "a few")
 
 
-def crossed(submission: Submission, fresh: Fresh, *, by_default: bool) -> tuple[list[Call], list[Any]]:
+def crossed(submission: Submission, generator: InputGenerator, *, by_default: bool) -> tuple[list[Call], list[Any]]:
     """Calls in which whatever a caller of `benchmark_matmul` chooses meets everything else, and what was seen of them.
 
     The same for all checks of one grading, so asked once. `by_default`: with the arguments of the document alone.
     """
-    fresh, device, card = fresh.shared("lab1.crossed"), submission.device.name, card_of(submission)
+    generator, device, card = generator.shared("lab1.crossed"), submission.device.name, card_of(submission)
     choices = {**_CROSSED, **({"dtype": (None,), "warmup": ("not given",)} if by_default else {})}
-    calls = [_crossed(fresh, device, card, row) for row in every_value(fresh, choices, 4, _allowed)]
+    calls = [_crossed(generator, device, card, row) for row in every_value(generator, choices, 4, _allowed)]
     calls.sort(key=lambda call: -call["size"])  # a hiccup that is left over hits no smaller one
     disturbed = [call.pop("disturbed") and submission.device.simulated for call in calls]
     hiccups = [
@@ -185,18 +185,23 @@ def crossed(submission: Submission, fresh: Fresh, *, by_default: bool) -> tuple[
         for call, slow in zip(calls, disturbed, strict=True)
     ]
     how = {"hiccups": hiccups} if submission.device.simulated else {}
-    seen = measure(submission, fresh, device, calls, warm=True, **how)
+    seen = measure(submission, generator, device, calls, warm=True, **how)
     return calls, [{**one, "disturbed": slow} for one, slow in zip(seen, disturbed, strict=True)]
 
 
-def _crossed(fresh: Fresh, device: str, card: Card | None, row: Mapping[str, Any]) -> Call:
+def _crossed(generator: InputGenerator, device: str, card: Card | None, row: Mapping[str, Any]) -> Call:
     dtype = row["dtype"] or "float32"
     if row["size"] == "long":
-        size = long_size(device, fresh, dtype, card=card)
+        size = long_size(device, generator, dtype, card=card)
     else:
-        size = short_sizes(device, fresh, 1, dtype, card=card)[0]
-    counts = {"1": 1, "a few": fresh.integer(2, 4), "fives": 5 * fresh.integer(1, 3), "no fives": fresh.integer(6, 9)}
-    warmups = {"0": 0, "some": fresh.integer(1, 9)}
+        size = short_sizes(device, generator, 1, dtype, card=card)[0]
+    counts = {
+        "1": 1,
+        "a few": generator.integer(2, 4),
+        "fives": 5 * generator.integer(1, 3),
+        "no fives": generator.integer(6, 9),
+    }
+    warmups = {"0": 0, "some": generator.integer(1, 9)}
     call: Call = {"size": size, "disturbed": row["disturbed"], **row["name"]}
     if row["dtype"]:
         call["dtype"] = dtype
@@ -242,7 +247,7 @@ def require_ran(call: Call, observed: dict[str, Any], hint: str, *, place: str =
 
 def measure(
     submission: Submission,
-    fresh: Fresh,
+    generator: InputGenerator,
     device: str,
     calls: Sequence[Call],
     *,
@@ -257,7 +262,7 @@ def measure(
     Shapes only: times do not depend on values, and a large product costs nothing then. A virtual GPU runs at a pace of
     its own, drawn anew for each request: what a data sheet says is not what can be measured.
     """
-    pace = None if device == "cuda" else round(fresh.uniform(*_PACES), 3)
+    pace = None if device == "cuda" else round(generator.uniform(*_PACES), 3)
     conditions = [] if pace is None else [{"factor": pace}, *_hiccups(calls, hiccups, how.get("busy_products", 0))]
     seen: Seen = submission.probe(
         "lab1.gpu_basics.matmul",
@@ -301,8 +306,8 @@ def expected(device: str, call: Call, observed: dict[str, Any]) -> Interval:
         overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * observed.get("host_seconds", 0.0))
         return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + overhead)
     spec, size = _spec(device), call["size"]
-    kernel = observed["pace"] * vgpu.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
-    overhead = 2 * _launch_seconds(spec) + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    kernel = observed["pace"] * vgpu.device.cost.matmul_seconds(spec, size, size, size, call.get("dtype", "float32"))
+    overhead = 2 * _launch_seconds(spec) + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
 
 
@@ -342,9 +347,9 @@ def least_read(device: str, call: Call, observed: dict[str, Any]) -> float:
     return 0.9 * min(_launch_seconds(_spec(device)), expected(device, call, observed).low)
 
 
-def host_paces(fresh: Fresh, sizes: Sequence[int]) -> list[list[float]]:
+def host_paces(generator: InputGenerator, sizes: Sequence[int]) -> list[list[float]]:
     """How slow the virtual GPU's host is: from each size's FLOPs on a factor, which multiply; drawn anew."""
-    return [[2 * size**3, round(fresh.log_uniform(*_HOST_PACES), 3)] for size in sizes]
+    return [[2 * size**3, round(generator.log_uniform(*_HOST_PACES), 3)] for size in sizes]
 
 
 def expected_on_host(device: str, size: int, paces: Sequence[Sequence[float]], dtype: str = "float32") -> Interval:
@@ -354,14 +359,14 @@ def expected_on_host(device: str, size: int, paces: Sequence[Sequence[float]], d
     """
     spec = _spec(device)
     factor = math.prod(pace for flops, pace in paces if 2 * size**3 >= flops)
-    product = factor * vgpu.cost.cpu_matmul_seconds(spec, size, size, size, dtype)
-    beside = 4 * spec.host.operation_seconds + 2 * vgpu.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    product = factor * vgpu.device.cost.cpu_matmul_seconds(spec, size, size, size, dtype)
+    beside = 4 * spec.host.operation_seconds + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval((1 - _HOST_TOLERANCE) * product, (1 + _HOST_TOLERANCE) * product + beside)
 
 
 def peak_tflops(device: str, dtype: str, observed: dict[str, Any]) -> float | None:
     """The peak for this dtype in one observed call; None on a real GPU, whose data sheet we may not have."""
-    return None if device == "cuda" else vgpu.cost.peak_flops(_spec(device), dtype) / observed["pace"] / 1e12
+    return None if device == "cuda" else vgpu.device.cost.peak_flops(_spec(device), dtype) / observed["pace"] / 1e12
 
 
 def _spec(device: str) -> vgpu.Spec:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     Cause,
     CheckFailed,
     mebibytes,
@@ -19,9 +20,8 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab2.truth.mistakes import MISTAKES
 from grader.lab2.truth.training import Adam, mean_cross_entropy, relative_error, require_accurate, require_ran
 from grader.shared.cases import every_value
@@ -54,18 +54,18 @@ AUTOCAST_HINT = "with torch.autocast(device_type, dtype=...) around the forward 
 
 
 def trained(
-    submission: Submission, fresh: Fresh, precisions: Sequence[str] = ("float16",), epochs: int = _ONE
+    submission: Submission, generator: InputGenerator, precisions: Sequence[str] = ("float16",), epochs: int = _ONE
 ) -> tuple[dict[str, Any], dict[str, Any], Seen]:
     """A classifier trained in each precision, the case it was trained on, and all that the probe saw."""
-    fresh = fresh.shared("lab2.precision")
-    features, hidden, classes = fresh.odd(11, 21), fresh.odd(15, 31), fresh.odd(5, 9)
-    sizes = fresh.shuffled([fresh.odd(3, 5), fresh.odd(7, 9), fresh.odd(11, 13)])
+    generator = generator.shared("lab2.precision")
+    features, hidden, classes = generator.odd(11, 21), generator.odd(15, 31), generator.odd(5, 9)
+    sizes = generator.shuffled([generator.odd(3, 5), generator.odd(7, 9), generator.odd(11, 13)])
     case: dict[str, Any] = {
-        "first": fresh.normal(hidden, features) / np.float32(features**0.5),
-        "second": fresh.normal(classes, hidden) / np.float32(2 * hidden**0.5),
+        "first": generator.normal(hidden, features) / np.float32(features**0.5),
+        "second": generator.normal(classes, hidden) / np.float32(2 * hidden**0.5),
         # So small that no gradient overflows at the default scale, also for those who add up losses and divide later.
-        "inputs": fresh.normal(sum(sizes), features) * np.float32(0.1),
-        "targets": np.array([fresh.integer(0, classes - 1) for _ in range(sum(sizes))]),
+        "inputs": generator.normal(sum(sizes), features) * np.float32(0.1),
+        "targets": np.array([generator.integer(0, classes - 1) for _ in range(sum(sizes))]),
         "sizes": sizes if epochs > _ONE else [sum(sizes)],
     }
     seen = submission.numeric_probe("lab2.training.precision", **case, epochs=dict.fromkeys(precisions, epochs))
@@ -108,12 +108,12 @@ def _require_backward_outside(seen: Mapping[str, Any], dtype: str) -> None:
 
 @criterion("lab2.amp")
 class TestAmp:
-    def test_returns_result(self, submission: Submission, fresh: Fresh) -> None:
+    def test_returns_result(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains for all epochs and returns a result."""
-        runs, case, _ = trained(submission, fresh)
+        runs, case, _ = trained(submission, generator)
         self._require_complete(runs["float16"], case, _ONE)
         try:
-            runs, case, _ = trained(submission, fresh, epochs=_EPOCHS)
+            runs, case, _ = trained(submission, generator, epochs=_EPOCHS)
         except CheckFailed as error:  # one step can be judged all the same
             raise CheckFailed(f"{_EPOCHS} epochs of {len(case['sizes'])} batch: {error.message}", error.hint) from error
         self._require_complete(runs["float16"], case, _EPOCHS)
@@ -132,12 +132,12 @@ class TestAmp:
             require_equal(len(losses), epochs, what=f"number of AmpTraining.losses after {epochs} epochs")
 
     @requires("returns_result")
-    def test_loss_time_and_memory_reported(self, submission: Submission, fresh: Fresh) -> None:
+    def test_loss_time_and_memory_reported(self, submission: Submission, generator: InputGenerator) -> None:
         """Reports loss, time and memory of the training."""
-        runs, case, found = trained(submission, fresh)
+        runs, case, found = trained(submission, generator)
         self._require_reported(runs["float16"], case, found, "float16", _ONE)
         try:
-            runs, case, found = trained(submission, fresh, epochs=_EPOCHS)
+            runs, case, found = trained(submission, generator, epochs=_EPOCHS)
         except CheckFailed:  # which is for the check before to say
             return
         self._require_reported(runs["float16"], case, found, "float16", _EPOCHS)
@@ -182,10 +182,10 @@ class TestAmp:
             )
 
     @requires("returns_result")
-    def test_products_in_low_precision(self, submission: Submission, fresh: Fresh) -> None:
+    def test_products_in_low_precision(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes products in the precision asked for."""
-        runs, _, _ = trained(submission, fresh)
-        others, case, found = trained(submission, fresh, _OTHERS, _EPOCHS)
+        runs, _, _ = trained(submission, generator)
+        others, case, found = trained(submission, generator, _OTHERS, _EPOCHS)
         for dtype, seen in {**runs, **others}.items():
             what = f"matrix products of train_with_amp() in {dtype}"
             require_equal(seen["products"], [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
@@ -198,38 +198,38 @@ class TestAmp:
             self._require_reported(seen, case, found, dtype, _EPOCHS)
 
     @requires("returns_result")
-    def test_loss_in_float32(self, submission: Submission, fresh: Fresh) -> None:
+    def test_loss_in_float32(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes the loss in float32."""
-        runs, _, _ = trained(submission, fresh)
+        runs, _, _ = trained(submission, generator)
         _require_loss_in_float32(runs["float16"], "float16")
 
     @requires("returns_result")
-    def test_parameters_and_state_stay_float32(self, submission: Submission, fresh: Fresh) -> None:
+    def test_parameters_and_state_stay_float32(self, submission: Submission, generator: InputGenerator) -> None:
         """Keeps parameters and Adam's state in float32."""
-        runs, _, _ = trained(submission, fresh)
+        runs, _, _ = trained(submission, generator)
         _require_in_float32(runs["float16"], "float16")
 
     @requires("returns_result")
-    def test_backward_outside_autocast(self, submission: Submission, fresh: Fresh) -> None:
+    def test_backward_outside_autocast(self, submission: Submission, generator: InputGenerator) -> None:
         """Runs backward outside autocast."""
-        runs, _, _ = trained(submission, fresh)
+        runs, _, _ = trained(submission, generator)
         _require_backward_outside(runs["float16"], "float16")
 
     @builds_on("products_in_low_precision")
-    def test_evaluates_every_sample(self, submission: Submission, fresh: Fresh) -> None:
+    def test_evaluates_every_sample(self, submission: Submission, generator: InputGenerator) -> None:
         """Counts every sample alike when it evaluates."""
-        classes, sizes = fresh.odd(5, 9), [fresh.odd(31, 41), fresh.odd(5, 9), fresh.odd(15, 21), 1]
+        classes, sizes = generator.odd(5, 9), [generator.odd(31, 41), generator.odd(5, 9), generator.odd(15, 21), 1]
         samples = sum(sizes)
-        logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
+        logits = np.array([generator.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
         targets = logits.argmax(axis=1)
         # Wrong ones lie in the short batch, where a mean of means would weigh them too much, and in the first.
-        wrong = [*range(sizes[0], sizes[0] + sizes[1]), *range(fresh.integer(3, 8))]
+        wrong = [*range(sizes[0], sizes[0] + sizes[1]), *range(generator.integer(3, 8))]
         right = {"all": targets, "some": targets.copy(), "none": (targets + 1) % classes}
         right["some"][wrong] = (targets[wrong] + 1) % classes
         shares = {"all": 1.0, "some": 1 - len(wrong) / samples, "none": 0.0}
         calls: list[dict[str, Any]] = []
         # One of the batches has one sample; no dtype given means float32.
-        for row in every_value(fresh, _EVALUATIONS, 4):
+        for row in every_value(generator, _EVALUATIONS, 4):
             call = {"targets": row["right"], "sizes": sizes if row["sizes"] == "unequal" else [samples]}
             call |= {"modes": row["modes"], "given": row["device"] == "given", "loader": row["batches"] == "a loader"}
             calls.append(call | ({"dtype": row["dtype"]} if row["dtype"] else {}))
@@ -271,26 +271,26 @@ class TestAmp:
 
     @requires("returns_result")
     @builds_on("loss_in_float32", "parameters_and_state_stay_float32")
-    def test_bfloat16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
+    def test_bfloat16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         """Is as accurate in bfloat16 as in float32."""
-        require_accurate(submission, fresh, "bfloat16")
+        require_accurate(submission, generator, "bfloat16")
 
     @requires("returns_result")
     @builds_on("loss_time_and_memory_reported", "products_in_low_precision", "loss_in_float32")
-    def test_defaults_and_refusals(self, submission: Submission, fresh: Fresh) -> None:
+    def test_defaults_and_refusals(self, submission: Submission, generator: InputGenerator) -> None:
         """Fills in defaults and refuses what makes no sense."""
-        features, classes, samples = fresh.odd(5, 9), fresh.odd(3, 7), fresh.odd(9, 15)
-        epochs = fresh.integer(3, 6)
+        features, classes, samples = generator.odd(5, 9), generator.odd(3, 7), generator.odd(9, 15)
+        epochs = generator.integer(3, 6)
         # So small that nothing overflows at the default scale, also for those who add up losses and divide gradients.
-        weight, inputs = fresh.normal(classes, features), fresh.normal(samples, features) * np.float32(0.02)
-        labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+        weight, inputs = generator.normal(classes, features), generator.normal(samples, features) * np.float32(0.02)
+        labels = np.array([generator.integer(0, classes - 1) for _ in range(samples)])
         calls: list[dict[str, Any]] = [{"dtype": "float64"}]
-        for row in every_value(fresh, _REFUSED, 4):
-            value = 0 if row["value"] == "0" else -fresh.integer(1, 3)
+        for row in every_value(generator, _REFUSED, 4):
+            value = 0 if row["value"] == "0" else -generator.integer(1, 3)
             calls.append({row["argument"]: value} | ({"dtype": row["dtype"]} if row["dtype"] else {}))
         others = [
             {name: value for name, value in row.items() if value is not None}
-            for row in every_value(fresh, {"dtype": (None, *PRECISIONS), "epochs": (None, epochs - 1)}, 2)
+            for row in every_value(generator, {"dtype": (None, *PRECISIONS), "epochs": (None, epochs - 1)}, 2)
         ]
         seen = submission.numeric_probe(
             "lab2.arguments.train",

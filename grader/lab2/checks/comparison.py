@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import mebibytes, number, require, require_between, require_close, require_equal, seconds
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.devices import Device
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import mebibytes, number, require, require_between, require_close, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
+from gradebox.sandbox.devices import Device
 from grader.lab2.checks import conclusions
 from grader.lab2.checks import report as lab2_report
 from grader.lab2.checks.conclusions import PRECISIONS, Case
@@ -33,11 +33,11 @@ _PEAK_TOLERANCE = 0.02
 peak that is not reset, or a model that is not let go, shows in full."""
 
 
-def network(fresh: Fresh) -> Case:
+def network(generator: InputGenerator) -> Case:
     """A fully connected network whose products keep any GPU busy for long against a launch."""
-    fresh = fresh.shared("lab2.comparison")
-    widths = [64 * fresh.integer(16, 24) for _ in range(4)]
-    return {"widths": [*widths, fresh.odd(11, 99)], "batch": 128 * fresh.integer(96, 128)}
+    generator = generator.shared("lab2.comparison")
+    widths = [64 * generator.integer(16, 24) for _ in range(4)]
+    return {"widths": [*widths, generator.odd(11, 99)], "batch": 128 * generator.integer(96, 128)}
 
 
 def devices(device: Device) -> list[str]:
@@ -72,17 +72,17 @@ _ACCURACIES = {"bfloat16": 0.91, "float32": 0.93, "float16": 0.92}
 """Made up, and handed in."""
 
 
-def plans(device: Device, fresh: Fresh) -> dict[str, Case]:
+def plans(device: Device, generator: InputGenerator) -> dict[str, Case]:
     """For each GPU, and for the measurement with a slow step: the precisions in an order, and how many steps."""
-    fresh = fresh.shared("lab2.comparison.plans")
+    generator = generator.shared("lab2.comparison.plans")
     places = [*devices(device), SLOW]
     more = len(places) - 2
-    steps = fresh.shuffled([*STEPS, *(fresh.integer(*STEPS) for _ in range(more))])
-    warmups = fresh.shuffled([0, fresh.integer(1, 3), *(fresh.integer(0, 2) for _ in range(more))])
-    first, found = fresh.shuffled(PRECISIONS), {}
+    steps = generator.shuffled([*STEPS, *(generator.integer(*STEPS) for _ in range(more))])
+    warmups = generator.shuffled([0, generator.integer(1, 3), *(generator.integer(0, 2) for _ in range(more))])
+    first, found = generator.shuffled(PRECISIONS), {}
     for index, place in enumerate(places):
         begin = first[index % len(first)]
-        order = [begin, *fresh.shuffled([name for name in PRECISIONS if name != begin])]
+        order = [begin, *generator.shuffled([name for name in PRECISIONS if name != begin])]
         accuracies = [[name, _ACCURACIES[name]] for name in order]  # pairs: two orders are two questions
         found[place] = {"accuracies": accuracies, "steps": steps[index], "warmup": warmups[index]}
     return found
@@ -155,11 +155,11 @@ def truths(submission: Submission, device: str, case: Case) -> dict[str, dict[st
 
 @criterion("lab2.comparison", early=True, timeline=True)
 class TestComparison:
-    def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_step_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures the true seconds of a training step."""
-        case = network(fresh)
+        case = network(generator)
         for device in devices(submission.device):
-            plan = plans(submission.device, fresh)[device]
+            plan = plans(submission.device, generator)[device]
             rows = measured(submission, device, case, **plan)
             seen = asked(submission, device, case, **plan)
             require_steps(seen, plan)
@@ -184,12 +184,12 @@ class TestComparison:
                 )
 
     @builds_on("step_seconds_equal_truth")
-    def test_peaks_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_peaks_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures the true peak of memory."""
-        case = network(fresh)
+        case = network(generator)
         device = submission.device.name
         real = truths(submission, device, case)
-        for row in measured(submission, device, case, **plans(submission.device, fresh)[device]):
+        for row in measured(submission, device, case, **plans(submission.device, generator)[device]):
             peak = real[row["dtype"]]["peak_bytes"]
             slack = _PEAK_TOLERANCE * peak + (_REAL_UNSPLIT_BYTES if device == "cuda" else 0)
             require_between(
@@ -208,13 +208,13 @@ class TestComparison:
         require_equal(told, [["cpu", None]], what=f"{what}: device and peak_bytes of its rows")
 
     @builds_on("step_seconds_equal_truth")
-    def test_throughput_from_the_median_step(self, submission: Submission, fresh: Fresh) -> None:
+    def test_throughput_from_the_median_step(self, submission: Submission, generator: InputGenerator) -> None:
         """Takes throughput from the median step."""
-        case = network(fresh)
+        case = network(generator)
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         flops = min(2.0 * case["batch"] * a * b for a, b in zip(case["widths"][:3], case["widths"][1:4], strict=True))
         products = 3 * 3 - 1  # per wide layer one forward and two backward, but the inputs need no gradient
-        drawn = plans(submission.device, fresh)
+        drawn = plans(submission.device, generator)
         plan = drawn[SLOW]
         before = products * (plan["warmup"] + plan["steps"] // 2)
         slow = [{"factor": 200.0, "skip": before, "count": 1, "min_flops": 0.99 * flops}]
@@ -241,15 +241,15 @@ class TestComparison:
             )
 
     @requires("lab2.amp.returns_result")
-    def test_accuracies_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_accuracies_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures the true accuracy on the test images."""
-        hidden, share = fresh.odd(61, 83), fresh.uniform(0.25, 0.5)
-        precisions = fresh.shuffled(["bfloat16", "float32"])
+        hidden, share = generator.odd(61, 83), generator.uniform(0.25, 0.5)
+        precisions = generator.shuffled(["bfloat16", "float32"])
         case: Case = {
-            "first": fresh.normal(hidden, 64) / np.float32(8),
-            "second": fresh.normal(10, hidden) / np.float32(8),
-            "order": np.array(fresh.shuffled(list(range(1438)))),
-            "wrong": np.array([int(fresh.uniform(0, 1) < share) for _ in range(359)]),
+            "first": generator.normal(hidden, 64) / np.float32(8),
+            "second": generator.normal(10, hidden) / np.float32(8),
+            "order": np.array(generator.shuffled(list(range(1438)))),
+            "wrong": np.array([int(generator.uniform(0, 1) < share) for _ in range(359)]),
             "epochs": 3,
         }
         seen = submission.numeric_probe("lab2.comparison.accuracies", precisions=precisions, **case)
@@ -277,46 +277,51 @@ class TestComparison:
         elsewhere = submission.numeric_probe("lab2.comparison.accuracies_on_cpu")
         require_equal(elsewhere.ran, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')
 
-    def test_conclusions_follow(self, submission: Submission, fresh: Fresh) -> None:
+    def test_conclusions_follow(self, submission: Submission, generator: InputGenerator) -> None:
         """Draws the conclusions that the figures allow."""
         cases: list[Case] = []
         answers = []
-        for answer, fastest, times, losses, options in fresh.shuffled(conclusions.profiles(fresh)):
-            base_seconds, base_peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
-            base_accuracy = fresh.uniform(0.7, 0.97)
+        for answer, fastest, times, losses, options in generator.shuffled(conclusions.profiles(generator)):
+            base_seconds, base_peak = generator.log_uniform(1e-4, 1.0), generator.integer(10**7, 10**10)
+            base_accuracy = generator.uniform(0.7, 0.97)
             rows = []
             for name in PRECISIONS:
-                peak = int(base_peak * (1.0 if name == "float32" else fresh.uniform(0.45, 1.2)))
+                peak = int(base_peak * (1.0 if name == "float32" else generator.uniform(0.45, 1.2)))
                 rows.append([name, base_seconds * times[name], peak, base_accuracy - losses[name]])
-            shuffled = [rows[index] for index in fresh.shuffled([0, 1, 2])]
+            shuffled = [rows[index] for index in generator.shuffled([0, 1, 2])]
             cases.append({"rows": shuffled, **options})
             answers.append((answer, fastest))
-        again = fresh.integer(0, len(cases) - 1)  # the same on a CPU, whose peaks nobody counts
+        again = generator.integer(0, len(cases) - 1)  # the same on a CPU, whose peaks nobody counts
         rows = [[name, took, None, right] for name, took, _, right in cases[again]["rows"]]
         cases.append(cases[again] | {"rows": rows})
         answers.append(answers[again])
-        for case, expected in conclusions.edges(fresh):
+        for case, expected in conclusions.edges(generator):
             cases.append(case)
             answers.append(expected)
-        for case in conclusions.crossed(fresh):
+        for case in conclusions.crossed(generator):
             cases.append(case)
             answers.append(conclusions.follows(case))
         seen = submission.numeric_probe("lab2.comparison.conclude", cases=cases)
         for case, (recommended, fastest), told in zip(cases, answers, seen.answers, strict=True):
             conclusions.require_conclusions(case, recommended, fastest, told)
 
-    def test_wrong_arguments_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_wrong_arguments_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
         compared: list[Case] = [
-            {"precisions": ["float32", fresh.shuffled(["float64", "float8", "int8"])[0]]},
+            {"precisions": ["float32", generator.shuffled(["float64", "float8", "int8"])[0]]},
             {"precisions": ["float32"], "steps": 0},
-            {"precisions": ["float32"], "steps": -fresh.integer(1, 2)},
-            {"precisions": ["float32"], "warmup": -fresh.integer(1, 3)},
+            {"precisions": ["float32"], "steps": -generator.integer(1, 2)},
+            {"precisions": ["float32"], "warmup": -generator.integer(1, 3)},
         ]
         # Those that make sense come last: whoever refuses everything has looked at nothing.
         taken: Case = {"precisions": ["float32"], "steps": 1, "warmup": 0}
-        twice = fresh.shuffled(PRECISIONS[1:])[0]
-        concluded = [["float16", "bfloat16"], [], [*PRECISIONS, twice], fresh.shuffled(["float32", "float32", twice])]
+        twice = generator.shuffled(PRECISIONS[1:])[0]
+        concluded = [
+            ["float16", "bfloat16"],
+            [],
+            [*PRECISIONS, twice],
+            generator.shuffled(["float32", "float32", twice]),
+        ]
         seen = submission.probe(
             "lab2.arguments.comparison_refused", compared=[*compared, taken], concluded=[*concluded, PRECISIONS]
         )
@@ -327,9 +332,9 @@ class TestComparison:
             require_refused(told, names is not PRECISIONS, f"conclude() of results in {', '.join(names) or 'nothing'}")
 
     @builds_on("conclusions_follow")
-    def test_results_and_plots_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_results_and_plots_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and plots."""
-        require_plots(submission, fresh)
+        require_plots(submission, generator)
         chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere
         small = ["--layers=1", "--width=64", "--batch=1", "--steps=1"]
         programs = (("precision_comparison", "precisions", [*chosen, *small]), ("amp_training", "training", chosen))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradebox.assertions import require_between, require_equal, seconds
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import require_between, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
 from grader.shared.cases import every_value
 
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -15,7 +15,7 @@ Case = dict[str, Any]
 Profile = tuple[str, str, dict[str, float], dict[str, float], dict[str, float]]
 
 
-def profiles(fresh: Fresh) -> list[Profile]:
+def profiles(generator: InputGenerator) -> list[Profile]:
     """Made-up cases: recommended, fastest, seconds and lost accuracy against float32, and options of `conclude`."""
 
     def profile(
@@ -32,20 +32,20 @@ def profiles(fresh: Fresh) -> list[Profile]:
         losses = {"float32": 0.0, "float16": lost_half, "bfloat16": lost_brain}
         return recommended, fastest, times, losses, options
 
-    quick = fresh.uniform(0.15, 0.5)
+    quick = generator.uniform(0.15, 0.5)
     return [
         # A GPU with fast float16 only: bfloat16 brings nothing.
-        profile("float16", "float16", quick, fresh.uniform(0.95, 1.1)),
+        profile("float16", "float16", quick, generator.uniform(0.95, 1.1)),
         # Equally fast to within 5 %: the one without a scaler.
-        profile("bfloat16", "float16", quick, quick * fresh.uniform(1.01, 1.04)),
-        profile("bfloat16", "bfloat16", quick * fresh.uniform(1.01, 1.04), quick),
-        profile("bfloat16", "bfloat16", quick * fresh.uniform(1.1, 1.5), quick),
-        profile("float16", "float16", quick, quick * fresh.uniform(1.07, 1.3)),
+        profile("bfloat16", "float16", quick, quick * generator.uniform(1.01, 1.04)),
+        profile("bfloat16", "bfloat16", quick * generator.uniform(1.01, 1.04), quick),
+        profile("bfloat16", "bfloat16", quick * generator.uniform(1.1, 1.5), quick),
+        profile("float16", "float16", quick, quick * generator.uniform(1.07, 1.3)),
         # A launch-bound model: casts cost more than they save.
-        profile("float32", "float32", fresh.uniform(1.1, 1.6), fresh.uniform(1.1, 1.6)),
+        profile("float32", "float32", generator.uniform(1.1, 1.6), generator.uniform(1.1, 1.6)),
         # The fastest one loses too much.
-        profile("float16", "bfloat16", quick * 1.5, quick, lost_brain=fresh.uniform(0.012, 0.1)),
-        profile("bfloat16", "float16", quick, quick * 1.5, lost_half=fresh.uniform(0.02, 0.5)),
+        profile("float16", "bfloat16", quick * 1.5, quick, lost_brain=generator.uniform(0.012, 0.1)),
+        profile("bfloat16", "float16", quick, quick * 1.5, lost_half=generator.uniform(0.02, 0.5)),
         profile("float32", "bfloat16", quick * 1.2, quick, lost_half=0.3, lost_brain=0.02),
         # Better than float32 is no loss; and a stricter limit.
         profile("bfloat16", "bfloat16", quick * 1.3, quick, lost_brain=-0.02),
@@ -55,10 +55,10 @@ def profiles(fresh: Fresh) -> list[Profile]:
     ]
 
 
-def edges(fresh: Fresh) -> list[tuple[Case, tuple[str, str]]]:
+def edges(generator: InputGenerator) -> list[tuple[Case, tuple[str, str]]]:
     """Cases with what is recommended and fastest: ties, limits that are just reached, and fewer rows."""
-    took, peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
-    tie = fresh.shuffled(["float16", "bfloat16", "float32"])
+    took, peak = generator.log_uniform(1e-4, 1.0), generator.integer(10**7, 10**10)
+    tie = generator.shuffled(["float16", "bfloat16", "float32"])
     rows = {name: [name, took, peak, 0.75] for name in PRECISIONS}
     return [
         # Equally fast: the first of the results, and the first by preference.
@@ -96,24 +96,29 @@ def _allowed(row: Mapping[str, Any]) -> bool:
     return row["fastest"] in there and {*lossy} <= {*there} and not alone and not unknown
 
 
-def crossed(fresh: Fresh) -> list[Case]:
+def crossed(generator: InputGenerator) -> list[Case]:
     """Cases in which whatever results may be meets everything else; no two steps are near the limit of 5 %."""
-    return [_case(fresh, row) for row in every_value(fresh, _CROSSED, 4, _allowed)]
+    return [_case(generator, row) for row in every_value(generator, _CROSSED, 4, _allowed)]
 
 
-def _case(fresh: Fresh, row: Mapping[str, Any]) -> Case:
+def _case(generator: InputGenerator, row: Mapping[str, Any]) -> Case:
     names = list(PRECISIONS) if row["rows"] == "all" else row["rows"].split(", ")
-    took, peak = fresh.log_uniform(1e-4, 1.0), fresh.integer(10**7, 10**10)
+    took, peak = generator.log_uniform(1e-4, 1.0), generator.integer(10**7, 10**10)
     near = row["others"] == "within 5 %"
-    slower = fresh.shuffled(
-        [fresh.uniform(1.01, 1.04) if near else fresh.uniform(1.1, 1.4), 1.045 if near else fresh.uniform(1.8, 3)]
+    slower = generator.shuffled(
+        [
+            generator.uniform(1.01, 1.04) if near else generator.uniform(1.1, 1.4),
+            1.045 if near else generator.uniform(1.8, 3),
+        ]
     )
     times = {name: took * (1.0 if name == row["fastest"] else slower.pop()) for name in names}
     may = 0.01 if row["loss"] is None else row["loss"]
     rows = []
-    for name in fresh.shuffled([name for name in names if name != "float32"]):
-        lost = may + fresh.log_uniform(0.002, 0.1) if row["lossy"] in (name, "both") else -fresh.uniform(0.0, 0.02)
-        rows.append([name, times[name], fresh.integer(10**7, 10**10), 0.875 - lost])
+    for name in generator.shuffled([name for name in names if name != "float32"]):
+        lost = (
+            may + generator.log_uniform(0.002, 0.1) if row["lossy"] in (name, "both") else -generator.uniform(0.0, 0.02)
+        )
+        rows.append([name, times[name], generator.integer(10**7, 10**10), 0.875 - lost])
     place = 0 if row["float32"] == "first" else len(rows)
     rows.insert(place, ["float32", times["float32"], peak, 0.875])
     unknown = {"none": range(len(rows)), "float32's unknown": [place], "another unknown": [int(place == 0)]}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import number, require, require_between, require_close, require_equal
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
 from grader.lab2.truth.training import Regression, Run, final_scale, relative_error, windows
 from grader.shared.cases import every_value
 from grader.shared.results import require_result
@@ -47,26 +47,26 @@ def allowed(row: Mapping[str, Any]) -> bool:
     )
 
 
-def crossed(fresh: Fresh, case: Regression) -> list[Run]:
+def crossed(generator: InputGenerator, case: Regression) -> list[Run]:
     """Trainings of this grading, one of which clips a short window; within ten each choice meets each other one."""
-    rows = every_value(fresh, CHOICES, 4, allowed)
-    rows += fresh.cases({**CHOICES, "window": ["short last"], "clipping": ["a limit"]}, 1, allowed)
-    return [_run(fresh, case, row) for row in rows]
+    rows = every_value(generator, CHOICES, 4, allowed)
+    rows += generator.cases({**CHOICES, "window": ["short last"], "clipping": ["a limit"]}, 1, allowed)
+    return [_run(generator, case, row) for row in rows]
 
 
-def _run(fresh: Fresh, case: Regression, row: Mapping[str, Any]) -> Run:
-    steps = 1 if row["window"] == "one batch" else fresh.integer(2, 3)
+def _run(generator: InputGenerator, case: Regression, row: Mapping[str, Any]) -> Run:
+    steps = 1 if row["window"] == "one batch" else generator.integer(2, 3)
     batches = {
-        "one batch": fresh.integer(2, 4),
+        "one batch": generator.integer(2, 4),
         "divides": 2 * steps,
-        "short last": steps + fresh.integer(1, steps - 1) if steps > 1 else 1,
-        "longer than the epoch": fresh.integer(2, 3),
+        "short last": steps + generator.integer(1, steps - 1) if steps > 1 else 1,
+        "longer than the epoch": generator.integer(2, 3),
     }[row["window"]]
     if row["sizes"] == "one batch":
         batches = 1
     if row["window"] == "longer than the epoch":
-        steps = batches + fresh.integer(1, 2)
-    sizes = [fresh.integer(1, 4) * 2 + index % 2 for index in range(batches)]
+        steps = batches + generator.integer(1, 2)
+    sizes = [generator.integer(1, 4) * 2 + index % 2 for index in range(batches)]
     wide = row["dtype"] == "float64"
     factor = _SMALL_LOSS if row["scaler"] == "none" and row["dtype"] == "float16" else 1.0
     run: Run = {
@@ -74,7 +74,7 @@ def _run(fresh: Fresh, case: Regression, row: Mapping[str, Any]) -> Run:
         "wide": wide,
         "sizes": sizes,
         "accumulation_steps": steps,
-        "epochs": 1 if row["epochs"] == "1" else fresh.integer(2, 3),
+        "epochs": 1 if row["epochs"] == "1" else generator.integer(2, 3),
         "rate": 0.02 / factor,
         "factor": factor,
         "loader": row["batches"] == "a loader",
@@ -83,17 +83,17 @@ def _run(fresh: Fresh, case: Regression, row: Mapping[str, Any]) -> Run:
     if row["scaler"] != "none":
         run["scaler"] = _GROWING if row["scaler"] == "grows" else _PATIENT
     if row["scheduler"] == "decays":
-        run["decay"] = round(fresh.uniform(0.5, 0.8), 3)
+        run["decay"] = round(generator.uniform(0.5, 0.8), 3)
     if row["optimizer"] == "momentum":
-        run["momentum"] = round(fresh.uniform(0.5, 0.9), 3)
+        run["momentum"] = round(generator.uniform(0.5, 0.9), 3)
     if row["clipping"] == "a limit":
         first = windows(run)[0].where
         norm = factor * float(np.linalg.norm(case.gradient(case.start, first)))
-        run["max_grad_norm"] = round(fresh.uniform(0.1, 0.5), 3) * norm
+        run["max_grad_norm"] = round(generator.uniform(0.1, 0.5), 3) * norm
     elif row["clipping"] == "never":
         run["max_grad_norm"] = _NEVER
     if row["overflow"] != "none":
-        run["spoiled" if row["overflow"] == "forward" else "far"] = [fresh.integer(0, batches - 1)]
+        run["spoiled" if row["overflow"] == "forward" else "far"] = [generator.integer(0, batches - 1)]
     return run
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 
 _PLANTED = {
     "vanished": ("none", "few", "many"),
@@ -17,7 +17,7 @@ _PLANTED = {
 }
 
 
-def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], dict[str, Any]]:
+def planted_gradients(generator: InputGenerator) -> tuple[list[dict[str, Any]], list[str], dict[str, Any]]:
     """Cases for `classify_gradients`, what to answer, and their tensors by name."""
     tensors: dict[str, Any] = {}
     cases: list[dict[str, Any]] = []
@@ -43,9 +43,9 @@ def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], di
         case: dict[str, Any] = {"gradients": {}, "reference": {}, "dtype": dtype, **options}
         # 16 bits hold these without a rounding to 0.
         size_of, least = (1e-6, 1e-9) if dtype == "float32" else (1e-2, 1e-4)
-        sizes = {"weight": 40 * fresh.integer(45, 55), "bias": 4 * fresh.integer(3, 10)}
+        sizes = {"weight": 40 * generator.integer(45, 55), "bias": 4 * generator.integer(3, 10)}
         for name, size in sizes.items():
-            reference = fresh.normal(size) * np.float32(size_of)
+            reference = generator.normal(size) * np.float32(size_of)
             reference[np.abs(reference) < least] = np.float32(least)
             reference[: int(dead * size)] = 0
             gradient = reference * np.float32(shrunk)
@@ -67,48 +67,50 @@ def planted_gradients(fresh: Fresh) -> tuple[list[dict[str, Any]], list[str], di
 
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("healthy", {"vanished": 0.0, "dead": 0.0}),
-        ("healthy", {"vanished": fresh.uniform(0.01, 0.03), "dead": fresh.uniform(0.4, 0.7)}),
-        ("underflow", {"vanished": fresh.uniform(0.1, 0.3), "dead": fresh.uniform(0.2, 0.5)}),
+        ("healthy", {"vanished": generator.uniform(0.01, 0.03), "dead": generator.uniform(0.4, 0.7)}),
+        ("underflow", {"vanished": generator.uniform(0.1, 0.3), "dead": generator.uniform(0.2, 0.5)}),
         ("underflow", {"vanished": 1.0, "dead": 0.1}),
         ("overflow", {"vanished": 0.0, "dead": 0.1, "planted": float("inf")}),
-        ("overflow", {"vanished": fresh.uniform(0.3, 0.9), "dead": 0.3, "planted": float("nan")}),
+        ("overflow", {"vanished": generator.uniform(0.3, 0.9), "dead": 0.3, "planted": float("nan")}),
         ("overflow", {"vanished": 0.0, "dead": 0.0, "planted": float("-inf")}),
         ("healthy", {"vanished": 0.3, "dead": 0.2, "share": 0.5}),
-        ("underflow", {"vanished": fresh.uniform(0.02, 0.04), "dead": 0.2, "share": 0.005}),
+        ("underflow", {"vanished": generator.uniform(0.02, 0.04), "dead": 0.2, "share": 0.005}),
         ("healthy", {"vanished": 0.0, "dead": 0.2, "whole_bias": True}),
-        ("healthy", {"vanished": 0.0, "dead": 0.0, "shrunk": fresh.uniform(1e-4, 1e-3)}),
+        ("healthy", {"vanished": 0.0, "dead": 0.0, "shrunk": generator.uniform(1e-4, 1e-3)}),
         ("healthy", {"vanished": 0.0, "dead": 1.0}),
         ("healthy", {"vanished": 0.0, "dead": 0.0, "exactly": 0.25, "share": 0.25}),
-        ("underflow", {"vanished": fresh.uniform(0.1, 0.3), "dead": 0.3, "dtype": "float16"}),
+        ("underflow", {"vanished": generator.uniform(0.1, 0.3), "dead": 0.3, "dtype": "float16"}),
         ("overflow", {"vanished": 0.0, "dead": 0.3, "dtype": "bfloat16", "planted": float("nan")}),
         # More than the share of those that live, and less than it of all.
-        ("underflow", {"vanished": fresh.uniform(0.08, 0.12), "dead": fresh.uniform(0.7, 0.8)}),
+        ("underflow", {"vanished": generator.uniform(0.08, 0.12), "dead": generator.uniform(0.7, 0.8)}),
         # The ends of what a share may be.
-        ("underflow", {"vanished": fresh.uniform(0.01, 0.03), "dead": 0.2, "share": 0.0}),
+        ("underflow", {"vanished": generator.uniform(0.01, 0.03), "dead": 0.2, "share": 0.0}),
         ("healthy", {"vanished": 0.0, "dead": 0.2, "share": 0.0}),
         ("healthy", {"vanished": 1.0, "dead": 0.2, "whole_bias": True, "share": 1.0}),
     ]
-    for row in fresh.cases(_PLANTED, 3):
-        vanished = {"none": 0.0, "few": fresh.uniform(0.01, 0.03), "many": fresh.uniform(0.3, 0.9)}[row["vanished"]]
+    for row in generator.cases(_PLANTED, 3):
+        vanished = {"none": 0.0, "few": generator.uniform(0.01, 0.03), "many": generator.uniform(0.3, 0.9)}[
+            row["vanished"]
+        ]
         how = {
             "vanished": vanished,
-            "dead": {"none": 0.0, "some": fresh.uniform(0.2, 0.7), "all": 1.0}[row["dead"]],
+            "dead": {"none": 0.0, "some": generator.uniform(0.2, 0.7), "all": 1.0}[row["dead"]],
             "planted": row["planted"],
             "dtype": row["dtype"],
         } | ({"share": 0.1} if row["share"] else {})
         lost = row["vanished"] == "many" and row["dead"] != "all"
         kinds.append(("overflow" if row["planted"] is not None else "underflow" if lost else "healthy", how))
-    for answer, how in fresh.shuffled(kinds):
+    for answer, how in generator.shuffled(kinds):
         add(answer, **how)
     return cases, answers, tensors
 
 
-def named_blocks(fresh: Fresh) -> dict[str, list[str]]:
+def named_blocks(generator: InputGenerator) -> dict[str, list[str]]:
     """Names of blocks and of the layers in each."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return {
-        f"block_{letters[fresh.integer(0, 25)]}{index}": [
-            f"layer_{letters[fresh.integer(0, 25)]}{place}" for place in range(fresh.integer(2, 3))
+        f"block_{letters[generator.integer(0, 25)]}{index}": [
+            f"layer_{letters[generator.integer(0, 25)]}{place}" for place in range(generator.integer(2, 3))
         ]
         for index in range(3)
     }

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import require, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import require, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.shared.programs import picture_and_json
 
 _CLOSE = 0.001
@@ -22,12 +22,12 @@ _PRECISION = re.compile(r"\b(float32|float16|bfloat16)\b")
 Figure = Mapping[str, Any]
 
 
-def require_plots(submission: Submission, fresh: Fresh) -> None:
+def require_plots(submission: Submission, generator: InputGenerator) -> None:
     """Fail unless each plot shows the numbers of made-up results, and is where it should be."""
-    epochs = fresh.integer(5, 7)
+    epochs = generator.integer(5, 7)
 
     def losses(*missing: int) -> list[float | None]:
-        return [None if epoch in missing else fresh.uniform(0.1, 3.0) for epoch in range(epochs)]
+        return [None if epoch in missing else generator.uniform(0.1, 3.0) for epoch in range(epochs)]
 
     # Not in the middle, so that an epoch that is left out moves those after it; more runs than there are colours.
     trained = {"bfloat16": losses(), "float16": losses(1), "float32": losses(0, epochs - 1)}
@@ -44,32 +44,32 @@ def require_plots(submission: Submission, fresh: Fresh) -> None:
         "plot_losses": [
             _training(name, trained[name])
             | {"final_scale": 2.0**16 if name == "float16" else None, "seconds": 1.0, "peak_bytes": 10**6}
-            for name in fresh.shuffled(list(trained))
+            for name in generator.shuffled(list(trained))
         ],
         "plot_runs": [
             _training("float16", value)
             | {"gain": 2.0**-index, "scales": [1.0] * epochs}
             | {"nonfinite_parameters": ["encoder.1.weight"] * (None in value)}
             | {"nonfinite_layer": None if any(value) else "shrink"}
-            for index, value in enumerate(fresh.shuffled(unstable))
+            for index, value in enumerate(generator.shuffled(unstable))
         ],
         "plot_precisions": [
             {
                 "device": "cuda",
                 "dtype": name,
                 "samples_per_second": 1.0,
-                "step_seconds": fresh.log_uniform(0.01, 0.1),
-                "peak_bytes": fresh.integer(10**8, 10**9),
-                "accuracy": fresh.uniform(0.5, 0.9),
+                "step_seconds": generator.log_uniform(0.01, 0.1),
+                "peak_bytes": generator.integer(10**8, 10**9),
+                "accuracy": generator.uniform(0.5, 0.9),
             }
-            for name in fresh.shuffled(["float32", "float16", "bfloat16"])
+            for name in generator.shuffled(["float32", "float16", "bfloat16"])
         ],
     }
     if rows["plot_precisions"][0]["dtype"] == "float32":  # which is to be found, wherever it is
         rows["plot_precisions"].reverse()
     rows["plot_precisions of a CPU"] = [
-        one | {"device": "cpu", "peak_bytes": None, "step_seconds": fresh.log_uniform(0.1, 1.0)}
-        for one in fresh.shuffled(rows["plot_precisions"])
+        one | {"device": "cpu", "peak_bytes": None, "step_seconds": generator.log_uniform(0.1, 1.0)}
+        for one in generator.shuffled(rows["plot_precisions"])
     ]
     seen = submission.numeric_probe("lab2.plots.plots", rows=rows)
     for name, plot in seen.plots.items():

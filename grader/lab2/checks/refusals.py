@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradebox.assertions import require
+from gradebox.run.assertions import require
 
 
 def require_refused(refused: bool, wanted: bool, call: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab2.checks.crossed import crossed, require_followed
 from grader.lab2.truth.mistakes import recognised
 from grader.lab2.truth.training import (
@@ -41,15 +41,15 @@ ORDER_HINT = "per window: backward of the scaled loss, unscale_, clip, step, upd
 @criterion("lab2.scaling")
 class TestScaling:
     @requires(TRAINS)
-    def test_clipping_sees_unscaled_gradients(self, submission: Submission, fresh: Fresh) -> None:
+    def test_clipping_sees_unscaled_gradients(self, submission: Submission, generator: InputGenerator) -> None:
         """Clips gradients without the loss scale."""
-        case, scale = regression(fresh), 2.0 ** fresh.integer(5, 7)
+        case, scale = regression(generator), 2.0 ** generator.integer(5, 7)
         # Two batches in a window: their sum is clipped, not each. The weight lies in three parameters, with one norm.
-        sizes = [fresh.odd(9, 15), fresh.odd(3, 7)]
+        sizes = [generator.odd(9, 15), generator.odd(3, 7)]
         run: Run = {"sizes": sizes, "rate": 0.5, "accumulation_steps": 2, "scaler": {"init_scale": scale}}
         gradient = case.gradient(case.start, slice(0, sum(sizes)))
         norm = float(np.linalg.norm(gradient))
-        limits = [fresh.uniform(0.1, 0.5) * norm, 3 * norm]
+        limits = [generator.uniform(0.1, 0.5) * norm, 3 * norm]
         runs = [
             run | {"dtype": dtype, "max_grad_norm": limit}
             for dtype in ("float16", "bfloat16", "float32")
@@ -79,16 +79,16 @@ class TestScaling:
                 )
 
     @requires(TRAINS)
-    def test_overflow_skips_the_step(self, submission: Submission, fresh: Fresh) -> None:
+    def test_overflow_skips_the_step(self, submission: Submission, generator: InputGenerator) -> None:
         """Skips the step of a batch that overflows."""
-        fresh = fresh.shared("lab2.default overflow")
-        features, classes, batches = fresh.odd(5, 9), fresh.odd(3, 7), fresh.integer(5, 8)
-        sizes, epochs = [fresh.odd(3, 7) for _ in range(batches)], 2
-        spoiled, far = fresh.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
-        weight = fresh.normal(classes, features) * np.float32(0.3)
+        generator = generator.shared("lab2.default overflow")
+        features, classes, batches = generator.odd(5, 9), generator.odd(3, 7), generator.integer(5, 8)
+        sizes, epochs = [generator.odd(3, 7) for _ in range(batches)], 2
+        spoiled, far = generator.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
+        weight = generator.normal(classes, features) * np.float32(0.3)
         # So small that nothing else overflows at the default scale.
-        inputs = fresh.normal(sum(sizes), features) * np.float32(0.02)
-        labels = np.array([fresh.integer(0, classes - 1) for _ in range(sum(sizes))])
+        inputs = generator.normal(sum(sizes), features) * np.float32(0.02)
+        labels = np.array([generator.integer(0, classes - 1) for _ in range(sum(sizes))])
         starts = np.cumsum([0, *sizes])
         # Of these the loss is finite, and only the gradients are not.
         rows = slice(int(starts[far]), int(starts[far + 1]))
@@ -125,9 +125,9 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step")
-    def test_scheduler_waits_for_the_optimizer(self, submission: Submission, fresh: Fresh) -> None:
+    def test_scheduler_waits_for_the_optimizer(self, submission: Submission, generator: InputGenerator) -> None:
         """Moves the schedule with taken steps only."""
-        overflow, asked, found = _overflow(submission, fresh)
+        overflow, asked, found = _overflow(submission, generator)
         with recognised(overflow, asked, found):
             for run, seen in zip(asked, found, strict=True):
                 spoiled = [part.overflows for part in windows(run)] * run["epochs"]
@@ -138,11 +138,16 @@ class TestScaling:
                     hint="only after a step that was taken: compare the scale before and after update()",
                 )
             _require_schedule(overflow, asked[0], found[0])
-        case = regression(fresh)
-        window, epochs = fresh.integer(2, 3), fresh.integer(2, 3)
-        batches = window * fresh.integer(2, 3) + 1
-        run = {"dtype": "bfloat16", "sizes": [fresh.odd(3, 5) for _ in range(batches)], "rate": 0.01, "loader": True}
-        run |= {"accumulation_steps": window, "decay": fresh.uniform(0.6, 0.8), "epochs": epochs}
+        case = regression(generator)
+        window, epochs = generator.integer(2, 3), generator.integer(2, 3)
+        batches = window * generator.integer(2, 3) + 1
+        run = {
+            "dtype": "bfloat16",
+            "sizes": [generator.odd(3, 5) for _ in range(batches)],
+            "rate": 0.01,
+            "loader": True,
+        }
+        run |= {"accumulation_steps": window, "decay": generator.uniform(0.6, 0.8), "epochs": epochs}
         (seen,) = case.train(submission, [run])
         with recognised(case, [run], [seen]):
             require_equal(
@@ -156,34 +161,34 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
-    def test_scale_follows_its_settings(self, submission: Submission, fresh: Fresh) -> None:
+    def test_scale_follows_its_settings(self, submission: Submission, generator: InputGenerator) -> None:
         """Lets the loss scale follow its settings."""
-        overflow, asked, skipping = _overflow(submission, fresh, scheduled=False)
+        overflow, asked, skipping = _overflow(submission, generator, scheduled=False)
         with recognised(overflow, asked, skipping):
             _require_skipped(overflow, asked[0], *skipping)
-        case = regression(fresh)
+        case = regression(generator)
         runs: list[Run] = []
         overflows = []
         for _ in range(3):
             # One window overflows, then good ones make the scale grow; the last one has a single batch.
-            bad, good = fresh.integer(0, 1), fresh.integer(3, 5)
+            bad, good = generator.integer(0, 1), generator.integer(3, 5)
             settings = {
-                "init_scale": 2.0 ** fresh.integer(0, 2),  # it grows, and must fit in the end
-                "growth_factor": 2.0 ** fresh.integer(1, 2),
-                "backoff_factor": 2.0 ** -fresh.integer(1, 3),
+                "init_scale": 2.0 ** generator.integer(0, 2),  # it grows, and must fit in the end
+                "growth_factor": 2.0 ** generator.integer(1, 2),
+                "backoff_factor": 2.0 ** -generator.integer(1, 3),
                 "growth_interval": 2,
             }
             runs.append(
                 {
                     "dtype": "float16",
-                    "sizes": [fresh.integer(1, 3) for _ in range(2 * (bad + 1 + good) - 1)],
+                    "sizes": [generator.integer(1, 3) for _ in range(2 * (bad + 1 + good) - 1)],
                     "epochs": 2,
                     "loader": True,
                     "rate": 1e-3,
                     "accumulation_steps": 2,
                     "max_grad_norm": 1e6,
                     "scaler": settings,
-                    "far": [2 * bad + fresh.integer(0, 1)],
+                    "far": [2 * bad + generator.integer(0, 1)],
                 }
             )
             overflows.append([*[False] * bad, True, *[False] * good] * 2)
@@ -202,15 +207,15 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step", "scheduler_waits_for_the_optimizer")
-    def test_accumulation_equals_one_large_batch(self, submission: Submission, fresh: Fresh) -> None:
+    def test_accumulation_equals_one_large_batch(self, submission: Submission, generator: InputGenerator) -> None:
         """Accumulates as if in one large batch."""
-        case = regression(fresh)
+        case = regression(generator)
         sizes = [
-            fresh.integer(2, 4),
-            fresh.integer(6, 9),
-            fresh.integer(5, 7),
-            fresh.integer(2, 3),
-            fresh.integer(4, 8),
+            generator.integer(2, 4),
+            generator.integer(6, 9),
+            generator.integer(5, 7),
+            generator.integer(2, 3),
+            generator.integer(4, 8),
         ]
         exact: Run = {
             "dtype": "float32",
@@ -225,11 +230,11 @@ class TestScaling:
             "dtype": "float16",
             "sizes": sizes[:3],
             "rate": 0.05,
-            "accumulation_steps": fresh.integer(3, 5),  # one window, with all that there is or not full
+            "accumulation_steps": generator.integer(3, 5),  # one window, with all that there is or not full
             "max_grad_norm": 1e6,
             "scaler": {"init_scale": 2.0**6, "growth_interval": PATIENT},
         }
-        rows = crossed(fresh, case)
+        rows = crossed(generator, case)
         asked = [exact, low, *rows]
         found = case.train(submission, asked)
         with recognised(case, asked, found):
@@ -237,13 +242,13 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("accumulation_equals_one_large_batch")
-    def test_small_gradients_survive(self, submission: Submission, fresh: Fresh) -> None:
+    def test_small_gradients_survive(self, submission: Submission, generator: InputGenerator) -> None:
         """Loses no small gradients in float16."""
-        features, classes, samples = fresh.odd(9, 15), fresh.odd(3, 7), fresh.odd(15, 31)
-        weight = fresh.normal(classes, features) * np.float32(0.3)
+        features, classes, samples = generator.odd(9, 15), generator.odd(3, 7), generator.odd(15, 31)
+        weight = generator.normal(classes, features) * np.float32(0.3)
         # The smallest numbers that float16 has: gradients are far below them.
-        inputs = np.asarray(fresh.rng.integers(1, 3, (samples, features)) * 2.0**-24, dtype=np.float32)
-        labels = np.array([fresh.integer(0, classes - 1) for _ in range(samples)])
+        inputs = np.asarray(generator.rng.integers(1, 3, (samples, features)) * 2.0**-24, dtype=np.float32)
+        labels = np.array([generator.integer(0, classes - 1) for _ in range(samples)])
         seen = submission.numeric_probe(
             "lab2.training.steps", weight=weight, inputs=inputs, labels=labels, sizes=[samples]
         )
@@ -261,10 +266,10 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
-    def test_only_float16_is_scaled(self, submission: Submission, fresh: Fresh) -> None:
+    def test_only_float16_is_scaled(self, submission: Submission, generator: InputGenerator) -> None:
         """Scales the loss in float16 only."""
-        case, scale = regression(fresh), 2.0 ** fresh.integer(9, 10)
-        run: Run = {"sizes": [fresh.odd(9, 15)], "rate": 0.01, "scaler": {"init_scale": scale}}
+        case, scale = regression(generator), 2.0 ** generator.integer(9, 10)
+        run: Run = {"sizes": [generator.odd(9, 15)], "rate": 0.01, "scaler": {"init_scale": scale}}
         samples = run["sizes"][0]
         largest = float(np.abs(case.difference(case.start, slice(0, samples))).max()) / samples
         runs = [run | {"dtype": dtype} for dtype in ("float32", "float16", "bfloat16")]
@@ -287,35 +292,35 @@ class TestScaling:
 
     @requires(TRAINS)
     @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
-    def test_float16_as_accurate_as_float32(self, submission: Submission, fresh: Fresh) -> None:
+    def test_float16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         """Is as accurate in float16 as in float32."""
-        require_accurate(submission, fresh, "float16")
+        require_accurate(submission, generator, "float16")
 
 
 def _overflow(
-    submission: Submission, fresh: Fresh, *, scheduled: bool = True
+    submission: Submission, generator: InputGenerator, *, scheduled: bool = True
 ) -> tuple[Regression, list[Run], list[dict[str, Any]]]:
     """Batches in float16 of which two overflow, one of them in backward only; and a batch without which there are none.
 
     Also what was seen of both trainings, which take two epochs.
     """
-    fresh = fresh.shared("lab2.overflow")
-    case = regression(fresh)
-    batches = fresh.integer(5, 8)
-    first, second = fresh.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
+    generator = generator.shared("lab2.overflow")
+    case = regression(generator)
+    batches = generator.integer(5, 8)
+    first, second = generator.shuffled(range(1, batches - 1))[:2]  # steps are taken before and after
     run: Run = {
         "dtype": "float16",
-        "sizes": [fresh.odd(1, 7) for _ in range(batches)],
+        "sizes": [generator.odd(1, 7) for _ in range(batches)],
         "epochs": 2,
         "rate": 0.02,
-        "scaler": {"init_scale": 2.0 ** fresh.integer(4, 7), "growth_interval": PATIENT},
+        "scaler": {"init_scale": 2.0 ** generator.integer(4, 7), "growth_interval": PATIENT},
         "spoiled": [first],
         "far": [second],
         "momentum": 0.5,  # which moves weights also where gradients are set to 0
     }
     if scheduled:
-        run["decay"] = fresh.uniform(0.7, 0.9)
-    alone = run | {"sizes": [fresh.odd(3, 7)], "spoiled": [], "far": [0]}
+        run["decay"] = generator.uniform(0.7, 0.9)
+    alone = run | {"sizes": [generator.odd(3, 7)], "spoiled": [], "far": [0]}
     return case, [run, alone], case.train(submission, [run, alone])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
-from gradebox.criterion import builds_on, criterion
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion
+from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab2.checks.planted import layers, named_blocks, planted_gradients, to_bfloat16
 from grader.lab2.checks.refusals import require_refused
 from grader.lab2.checks.unstable import require_consistent, require_steps, whole
@@ -53,26 +53,26 @@ def _softmax_allowed(row: Mapping[str, Any]) -> bool:
     return held and (row["rank"] == 3 or (row["dim"] != "middle" and not row["turned"]))
 
 
-def _softmax_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+def _softmax_case(generator: InputGenerator, row: Mapping[str, Any]) -> dict[str, Any]:
     name = f"flat_{row['numbers']}" if row["rank"] == 1 else row["numbers"]
     case: dict[str, Any] = {"name": name, "dtype": row["dtype"]}
     dims = {"first": (0, -row["rank"]), "middle": (1, -2), "last": (row["rank"] - 1, -1)}
     if row["dim"] != "not given":
-        case["dim"] = fresh.shuffled(dims[row["dim"]])[0]
+        case["dim"] = generator.shuffled(dims[row["dim"]])[0]
     return case | {"turned": row["turned"]}
 
 
-def _scale_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+def _scale_case(generator: InputGenerator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of which some are not given, and steps of which some overflow, once or several times in a row."""
     drawn = {
-        "initial_scale": 2.0 ** fresh.integer(8, 16),
-        "growth_factor": fresh.uniform(1.5, 3),
-        "backoff_factor": fresh.uniform(0.2, 0.7),
+        "initial_scale": 2.0 ** generator.integer(8, 16),
+        "growth_factor": generator.uniform(1.5, 3),
+        "backoff_factor": generator.uniform(0.2, 0.7),
     }
     settings: dict[str, Any] = {name: value for name, value in drawn.items() if row[name]}
     if row["growth_interval"] is not None:
         settings["growth_interval"] = row["growth_interval"]
-    first = [True] * fresh.integer(1, 2)
+    first = [True] * generator.integer(1, 2)
     bad: dict[str, list[bool]] = {"none": [], "the first": first, "later ones": [*[False] * 3, *first]}
     return {"settings": settings, "overflows": [*bad[row["overflows"]], *[False] * 9]}
 
@@ -107,19 +107,19 @@ class TestStability:
                     + ("; smallest is another one, far below smallest_normal: see the README" * (field == "smallest")),
                 )
 
-    def test_softmax_stable(self, submission: Submission, fresh: Fresh) -> None:
+    def test_softmax_stable(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes softmax right for extreme numbers, too."""
-        ordinary = fresh.normal(fresh.odd(3, 7), fresh.odd(5, 9), fresh.odd(3, 5))
+        ordinary = generator.normal(generator.odd(3, 7), generator.odd(5, 9), generator.odd(3, 5))
         masked = ordinary * np.float32(2)
         masked[np.indices(masked.shape).sum(axis=0) % 3 == 0] = -np.inf  # one number at least is finite, along any dim
         tensors: dict[str, Any] = {
             "ordinary": ordinary,
-            "large": ordinary + np.float32(fresh.uniform(2e3, 9e3)),
+            "large": ordinary + np.float32(generator.uniform(2e3, 9e3)),
             "huge": ordinary * np.float32(1e37),
             "far": np.sign(ordinary) * np.float32(6e4),
             "masked": masked,
-            "long": np.zeros((1, fresh.odd(70_001, 80_001)), dtype=np.float32),
-            "flat": fresh.normal(fresh.odd(21, 31)) * np.float32(2),
+            "long": np.zeros((1, generator.odd(70_001, 80_001)), dtype=np.float32),
+            "flat": generator.normal(generator.odd(21, 31)) * np.float32(2),
         }
         tensors |= {f"flat_{name}": tensors[name][1, :, 1] for name in ("ordinary", "large", "huge", "far", "masked")}
         cases: list[dict[str, Any]] = [
@@ -134,7 +134,7 @@ class TestStability:
             {"name": "masked", "dtype": "float32", "dim": 1},
             {"name": "masked", "dtype": "bfloat16", "dim": 1},
             {"name": "long", "dtype": "float16", "dim": -1},
-            *(_softmax_case(fresh, row) for row in fresh.cases(_SOFTMAX, 5, _softmax_allowed)),
+            *(_softmax_case(generator, row) for row in generator.cases(_SOFTMAX, 5, _softmax_allowed)),
         ]
         seen = submission.numeric_probe("lab2.stability.softmax", cases=cases, **tensors)
         for index, case in enumerate(cases):
@@ -162,18 +162,18 @@ class TestStability:
             require(seen.results[index]["unchanged"], f"{what} changed its argument", "no operation in place on x")
         require_equal(seen.softmaxes, [], what="operations of PyTorch's own softmax that stable_softmax() called")
 
-    def test_nonfinite_gradients_named(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nonfinite_gradients_named(self, submission: Submission, generator: InputGenerator) -> None:
         """Names the gradients that are not finite."""
-        blocks = named_blocks(fresh)
+        blocks = named_blocks(generator)
         names = layers(blocks)
         cases: list[dict[str, str]] = []
         answers = []
-        rows = fresh.cases(dict.fromkeys(("nan", "inf", "-inf", "large", "none", "weight"), (False, True)), 2)
+        rows = generator.cases(dict.fromkeys(("nan", "inf", "-inf", "large", "none", "weight"), (False, True)), 2)
         for _ in range(6):
-            chosen = fresh.shuffled(list(range(len(names))))
+            chosen = generator.shuffled(list(range(len(names))))
             kinds = dict(zip(["nan", "inf", "-inf", "large", "none", "weight"], chosen, strict=False))
             if len(cases) == 2:
-                kinds = {fresh.shuffled(("nan", "inf", "-inf"))[0]: chosen[0]}
+                kinds = {generator.shuffled(("nan", "inf", "-inf"))[0]: chosen[0]}
             elif len(cases) == 3:
                 kinds = {"large": chosen[0], "none": chosen[1], "weight": chosen[2]}
             elif len(cases) > 3:
@@ -181,7 +181,9 @@ class TestStability:
             cases.append({f"{names[index]}.weight": kind for kind, index in kinds.items()})
             bad = sorted(index for kind, index in kinds.items() if kind in ("nan", "inf", "-inf"))
             answers.append([f"{names[index]}.weight" for index in bad])
-        seen = submission.numeric_probe("lab2.stability.nonfinite", blocks=blocks, width=fresh.odd(5, 9), cases=cases)
+        seen = submission.numeric_probe(
+            "lab2.stability.nonfinite", blocks=blocks, width=generator.odd(5, 9), cases=cases
+        )
         for case, answer, told in zip(cases, answers, seen.answers, strict=True):
             require_equal(
                 told,
@@ -191,12 +193,12 @@ class TestStability:
                 "not; nothing equals NaN",
             )
 
-    def test_first_bad_layer_traced(self, submission: Submission, fresh: Fresh) -> None:
+    def test_first_bad_layer_traced(self, submission: Submission, generator: InputGenerator) -> None:
         """Traces the first layer whose output is not finite."""
-        blocks = named_blocks(fresh)
+        blocks = named_blocks(generator)
         names = layers(blocks)
-        first, second = sorted(fresh.shuffled(range(len(names)))[:2])
-        block = list(blocks)[fresh.integer(0, len(blocks) - 1)]
+        first, second = sorted(generator.shuffled(range(len(names)))[:2])
+        block = list(blocks)[generator.integer(0, len(blocks) - 1)]
         # Together 10^8: more than float16 can hold from the second layer on, little for the others.
         two = {"factors": {names[first]: 1e4, names[second]: 1e4}}
         fine = {"factors": {names[first]: 1e2, names[second]: 1e2}}
@@ -206,12 +208,12 @@ class TestStability:
             {**two, "dtype": "bfloat16", "answer": None},
             {**two, "dtype": "float32", "answer": None},
             # No layer returns it, but the block around them, or the model around those.
-            {"owns": {block: 1e6}, "form": fresh.shuffled(["tensor", "pair", "nested"])[0], "answer": block},
+            {"owns": {block: 1e6}, "form": generator.shuffled(["tensor", "pair", "nested"])[0], "answer": block},
             {"owns": {block: "nan"}, "dtype": "float32", "answer": block},
             {"owns": {"": "-inf"}, "form": "pair", "dtype": "bfloat16", "answer": ""},
             {"side": 1e6, "form": "nested", "answer": next(iter(blocks))},
         ]
-        places = fresh.shuffled(range(len(cases)))
+        places = generator.shuffled(range(len(cases)))
         cases = [cases[index] | {"training": bool(place % 2)} for place, index in enumerate(places)]
         sources: dict[str, tuple[dict[str, Any], str | None]] = {
             "layers": (two, names[second]),
@@ -221,13 +223,13 @@ class TestStability:
             "nan": ({"owns": {block: "nan"}}, block),
             "inner tuple": ({"side": 1e6}, next(iter(blocks))),
         }
-        for row in fresh.cases(_TRACED, 3, lambda row: row["source"] != "inner tuple" or row["form"] == "nested"):
+        for row in generator.cases(_TRACED, 3, lambda row: row["source"] != "inner tuple" or row["form"] == "nested"):
             source, answer = sources[row["source"]]
             narrow = row["dtype"] in (None, "float16") or row["source"] == "nan"  # the others hold 10^8
             case = {**source, "form": row["form"], "training": row["training"], "answer": answer if narrow else None}
             cases.append(case | ({"dtype": row["dtype"]} if row["dtype"] else {}))
         asked = [{key: value for key, value in case.items() if key != "answer"} for case in cases]
-        inputs = fresh.normal(fresh.odd(3, 7), fresh.odd(5, 9))
+        inputs = generator.normal(generator.odd(3, 7), generator.odd(5, 9))
         inputs[0] = 1.0
         seen = submission.numeric_probe(
             "lab2.stability.trace", blocks=blocks, width=inputs.shape[1], inputs=inputs, cases=asked
@@ -267,9 +269,9 @@ class TestStability:
             require_equal(told["hooks"], 0, what=f"{what}: hooks left behind, less those that were there", hint=hint)
             require_equal(told["changed"], [], what=f"{what}: what of the model it changed", hint=hint)
 
-    def test_overflow_told_from_underflow(self, submission: Submission, fresh: Fresh) -> None:
+    def test_overflow_told_from_underflow(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells overflow from underflow."""
-        cases, answers, tensors = planted_gradients(fresh)
+        cases, answers, tensors = planted_gradients(generator)
         seen = submission.numeric_probe("lab2.stability.classify", cases=cases, **tensors)
         for case, answer, told in zip(cases, answers, seen.answers, strict=True):
             gradient, reference = (tensors[case[part]["weight"]] for part in ("gradients", "reference"))
@@ -284,22 +286,22 @@ class TestStability:
                 hint="not finite: overflow. 0 here but not in float32: lost by underflow, if it is more than the share",
             )
 
-    def test_loss_scale_adapts(self, submission: Submission, fresh: Fresh) -> None:
+    def test_loss_scale_adapts(self, submission: Submission, generator: InputGenerator) -> None:
         """Adapts the loss scale to overflows."""
         cases: list[dict[str, Any]] = [
             {
                 "settings": {
-                    "initial_scale": 2.0 ** fresh.integer(8, 16),
-                    "growth_factor": fresh.uniform(1.5, 3),
-                    "backoff_factor": fresh.uniform(0.2, 0.7),
+                    "initial_scale": 2.0 ** generator.integer(8, 16),
+                    "growth_factor": generator.uniform(1.5, 3),
+                    "backoff_factor": generator.uniform(0.2, 0.7),
                     "growth_interval": interval,
                 },
-                "overflows": [fresh.integer(0, 3) == 0 for _ in range(30)],
+                "overflows": [generator.integer(0, 3) == 0 for _ in range(30)],
             }
-            for interval in (1, fresh.integer(2, 3), fresh.integer(3, 5))
+            for interval in (1, generator.integer(2, 3), generator.integer(3, 5))
         ]
         cases.append({"settings": {}, "overflows": [True, *[False] * 2001, True]})
-        cases += [_scale_case(fresh, row) for row in every_value(fresh, _SCALES, 3)]
+        cases += [_scale_case(generator, row) for row in every_value(generator, _SCALES, 3)]
         seen = submission.numeric_probe("lab2.unstable.loss_scale", cases=cases)
         for case, told in zip(cases, seen.scales, strict=True):
             settings = {
@@ -328,27 +330,27 @@ class TestStability:
                     hint="back off at once; grow after growth_interval good steps in a row, then count anew",
                 )
 
-    def test_wrong_arguments_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_wrong_arguments_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
         scales: list[dict[str, float]] = [
             {"initial_scale": 0.0},
-            {"initial_scale": -fresh.uniform(1, 9)},
+            {"initial_scale": -generator.uniform(1, 9)},
             {"growth_factor": 1.0},
-            {"growth_factor": fresh.uniform(-1, 0.9)},
+            {"growth_factor": generator.uniform(-1, 0.9)},
             {"backoff_factor": 0.0},
             {"backoff_factor": 1.0},
-            {"backoff_factor": fresh.shuffled((-fresh.uniform(0.1, 2), fresh.uniform(1.1, 3)))[0]},
+            {"backoff_factor": generator.shuffled((-generator.uniform(0.1, 2), generator.uniform(1.1, 3)))[0]},
             {"growth_interval": 0},
-            {"growth_interval": -fresh.integer(1, 9)},
+            {"growth_interval": -generator.integer(1, 9)},
         ]
         # Those that make sense come last: whoever refuses everything has looked at nothing.
         taken = {
-            "initial_scale": fresh.uniform(0.1, 0.9),
-            "growth_factor": fresh.uniform(1.1, 3),
-            "backoff_factor": fresh.uniform(0.1, 0.9),
+            "initial_scale": generator.uniform(0.1, 0.9),
+            "growth_factor": generator.uniform(1.1, 3),
+            "backoff_factor": generator.uniform(0.1, 0.9),
             "growth_interval": 1,
         }
-        epochs = [0, -fresh.integer(1, 3)]
+        epochs = [0, -generator.integer(1, 3)]
         seen = submission.numeric_probe(
             "lab2.arguments.stability_refused", scales=[*scales, taken], epochs=[*epochs, 1]
         )
@@ -359,13 +361,13 @@ class TestStability:
             require_refused(told, count < 1, f"train_unstable(model, loader, {count})")
 
     @builds_on("nonfinite_gradients_named", "first_bad_layer_traced", "loss_scale_adapts")
-    def test_unstable_model_trained(self, submission: Submission, fresh: Fresh) -> None:
+    def test_unstable_model_trained(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains the unstable model."""
-        require_steps(submission, fresh)
-        sizes = [96] * 6 + [fresh.odd(21, 61)]
+        require_steps(submission, generator)
+        sizes = [96] * 6 + [generator.odd(21, 61)]
         interval, epochs = 1000, 4
         scale = {"initial_scale": 2.0**16, "growth_interval": interval}
-        seed = fresh.integer(0, 2**20)
+        seed = generator.integer(0, 2**20)
         cases: list[dict[str, Any]] = [
             {"gain": 2.0**14, "dtype": "float16", "scale": scale},
             {"gain": 2.0**-14, "dtype": "float16", "scale": scale},
@@ -374,9 +376,9 @@ class TestStability:
             {"gain": 2.0**-20, "dtype": "bfloat16", "scale": None},
             {"gain": 2.0**-20, "dtype": "float16", "scale": None},
         ]
-        places = fresh.shuffled(range(len(cases)))
+        places = generator.shuffled(range(len(cases)))
         asked = [cases[place] | {"epochs": epochs, "seed": seed} for place in places]
-        order = np.array(fresh.shuffled(range(1438))[: sum(sizes)])
+        order = np.array(generator.shuffled(range(1438))[: sum(sizes)])
         seen = submission.numeric_probe("lab2.unstable.unstable", sizes=sizes, order=order, cases=asked)
         runs = [seen.runs[places.index(place)] for place in range(len(cases))]
         last: list[float | None] = []

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import number, require, require_arrays_close, require_between, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab2.truth.autoencoder import follow
 from grader.lab2.truth.training import relative_error
 
@@ -38,17 +38,17 @@ def _allowed(row: Mapping[str, Any]) -> bool:
     return bool(row["trouble"] == "none" or row["dtype"] == "float16")
 
 
-def _crossed(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+def _crossed(generator: InputGenerator, row: Mapping[str, Any]) -> dict[str, Any]:
     """A training in which whatever a caller of `train_unstable` chooses meets everything else."""
     case: dict[str, Any] = {"arguments": {"dtype": row["dtype"]}, "moved": row["device"] == "given"}
     if row["epochs"] == "given":
-        case["arguments"]["epochs"] = fresh.integer(1, 3)
+        case["arguments"]["epochs"] = generator.integer(1, 3)
     if row["optimizer"] == "SGD":
-        case["rate"] = fresh.uniform(0.05, 0.2)
+        case["rate"] = generator.uniform(0.05, 0.2)
     if row["scale"] == "given":
-        case["scale"] = {"initial_scale": 2.0 ** fresh.integer(3, 8)}
+        case["scale"] = {"initial_scale": 2.0 ** generator.integer(3, 8)}
     if row["trouble"] != "none":
-        case["troubles"] = {str(fresh.integer(0, 2)): row["trouble"]}
+        case["troubles"] = {str(generator.integer(0, 2)): row["trouble"]}
     return case
 
 
@@ -104,21 +104,21 @@ def _require_followed(
     )
 
 
-def require_steps(submission: Submission, fresh: Fresh) -> None:
+def require_steps(submission: Submission, generator: InputGenerator) -> None:
     """Fail unless steps in float32 are exact, and the first skipped step is the one that is told of."""
-    sizes = [fresh.odd(7, 9), fresh.odd(9, 11), fresh.odd(3, 5)]
+    sizes = [generator.odd(7, 9), generator.odd(9, 11), generator.odd(3, 5)]
     weights = {
-        "w1": fresh.normal(32, 64) * np.float32(0.1),
-        "b1": fresh.normal(32) * np.float32(0.1),
-        "w2": fresh.normal(64, 32) * np.float32(0.2),
-        "b2": fresh.normal(64) * np.float32(0.1),
+        "w1": generator.normal(32, 64) * np.float32(0.1),
+        "b1": generator.normal(32) * np.float32(0.1),
+        "w2": generator.normal(64, 32) * np.float32(0.2),
+        "b2": generator.normal(64) * np.float32(0.1),
     }
-    images = fresh.normal(sum(sizes), 1, 8, 8) * np.float32(0.5)
-    exact: dict[str, Any] = {"dtype": "float32", "epochs": fresh.integer(2, 3)}
-    rate = fresh.uniform(0.05, 0.2)
+    images = generator.normal(sum(sizes), 1, 8, 8) * np.float32(0.5)
+    exact: dict[str, Any] = {"dtype": "float32", "epochs": generator.integer(2, 3)}
+    rate = generator.uniform(0.05, 0.2)
     cases: list[dict[str, Any]] = [
         {"arguments": exact, "moved": True},
-        {"arguments": exact, "rate": rate, "scale": {"initial_scale": 2.0 ** fresh.integer(3, 8)}},
+        {"arguments": exact, "rate": rate, "scale": {"initial_scale": 2.0 ** generator.integer(3, 8)}},
         {
             "arguments": {"epochs": 1},
             "rate": 1e-4,
@@ -138,7 +138,7 @@ def require_steps(submission: Submission, fresh: Fresh) -> None:
         cases.append(
             {"arguments": arguments, "rate": 1e-9, "scale": {"initial_scale": 2.0**127}, "troubles": {"0": "spoiled"}}
         )
-    crossed = [_crossed(fresh, row) for row in fresh.cases(_CROSSED, 2, _allowed)]
+    crossed = [_crossed(generator, row) for row in generator.cases(_CROSSED, 2, _allowed)]
     seen = submission.numeric_probe(
         "lab2.unstable.steps", images=images, sizes=sizes, cases=[*cases, *crossed], **weights
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.lab2.probes.training import classifier, one_thread
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision

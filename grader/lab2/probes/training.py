@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.shared.probes.endings import refused
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields_or_reason, plain

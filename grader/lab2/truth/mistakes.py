@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import Cause, recognising
+from gradebox.run.assertions import Cause, recognising
 from grader.lab2.truth.training import Array, Regression, Run, final_scale, relative_error
 
 _ERROR = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.03}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import require, require_between, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import require, require_between, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.shared.results import is_result
 
 ACCURACY_LOSS = 0.01
@@ -117,13 +117,13 @@ def windows(run: Run) -> list[Window]:
     return found
 
 
-def regression(fresh: Fresh) -> Regression:
+def regression(generator: InputGenerator) -> Regression:
     """Random, of odd sizes; gradients are about 1, so a loss scale of 2^8 cannot overflow in float16, even in a sum."""
-    features, outputs = fresh.odd(9, 15), fresh.odd(3, 7)
+    features, outputs = generator.odd(9, 15), generator.odd(3, 7)
     return Regression(
-        weight=fresh.normal(outputs, features) * np.float32(0.3),
-        inputs=fresh.normal(64, features),
-        targets=fresh.normal(64, outputs),
+        weight=generator.normal(outputs, features) * np.float32(0.3),
+        inputs=generator.normal(64, features),
+        targets=generator.normal(64, outputs),
     )
 
 
@@ -167,13 +167,13 @@ def relative_error(seen: Any, truth: Array, start: Array) -> float:
     return float(np.linalg.norm(np.subtract(seen, np.ravel(truth))) / way)
 
 
-def require_accurate(submission: Submission, fresh: Fresh, dtype: str) -> None:
+def require_accurate(submission: Submission, generator: InputGenerator, dtype: str) -> None:
     """Fail unless training digits in `dtype` is as good as in float32, to within 1 %."""
-    hidden = fresh.odd(61, 83)
+    hidden = generator.odd(61, 83)
     case: dict[str, Any] = {
-        "first": fresh.normal(hidden, 64) / np.float32(8),
-        "second": fresh.normal(10, hidden) / np.float32(8),
-        "order": np.array(fresh.shuffled(list(range(1438)))),
+        "first": generator.normal(hidden, 64) / np.float32(8),
+        "second": generator.normal(10, hidden) / np.float32(8),
+        "order": np.array(generator.shuffled(list(range(1438)))),
         "epochs": EPOCHS,
     }
     reached = submission.numeric_probe("lab2.training.digits", **case, dtype=dtype).reached

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
-from gradebox.criterion import criterion
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import criterion
+from gradebox.run.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab3.truth.training import RTOL
 
 _LEAST_BYTES = 4
@@ -21,14 +21,14 @@ _LEARNED = 0.7
 trainings, with dropout of a half."""
 
 
-def network(fresh: Fresh, name: str) -> dict[str, Any]:
+def network(generator: InputGenerator, name: str) -> dict[str, Any]:
     """Weights and inputs of a small network, whose checkpoint has some ten thousand bytes; others for each `name`."""
-    sizes, fresh = fresh.shared("lab3.network"), fresh.shared(name)
+    sizes, generator = generator.shared("lab3.network"), generator.shared(name)
     features, hidden = sizes.odd(31, 39), sizes.odd(31, 39)
     return {
-        "first": fresh.normal(hidden, features) / np.float32(features**0.5),
-        "second": fresh.normal(features, hidden) / np.float32(hidden**0.5),
-        "inputs": fresh.normal(5, features),
+        "first": generator.normal(hidden, features) / np.float32(features**0.5),
+        "second": generator.normal(features, hidden) / np.float32(hidden**0.5),
+        "inputs": generator.normal(5, features),
     }
 
 
@@ -37,18 +37,18 @@ _EITHER: dict[str, Sequence[bool]] = dict.fromkeys(("path_object", "adam", "froz
 _Kind = dict[str, Any]
 
 
-def kind_of(fresh: Fresh, *, replicated: bool) -> _Kind:
+def kind_of(generator: InputGenerator, *, replicated: bool) -> _Kind:
     """How the path is given, and of what sort optimizer and model are."""
-    (row,) = fresh.shared("lab3.saved").cases(_EITHER, 1)
+    (row,) = generator.shared("lab3.saved").cases(_EITHER, 1)
     return {name: value == replicated for name, value in row.items()}
 
 
-def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[list[Seen], int]:
+def saved(submission: Submission, generator: InputGenerator, *, replicated: bool) -> tuple[list[Seen], int]:
     """What two ranks saw when they saved, and the number of the epoch."""
-    epoch = fresh.shared("lab3.save").integer(3, 30)
-    case = network(fresh, "lab3.save")
-    rate = fresh.shared("lab3.rate").uniform(0.01, 0.02)
-    kind = kind_of(fresh, replicated=replicated)
+    epoch = generator.shared("lab3.save").integer(3, 30)
+    case = network(generator, "lab3.save")
+    rate = generator.shared("lab3.rate").uniform(0.01, 0.02)
+    kind = kind_of(generator, replicated=replicated)
     seen = submission.rank_probe(
         "lab3.checkpoints.save", 2, device="cpu", **case, **kind, epoch=epoch, rate=rate, replicated=replicated
     )
@@ -57,9 +57,9 @@ def saved(submission: Submission, fresh: Fresh, *, replicated: bool) -> tuple[li
 
 @criterion("lab3.checkpointing")
 class TestCheckpointing:
-    def test_rank_zero_alone_writes(self, submission: Submission, fresh: Fresh) -> None:
+    def test_rank_zero_alone_writes(self, submission: Submission, generator: InputGenerator) -> None:
         """Writes the checkpoint on rank 0 alone."""
-        (first, second), _ = saved(submission, fresh, replicated=True)
+        (first, second), _ = saved(submission, generator, replicated=True)
         require_equal(
             first.files,
             ["checkpoint.pt"],
@@ -79,9 +79,9 @@ class TestCheckpointing:
             hint="the replicas are equal; two ranks that write one file spoil it",
         )
 
-    def test_every_rank_waits_for_the_file(self, submission: Submission, fresh: Fresh) -> None:
+    def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
         """Waits on every rank for the file."""
-        seen, _ = saved(submission, fresh, replicated=True)
+        seen, _ = saved(submission, generator, replicated=True)
         for rank, each in enumerate(seen):
             require(
                 each.complete,
@@ -96,9 +96,9 @@ class TestCheckpointing:
                 "that it is done, or tell them of it",
             )
 
-    def test_saved_atomically(self, submission: Submission, fresh: Fresh) -> None:
+    def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves a checkpoint as a whole or not at all."""
-        seen = submission.probe("lab3.checkpoints.interrupted", device="cpu", **network(fresh, "lab3.interrupted"))
+        seen = submission.probe("lab3.checkpoints.interrupted", device="cpu", **network(generator, "lab3.interrupted"))
         require(seen.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
         require(
             not seen.unread,
@@ -134,20 +134,20 @@ class TestCheckpointing:
             "what was begun is removed when an error passes (try, finally): a full disk needs the room",
         )
 
-    def test_loads_with_and_without_ddp(self, submission: Submission, fresh: Fresh) -> None:
+    def test_loads_with_and_without_ddp(self, submission: Submission, generator: InputGenerator) -> None:
         """Loads into models with and without DDP."""
         for replicated in (True, False):
-            (source, _), epoch = saved(submission, fresh, replicated=replicated)
-            kind = kind_of(fresh, replicated=replicated)
-            paths = fresh.shuffled([True, False])
+            (source, _), epoch = saved(submission, generator, replicated=replicated)
+            kind = kind_of(generator, replicated=replicated)
+            paths = generator.shuffled([True, False])
             for (ranks, wrapped), path_object in zip(((1, False), (3, True)), paths, strict=True):
                 was = "from DistributedDataParallel" if replicated else "from a plain module"
                 into = f"into DistributedDataParallel on {ranks} ranks" if wrapped else "into a plain module"
                 what = f"saved {was} on 2 ranks, loaded {into}" + ", one layer frozen" * kind["frozen"]
                 own = {**kind, "path_object": path_object}
-                self._require_loaded(submission, fresh, source, epoch, ranks, wrapped, own, what)
+                self._require_loaded(submission, generator, source, epoch, ranks, wrapped, own, what)
         if submission.device.name != "cpu":
-            case = network(fresh, "lab3.save")
+            case = network(generator, "lab3.save")
             gpu = submission.probe("lab3.checkpoints.save_on_a_gpu", **case)
             cpu = submission.probe("lab3.checkpoints.load_on_a_cpu", device="cpu", content=gpu.content, **case)
             require_arrays_close(
@@ -157,7 +157,7 @@ class TestCheckpointing:
     @staticmethod
     def _require_loaded(
         submission: Submission,
-        fresh: Fresh,
+        generator: InputGenerator,
         source: Seen,
         epoch: int,
         ranks: int,
@@ -170,7 +170,7 @@ class TestCheckpointing:
             ranks,
             device="cpu",
             content=source.content,
-            **network(fresh, "lab3.load"),
+            **network(generator, "lab3.load"),
             **kind,
             replicated=wrapped,
         )
@@ -203,21 +203,21 @@ class TestCheckpointing:
                 )
             require(each.missing, "load_checkpoint() of a file that is not there raised no OSError")
 
-    def test_continues_as_if_never_stopped(self, submission: Submission, fresh: Fresh) -> None:
+    def test_continues_as_if_never_stopped(self, submission: Submission, generator: InputGenerator) -> None:
         """Goes on as if it had never stopped."""
-        features, outputs, samples = fresh.odd(5, 9), fresh.integer(3, 4), 2 * fresh.odd(13, 17)
+        features, outputs, samples = generator.odd(5, 9), generator.integer(3, 4), 2 * generator.odd(13, 17)
         arguments = {
             "batch_size": 4,
-            "learning_rate": fresh.uniform(0.005, 0.01),
+            "learning_rate": generator.uniform(0.005, 0.01),
             "momentum": 0.9,
-            "seed": fresh.integer(1, 99),
+            "seed": generator.integer(1, 99),
         }
-        epochs, stop = 5, fresh.integer(2, 3)
-        inputs = fresh.normal(samples, features)
-        targets = np.float32(3) * (inputs @ fresh.normal(features, outputs)) + fresh.normal(samples, outputs)
+        epochs, stop = 5, generator.integer(2, 3)
+        inputs = generator.normal(samples, features)
+        targets = np.float32(3) * (inputs @ generator.normal(features, outputs)) + generator.normal(samples, outputs)
         data: dict[str, Any] = {"inputs": inputs, "targets": targets, "arguments": arguments, "device": "cpu"}
-        weights = fresh.normal(4, outputs, features)
-        path_objects = [False, *fresh.shuffled([True, False]), fresh.integer(0, 1) == 1]
+        weights = generator.normal(4, outputs, features)
+        path_objects = [False, *generator.shuffled([True, False]), generator.integer(0, 1) == 1]
         whole_runs, stopped_runs = (
             submission.rank_probe(
                 "lab3.checkpoints.resume",

@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     Cause,
     number,
     numbers,
@@ -21,9 +22,8 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab3.checks import report as lab3_report
 from grader.lab3.truth.reported import require_said
 from grader.lab3.truth.steps import point, profile, split, tied_profiles, uneven_profile
@@ -35,31 +35,31 @@ TRUTH_TOLERANCE = 0.05
 """Of a step, simulated: styles that are right differ by less than 1 %, a step without exchange by 34 to 48 %."""
 
 
-def points(fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, dict[int, float]]]:
+def points(generator: InputGenerator) -> tuple[list[dict[str, Any]], dict[str, dict[int, float]]]:
     """Measurements of both kinds on 1 to 12 processes, shuffled, and the speedups that were put into them.
 
     Of neither kind is the one on one process the first or the last, or the slowest.
     """
-    fresh = fresh.shared("lab3.points")
+    generator = generator.shared("lab3.points")
     made, ratios = [], {}
     for kind in ("strong", "weak"):
-        alone, batch = fresh.log_uniform(1e-3, 1.0), 8 * fresh.integer(4, 40)
-        sizes = (fresh.integer(2, 3), fresh.integer(4, 6), fresh.integer(8, 12))
-        ratios[kind] = {1: 1.0} | {size: size * fresh.uniform(0.4, 0.95) for size in sizes}
-        ratios[kind][sizes[0]] = fresh.uniform(0.5, 0.9)  # two processes can be slower than one
-        ratios[kind][sizes[1]] = sizes[1] * fresh.uniform(1.03, 1.2)  # and some more than so many times as fast
+        alone, batch = generator.log_uniform(1e-3, 1.0), 8 * generator.integer(4, 40)
+        sizes = (generator.integer(2, 3), generator.integer(4, 6), generator.integer(8, 12))
+        ratios[kind] = {1: 1.0} | {size: size * generator.uniform(0.4, 0.95) for size in sizes}
+        ratios[kind][sizes[0]] = generator.uniform(0.5, 0.9)  # two processes can be slower than one
+        ratios[kind][sizes[1]] = sizes[1] * generator.uniform(1.03, 1.2)  # and some more than so many times as fast
         for size, ratio in ratios[kind].items():
             work = batch if kind == "strong" else batch * size
             took = alone / ratio * work / batch
-            shares = profile(fresh, ranks=max(2, size), communication=0.1, data=0.05, imbalance=0.05)
+            shares = profile(generator, ranks=max(2, size), communication=0.1, data=0.05, imbalance=0.05)
             made.append(point(kind, size, work, took, shares))
-    order = fresh.shuffled(list(range(len(made))))
+    order = generator.shuffled(list(range(len(made))))
     while any(
         [made[n]["world_size"] for n in order if made[n]["kind"] == kind][end] == 1
         for kind in ratios
         for end in (0, -1)
     ):
-        order = fresh.shuffled(order)
+        order = generator.shuffled(order)
     return [made[index] for index in order], ratios
 
 
@@ -84,32 +84,34 @@ _LOSSES: dict[str, Sequence[Any]] = {
 Steps = list[Seen]
 
 
-def _waits(fresh: Fresh, count: int) -> list[float]:
+def _waits(generator: InputGenerator, count: int) -> list[float]:
     """For how long timed batches are waited for, in shares of the usual time: that is the median, one comes very late,
     one at once, and without the first one or two the median is another.
     """
     around = [ratio for step in range(1, count // 2) for ratio in (1 - 0.3 * step, 1 + 0.6 * step)]
     while True:
-        ratios = fresh.shuffled([0.0, 1.0, *around, 100.0])
+        ratios = generator.shuffled([0.0, 1.0, *around, 100.0])
         if all(abs(statistics.median(ratios[left_out:]) - 1) > 0.1 for left_out in (1, 2)):
             return ratios
 
 
-def steps(submission: Submission, fresh: Fresh, ranks: int, kind: str, *, uneven: bool) -> tuple[Steps, Steps]:
+def steps(
+    submission: Submission, generator: InputGenerator, ranks: int, kind: str, *, uneven: bool
+) -> tuple[Steps, Steps]:
     """A step measured by the student and by ourselves, on virtual GPUs whose interconnect is slow for their speed.
 
     The batches of the first steps, which are not to be timed, take long to come, in both series of steps; each of those
     that are timed takes a time of its own.
     """
-    fresh = fresh.shared(f"lab3.steps.{ranks}.{kind}.{uneven}")
-    width, layers, batch = 64 * fresh.integer(24, 32), fresh.integer(3, 5), 64 * fresh.integer(3, 6)
+    generator = generator.shared(f"lab3.steps.{ranks}.{kind}.{uneven}")
+    width, layers, batch = 64 * generator.integer(24, 32), generator.integer(3, 5), 64 * generator.integer(3, 6)
     if kind == "weak":
         batch += 1  # nothing is shared
-    load = fresh.uniform(0.5e-3, 1.5e-3)
-    slow, factor = fresh.integer(0, ranks - 1), fresh.uniform(2.0, 4.0)
-    timed, warmup = 7, fresh.integer(5, 6)
-    loads = [load * fresh.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
-    ratios = _waits(fresh, timed)
+    load = generator.uniform(0.5e-3, 1.5e-3)
+    slow, factor = generator.integer(0, ranks - 1), generator.uniform(2.0, 4.0)
+    timed, warmup = 7, generator.integer(5, 6)
+    loads = [load * generator.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
+    ratios = _waits(generator, timed)
     first = []
     for own in loads:
         taken: list[float] = []
@@ -147,19 +149,19 @@ def _is_perfect(line: list[list[float]], sizes: Sequence[int]) -> bool:
 
 @criterion("lab3.scaling", early=True, timeline=True)
 class TestScaling:
-    def test_speedup_and_efficiency_strong(self, submission: Submission, fresh: Fresh) -> None:
+    def test_speedup_and_efficiency_strong(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes strong speedup and efficiency."""
         hint = "strong: the same work, so T(1) / T(n); the efficiency is that per process"
-        self._require_ratios(submission, fresh, "strong", hint)
+        self._require_ratios(submission, generator, "strong", hint)
 
-    def test_speedup_and_efficiency_weak(self, submission: Submission, fresh: Fresh) -> None:
+    def test_speedup_and_efficiency_weak(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes weak speedup and efficiency."""
         hint = "weak: a step on n processes does n times the work, so the speedup is n T(1) / T(n)"
-        self._require_ratios(submission, fresh, "weak", hint)
+        self._require_ratios(submission, generator, "weak", hint)
 
     @staticmethod
-    def _require_ratios(submission: Submission, fresh: Fresh, kind: str, hint: str) -> None:
-        made, ratios = points(fresh)
+    def _require_ratios(submission: Submission, generator: InputGenerator, kind: str, hint: str) -> None:
+        made, ratios = points(generator)
         seen = submission.probe("lab3.scaling.analyse", device="cpu", points=made, kinds=[kind])
         told = seen.answers[kind]
         sizes = {str(size): ratio for size, ratio in ratios[kind].items()}
@@ -177,18 +179,18 @@ class TestScaling:
                 "one process",
             )
 
-    def test_communication_share_found(self, submission: Submission, fresh: Fresh) -> None:
+    def test_communication_share_found(self, submission: Submission, generator: InputGenerator) -> None:
         """Finds the share of communication in a step."""
         profiles, wanted = [], []
         for imbalance in (0.0, 0.0, 0.3):
-            share, ranks = fresh.uniform(0.05, 0.5), fresh.integer(2, 6)
+            share, ranks = generator.uniform(0.05, 0.5), generator.integer(2, 6)
             profiles.append(
-                profile(fresh, ranks=ranks, communication=share, data=0.1, imbalance=imbalance * (1 - share))
+                profile(generator, ranks=ranks, communication=share, data=0.1, imbalance=imbalance * (1 - share))
             )
             wanted.append(share)
-        for ranks in (1, fresh.odd(3, 7)):
-            wanted.append(fresh.uniform(0.05, 0.5))
-            profiles.append(uneven_profile(fresh, ranks=ranks, communication=wanted[-1]))
+        for ranks in (1, generator.odd(3, 7)):
+            wanted.append(generator.uniform(0.05, 0.5))
+            profiles.append(uneven_profile(generator, ranks=ranks, communication=wanted[-1]))
         seen = submission.probe("lab3.scaling.shares", device="cpu", profiles=profiles)
         for told, share, given in zip(seen.shares, wanted, profiles, strict=True):
             waits = max(given["communication_seconds"]) - min(given["communication_seconds"])
@@ -210,35 +212,35 @@ class TestScaling:
                     hint="the docstring has a line for each of the four; together they are the step",
                 )
 
-    def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
+    def test_bottleneck_named(self, submission: Submission, generator: InputGenerator) -> None:
         """Names the bottleneck of a step."""
         names = ["communication", "data", "imbalance", "compute"]
         profiles, wanted = [], []
         thresholds: list[float | None] = []
-        for name in fresh.shuffled([*names, *names]):
+        for name in generator.shuffled([*names, *names]):
             # At least 0.3 for the culprit, 0.27 at most for one that is above the limit of 0.2, too, 0.1 for the third.
-            shares = {each: fresh.uniform(0.02, 0.1) for each in names[:3]}
+            shares = {each: generator.uniform(0.02, 0.1) for each in names[:3]}
             if name != "compute":
-                second = fresh.shuffled([each for each in names[:3] if each != name])[0]
-                shares |= {second: fresh.uniform(0.22, 0.27), name: fresh.uniform(0.3, 0.45)}
-            profiles.append(profile(fresh, ranks=fresh.integer(2, 6), **shares))
+                second = generator.shuffled([each for each in names[:3] if each != name])[0]
+                shares |= {second: generator.uniform(0.22, 0.27), name: generator.uniform(0.3, 0.45)}
+            profiles.append(profile(generator, ranks=generator.integer(2, 6), **shares))
             wanted.append(name)
             thresholds.append(None)
-        culprit = fresh.shuffled(names[:3])[0]
+        culprit = generator.shuffled(names[:3])[0]
         shares = dict.fromkeys(names[:3], 0.03) | {culprit: 0.12}
-        for least in fresh.shuffled([0.08, 0.16]):
-            profiles.append(profile(fresh, ranks=3, **shares))
+        for least in generator.shuffled([0.08, 0.16]):
+            profiles.append(profile(generator, ranks=3, **shares))
             wanted.append(culprit if least < 0.12 else "compute")
             thresholds.append(least)
-        for row in fresh.cases(_LOSSES, 3, lambda row: row["ranks"] > 1 or row["name"] != "imbalance"):
+        for row in generator.cases(_LOSSES, 3, lambda row: row["ranks"] > 1 or row["name"] != "imbalance"):
             name, least = row["name"], row["threshold"]
             # A loss of 0.24 is above the default limit of 0.2, and above or below one that is given.
             shares = dict.fromkeys(names[:3], 0.03) | ({name: 0.24} if name != "compute" else {})
             shares |= {"imbalance": 0.0} if row["ranks"] == 1 else {}
-            profiles.append(profile(fresh, ranks=row["ranks"], **shares))
+            profiles.append(profile(generator, ranks=row["ranks"], **shares))
             wanted.append("compute" if least == 0.3 else name)
             thresholds.append(least)
-        for given, limit, name in fresh.shuffled(tied_profiles(fresh)):
+        for given, limit, name in generator.shuffled(tied_profiles(generator)):
             profiles.append(given)
             wanted.append(name)
             thresholds.append(limit)
@@ -249,10 +251,10 @@ class TestScaling:
             at = "the default threshold" if threshold is None else f"threshold={threshold}"
             require_equal(told, name, what=f"name_bottleneck() of a step with {shown}, at {at}")
 
-    def test_step_seconds_equal_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_step_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures the true seconds of a step."""
-        for ranks, kind in zip((2, 4), fresh.shuffled(KINDS), strict=True):
-            measured, truth = steps(submission, fresh, ranks, kind, uneven=False)
+        for ranks, kind in zip((2, 4), generator.shuffled(KINDS), strict=True):
+            measured, truth = steps(submission, generator, ranks, kind, uneven=False)
             for rank, (seen, real) in enumerate(zip(measured, truth, strict=True)):
                 told, what = seen.point, f"measure_rank() on rank {rank} of {ranks}, {kind} (simulated)"
                 batch = positive(told["batch_size"], f"{what}: batch_size")
@@ -297,10 +299,10 @@ class TestScaling:
         )
 
     @requires("step_seconds_equal_truth")
-    def test_profile_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_profile_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Splits a step into its true parts."""
-        for ranks, kind in zip((2, 1), fresh.shuffled(KINDS), strict=True):
-            self._require_profile(*steps(submission, fresh, ranks, kind, uneven=True))
+        for ranks, kind in zip((2, 1), generator.shuffled(KINDS), strict=True):
+            self._require_profile(*steps(submission, generator, ranks, kind, uneven=True))
 
     @staticmethod
     def _require_profile(measured: Steps, truth: Steps) -> None:
@@ -327,9 +329,9 @@ class TestScaling:
                     )
 
     @builds_on("step_seconds_equal_truth", "profile_equals_truth")
-    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and a plot."""
-        made, ratios = points(fresh)
+        made, ratios = points(generator)
         for plot, kinds in zip(
             submission.probe("lab3.scaling.plotted", device="cpu", points=made).plots,
             (list(ratios), [made[0]["kind"]]),
@@ -345,8 +347,8 @@ class TestScaling:
         require_equal(found, wanted, what=f"kinds and world sizes in the results of `{' '.join(arguments[:2])}`")
         sizes = [row["batch_size"] for row in sorted(rows, key=lambda row: (row["kind"], row["world_size"]))]
         require_equal(sizes, [32, 32, 32, 64], what=f"batch_size of these four with `{' '.join(arguments[2:4])}`")
-        sizes, batch, steps = [2, 1], 2 * fresh.integer(1, 3), fresh.integer(3, 4)
-        many, few = fresh.shuffled(KINDS)
+        sizes, batch, steps = [2, 1], 2 * generator.integer(1, 3), generator.integer(3, 4)
+        many, few = generator.shuffled(KINDS)
         asked: dict[str, Any] = {"world_sizes": sizes, "kind": many, "batch_size": batch, "steps": steps}
         calls = [{**asked, "device": "cuda"}, {**asked, "device": "cpu", "kind": few, "world_sizes": [1], "steps": 1}]
         whole, short = submission.probe("lab3.scaling.several", device="cpu", asked=calls).seen

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     Cause,
     CheckFailed,
     number,
@@ -16,10 +17,9 @@ from gradebox.assertions import (
     require_close,
     require_equal,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from gradebox.submission import Seen, Submission
 from grader.lab3.truth.draws import require_own_draws
 from grader.lab3.truth.evaluation import evaluations, require_counted, require_divided
 from grader.lab3.truth.reported import TIMEOUT, require_batches, require_patience, require_said, require_told
@@ -57,27 +57,27 @@ COLD = Limits(wall_seconds=180.0)
 
 @criterion("lab3.setup", early=True)
 class TestSetup:
-    def test_joins_and_leaves(self, submission: Submission, fresh: Fresh) -> None:
+    def test_joins_and_leaves(self, submission: Submission, generator: InputGenerator) -> None:
         """Joins the process group and leaves it."""
-        ranks = fresh.integer(2, 3)
+        ranks = generator.integer(2, 3)
         for rank, seen in enumerate(submission.rank_probe("lab3.joining.join", ranks, device="cpu")):
             what = f"setup({rank}, {ranks}), meeting where MASTER_ADDR and MASTER_PORT say"
             require_equal(seen.place, [rank, ranks], what=f"{what}: rank and world size of the process group")
             require_equal(seen.sum, float(ranks), what=f"{what}: sum of ones over the ranks")
             require_equal(seen.left, True, what=f"{what}: process group gone after cleanup()")
 
-    def test_meets_where_it_is_told(self, submission: Submission, fresh: Fresh) -> None:
+    def test_meets_where_it_is_told(self, submission: Submission, generator: InputGenerator) -> None:
         """Meets where it is told, and waits as long as told."""
         cases = [
             {"way": way, **({} if local is None else {"local": local}), "device": device}
             for way, local, device in zip(
-                fresh.shuffled(_WAYS),
-                fresh.shuffled([None, None, [1, 0]]),
-                fresh.shuffled(["cpu", "cpu", None]),
+                generator.shuffled(_WAYS),
+                generator.shuffled([None, None, [1, 0]]),
+                generator.shuffled(["cpu", "cpu", None]),
                 strict=True,
             )
         ]
-        patience = fresh.uniform(2.0, 3.0)
+        patience = generator.uniform(2.0, 3.0)
         seen = self._require_joined(submission, "cpu", cases, patience=patience)
         for each in seen:
             require(
@@ -100,27 +100,28 @@ class TestSetup:
         given: list[dict[str, Any]] = [{"device": "cuda"}, {"device": "cpu"}, {"device": None}]
         if submission.device.simulated:
             given.append({"device": "cuda", "gpus": 1})
-        ways, places = fresh.shuffled(_WAYS * 2), fresh.shuffled([{}, {"local": [1, 0]}] * 2)
+        ways, places = generator.shuffled(_WAYS * 2), generator.shuffled([{}, {"local": [1, 0]}] * 2)
         given = [
-            {"way": way, **place, **case} for way, place, case in zip(ways, places, fresh.shuffled(given), strict=False)
+            {"way": way, **place, **case}
+            for way, place, case in zip(ways, places, generator.shuffled(given), strict=False)
         ]
         self._require_joined(submission, submission.device.name, given)
 
-    def test_nccl_on_gpus(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nccl_on_gpus(self, submission: Submission, generator: InputGenerator) -> None:
         """Uses NCCL where every rank has a GPU."""
         swapped: dict[str, Any] = {"local": [1, 0]}
-        cases: list[dict[str, Any]] = fresh.shuffled([{}, swapped])
+        cases: list[dict[str, Any]] = generator.shuffled([{}, swapped])
         if submission.device.simulated:
             cases += [{"gpus": 1}, {"gpus": 1, **swapped}]
             cases.append({"gpus": 1, "local": [0, 0], "machine": 1})  # two machines, both full
         cases = [{"way": "environment", "device": None, **case} for case in cases]
         first = self._require_joined(submission, submission.device.name, cases)[0]
         if submission.device.simulated:  # in turn: 0, 1, and 0 again
-            local = fresh.shuffled([{}, {"local": [2, 0, 1]}])[0]
+            local = generator.shuffled([{}, {"local": [2, 0, 1]}])[0]
             few = {"way": "environment", "device": None, "gpus": 2, **local}
             self._require_joined(submission, submission.device.name, [few], 3)
         if first.gpus:
-            self._require_trained_there(submission, fresh, first.gpus)
+            self._require_trained_there(submission, generator, first.gpus)
 
     @staticmethod
     def _require_joined(
@@ -159,8 +160,8 @@ class TestSetup:
         return everybody
 
     @staticmethod
-    def _require_trained_there(submission: Submission, fresh: Fresh, gpus: int) -> None:
-        given = uneven_case(fresh, ranks=2)
+    def _require_trained_there(submission: Submission, generator: InputGenerator, gpus: int) -> None:
+        given = uneven_case(generator, ranks=2)
         seen = given.train(submission, device=submission.device.name, kind="cuda")
         for rank, each in enumerate(seen):
             what = f"train() on 2 ranks with device='cuda', rank {rank}"
@@ -169,9 +170,9 @@ class TestSetup:
             backend = "nccl" if gpus >= 2 else "gloo"
             require_equal(each.result["backend"], backend, what=f"{what}: DdpTraining.backend")
 
-    def test_replicas_equal(self, submission: Submission, fresh: Fresh) -> None:
+    def test_replicas_equal(self, submission: Submission, generator: InputGenerator) -> None:
         """Begins and goes on with equal replicas."""
-        given = even_case(fresh)
+        given = even_case(generator)
         seen = given.train(submission)
         hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
         names = ("weight", "shift")
@@ -182,9 +183,9 @@ class TestSetup:
         expected, _ = given.follow(seen)
         require_moved_alike(seen, given.weights[0], expected, what="train() on 2 ranks")
 
-    def test_gradients_equal_full_batch(self, submission: Submission, fresh: Fresh) -> None:
+    def test_gradients_equal_full_batch(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains on the mean gradient of all ranks."""
-        given = even_case(fresh)
+        given = even_case(generator)
         seen = given.train(submission)
         expected, _ = given.follow(seen)
         require_exchanged(seen, what="train() on 2 ranks")
@@ -199,7 +200,7 @@ class TestSetup:
 
     @requires("gradients_equal_full_batch")
     @builds_on("nccl_on_gpus")
-    def test_training_reported(self, submission: Submission, fresh: Fresh) -> None:
+    def test_training_reported(self, submission: Submission, generator: InputGenerator) -> None:
         """Tells how the training went."""
         alone = submission.probe("lab3.training.on_cpu", device="cpu")
         require_equal(alone.device, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
@@ -208,14 +209,14 @@ class TestSetup:
             what = f"accuracy that train() tells, of its data sets {given} given"
             hint = "without a dataset: that of test_dataset, else of the test images of digits (split='test')"
             require_close(number(share, what, hint), truth, relative=1e-6, what=what, hint=hint)
-        for given in (even_case(fresh), uneven_case(fresh)):
+        for given in (even_case(generator), uneven_case(generator)):
             seen = given.train(submission)
             with given.recognised(seen):
                 require_told(given, seen, what=f"train() on {given.ranks} ranks")
 
-    def test_shards_disjoint_and_complete(self, submission: Submission, fresh: Fresh) -> None:
+    def test_shards_disjoint_and_complete(self, submission: Submission, generator: InputGenerator) -> None:
         """Shares out all samples among the ranks."""
-        for given in (even_case(fresh), uneven_case(fresh)):
+        for given in (even_case(generator), uneven_case(generator)):
             seen, what = given.train(submission), f"train() on {given.ranks} ranks"
             self._require_shards(seen, given.samples, given.arguments["epochs"], what)
             hint = "batch_size is that of each rank, whatever the world size"
@@ -233,9 +234,9 @@ class TestSetup:
             )
 
     @builds_on("shards_disjoint_and_complete")
-    def test_reshuffled_each_epoch(self, submission: Submission, fresh: Fresh) -> None:
+    def test_reshuffled_each_epoch(self, submission: Submission, generator: InputGenerator) -> None:
         """Shuffles the samples anew in each epoch."""
-        given = even_case(fresh)
+        given = even_case(generator)
         seen, epochs = given.train(submission), given.arguments["epochs"]
         for rank, each in enumerate(seen):
             shares = epochs_of(each, epochs)
@@ -263,9 +264,9 @@ class TestSetup:
         require_own_draws(given, seen)
 
     @builds_on("training_reported")
-    def test_evaluates_each_sample_once(self, submission: Submission, fresh: Fresh) -> None:
+    def test_evaluates_each_sample_once(self, submission: Submission, generator: InputGenerator) -> None:
         """Evaluates each sample once."""
-        for ranks, cases in evaluations(fresh).items():
+        for ranks, cases in evaluations(generator).items():
             rights = [case.pop("right") for case in cases]
             device = submission.device.name
             kind = "cpu" if device == "cpu" else "cuda"
@@ -298,11 +299,11 @@ class TestSetup:
                 )
 
     @builds_on("joins_and_leaves")
-    def test_fails_cleanly(self, submission: Submission, fresh: Fresh) -> None:
+    def test_fails_cleanly(self, submission: Submission, generator: InputGenerator) -> None:
         """Ends on all ranks when one of them fails."""
-        given = even_case(fresh)
-        mark = f"damaged in block {fresh.integer(10**5, 10**6)}"
-        seen = given.train(submission, broken=fresh.integer(0, given.samples - 1), damage=mark, again=[])
+        given = even_case(generator)
+        mark = f"damaged in block {generator.integer(10**5, 10**6)}"
+        seen = given.train(submission, broken=generator.integer(0, given.samples - 1), damage=mark, again=[])
         errors = [each.error for each in seen]
         ends = [f"{e['type']} ({e['message'].strip()[:100]})" if e else "no error" for e in errors]
         require(
@@ -317,33 +318,33 @@ class TestSetup:
             f"one rank failed, and the other waited for it as long as it was allowed to: {waited[:1]}",
             "leave the process group at once, without waiting for the others (no barrier on the way out)",
         )
-        require_patience(even_case(fresh).train(submission), what="train()")
+        require_patience(even_case(generator).train(submission), what="train()")
         left = [not each.in_group for each in seen]
         require_equal(left, [True, True], what="process group left by each rank after an error", hint="finally:")
 
-    def test_started_by_spawn(self, submission: Submission, fresh: Fresh) -> None:
+    def test_started_by_spawn(self, submission: Submission, generator: InputGenerator) -> None:
         """Runs when it spawns its processes itself."""
         asked = ["--device", "vgpu:T4", "--world-size", "2"]
-        seen, what = self._started(submission, fresh, "lab3.launch.program", asked)
+        seen, what = self._started(submission, generator, "lab3.launch.program", asked)
         require(
             seen.children_seconds > _LEAST_CHILDREN_SECONDS,
             f"{what} started no processes that did anything: together they took {seen.children_seconds:.3f} s",
             "run_ranks starts a process for each rank",
         )
 
-    def test_started_by_torchrun(self, submission: Submission, fresh: Fresh) -> None:
+    def test_started_by_torchrun(self, submission: Submission, generator: InputGenerator) -> None:
         """Runs under torchrun."""
         asked = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
-        seen, what = self._started(submission, fresh, "lab3.launch.torchrun", asked, machines=2)
+        seen, what = self._started(submission, generator, "lab3.launch.torchrun", asked, machines=2)
         require(seen.tables <= 1, f"{what} printed its table {seen.tables} times", "rank 0 alone prints and writes")
 
     @staticmethod
     def _started(
-        submission: Submission, fresh: Fresh, probe: str, asked: list[str], **options: Any
+        submission: Submission, generator: InputGenerator, probe: str, asked: list[str], **options: Any
     ) -> tuple[Seen, str]:
         """The program trained with arguments that nobody knows beforehand; fails unless it tells of that training."""
-        even_case(fresh).train(submission)  # asked already: what does not end there does not end here
-        epochs, batch = fresh.integer(2, 3), fresh.integer(24, 48)
+        even_case(generator).train(submission)  # asked already: what does not end there does not end here
+        epochs, batch = generator.integer(2, 3), generator.integer(24, 48)
         asked = [*asked, "--epochs", str(epochs), "--batch-size", str(batch)]
         how = "torchrun, one rank on each of two machines, -m" if options else "python -m"
         what = f"{how} labs.{PROGRAM} {' '.join(asked)}"
@@ -368,9 +369,9 @@ class TestSetup:
         require_said(seen, simulated="vgpu" in " ".join(asked), what=what)
         return seen, what
 
-    def test_debugged_script_ends(self, submission: Submission, fresh: Fresh) -> None:
+    def test_debugged_script_ends(self, submission: Submission, generator: InputGenerator) -> None:
         """Brings the debugged script to its end."""
-        given = debugging_case(fresh)
+        given = debugging_case(generator)
         try:
             seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
         except CheckFailed as failed:
@@ -393,9 +394,9 @@ class TestSetup:
         )
 
     @requires("debugged_script_ends")
-    def test_debugged_script_trains_right(self, submission: Submission, fresh: Fresh) -> None:
+    def test_debugged_script_trains_right(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains right in the debugged script."""
-        given = debugging_case(fresh)
+        given = debugging_case(generator)
         seen = given.train(submission, function="lab3_distributed.ddp_debugging.train_two_heads")
         epochs, what = given.arguments["epochs"], "train_two_heads() on 2 ranks"
         self._require_shards(seen, given.samples, epochs, what)

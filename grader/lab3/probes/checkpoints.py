@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.lab3.probes.training import DDP, Regression, flat
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered

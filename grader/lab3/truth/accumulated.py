@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import numbers, require, require_arrays_close, require_close, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.assertions import numbers, require, require_arrays_close, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab3.truth import mistakes
 from grader.lab3.truth.training import Array, class_loss, half_squares
 from grader.shared.results import is_result, require_result
@@ -178,62 +178,69 @@ def run(passes: Sequence[Pass], submission: Submission, *, device: str = "cpu") 
     return [[Seen(rank.whole("passes")[index], {}) for rank in ranks] for index in range(len(passes))]
 
 
-def regression(fresh: Fresh, sizes: list[list[int]], steps: int, *, momentum: float = 0.0) -> Pass:
+def regression(generator: InputGenerator, sizes: list[list[int]], steps: int, *, momentum: float = 0.0) -> Pass:
     """Fresh samples for batches of these sizes; gradients are not 0 beforehand."""
-    samples, features, outputs = sum(map(sum, sizes)), fresh.odd(31, 39), fresh.odd(15, 19)
+    samples, features, outputs = sum(map(sum, sizes)), generator.odd(31, 39), generator.odd(15, 19)
     return Pass(
-        weight=fresh.normal(outputs, features + 1) / np.float32(features**0.5),
-        inputs=fresh.normal(samples, features),
-        targets=fresh.normal(samples, outputs),
+        weight=generator.normal(outputs, features + 1) / np.float32(features**0.5),
+        inputs=generator.normal(samples, features),
+        targets=generator.normal(samples, outputs),
         sizes=sizes,
         steps=steps,
-        rate=fresh.uniform(0.05, 0.1),
+        rate=generator.uniform(0.05, 0.1),
         momentum=momentum,
-        stale=fresh.uniform(0.5, 1.5),
+        stale=generator.uniform(0.5, 1.5),
     )
 
 
-def classification(fresh: Fresh, sizes: list[list[int]], steps: int, *, ignored: bool = False) -> Pass:
+def classification(generator: InputGenerator, sizes: list[list[int]], steps: int, *, ignored: bool = False) -> Pass:
     """Fresh classes for batches of these sizes, some of them `ignored`, with the arguments of the document alone.
 
     Gradients are not 0 beforehand.
     """
-    samples, features, classes = sum(map(sum, sizes)), fresh.odd(31, 39), fresh.odd(15, 19)
-    targets = fresh.rng.integers(0, classes, samples)
+    samples, features, classes = sum(map(sum, sizes)), generator.odd(31, 39), generator.odd(15, 19)
+    targets = generator.rng.integers(0, classes, samples)
     if ignored:
         firsts = {int(first) for first in np.cumsum([0, *(size for rank in sizes for size in rank)])}
         for place in range(samples):
-            if place not in firsts and (place - 1 in firsts or fresh.integer(0, 2) == 0):
+            if place not in firsts and (place - 1 in firsts or generator.integer(0, 2) == 0):
                 targets[place] = IGNORED
     return Pass(
-        weight=fresh.normal(classes, features + 1) / np.float32(features**0.5),
-        inputs=fresh.normal(samples, features),
+        weight=generator.normal(classes, features + 1) / np.float32(features**0.5),
+        inputs=generator.normal(samples, features),
         targets=targets,
         sizes=sizes,
         steps=steps,
         rate=DEFAULT_RATE,
         default_optimizer=True,
         default_criterion=True,
-        stale=fresh.uniform(0.5, 1.5),
+        stale=generator.uniform(0.5, 1.5),
     )
 
 
-def whole_windows(fresh: Fresh) -> Pass:
+def whole_windows(generator: InputGenerator) -> Pass:
     """Twelve batches of 8 on each of two ranks, in windows of four: three steps, as batches of 64 would make."""
-    return classification(fresh.shared("lab3.accumulation"), [[8] * 12, [8] * 12], 4)
+    return classification(generator.shared("lab3.accumulation"), [[8] * 12, [8] * 12], 4)
 
 
-def texts(fresh: Fresh) -> Pass:
+def texts(generator: InputGenerator) -> Pass:
     """Tokens on two ranks, of which a different number counts in each batch."""
-    fresh = fresh.shared("lab3.tokens")
-    sizes = [[fresh.integer(2, 4) for _ in range(5)] for _ in range(2)]
-    samples, length, features, classes = sum(map(sum, sizes)), fresh.odd(7, 11), fresh.odd(9, 13), fresh.odd(5, 9)
-    targets = np.array([[fresh.integer(0, classes - 1) for _ in range(length)] for _ in range(samples)], dtype=np.int64)
+    generator = generator.shared("lab3.tokens")
+    sizes = [[generator.integer(2, 4) for _ in range(5)] for _ in range(2)]
+    samples, length, features, classes = (
+        sum(map(sum, sizes)),
+        generator.odd(7, 11),
+        generator.odd(9, 13),
+        generator.odd(5, 9),
+    )
+    targets = np.array(
+        [[generator.integer(0, classes - 1) for _ in range(length)] for _ in range(samples)], dtype=np.int64
+    )
     for row in targets:
-        row[fresh.integer(1, length) :] = IGNORED
+        row[generator.integer(1, length) :] = IGNORED
     return Pass(
-        weight=fresh.normal(classes, features + 1) / np.float32(features**0.5),
-        inputs=fresh.normal(samples, length, features),
+        weight=generator.normal(classes, features + 1) / np.float32(features**0.5),
+        inputs=generator.normal(samples, length, features),
         targets=targets,
         sizes=sizes,
         steps=2,
@@ -247,21 +254,21 @@ def texts(fresh: Fresh) -> Pass:
     )
 
 
-def labels(fresh: Fresh) -> Pass:
+def labels(generator: InputGenerator) -> Pass:
     """Classes of one process alone, some of them ignored; optimizer and criterion are the default ones.
 
     Windows of one batch, or of two of which the last has one.
     """
-    sizes = [[fresh.integer(3, 6) for _ in range(3)]]
-    samples, features, classes = sum(sizes[0]), fresh.odd(9, 13), fresh.odd(5, 9)
-    targets = np.array([fresh.integer(0, classes - 1) for _ in range(samples)], dtype=np.int64)
+    sizes = [[generator.integer(3, 6) for _ in range(3)]]
+    samples, features, classes = sum(sizes[0]), generator.odd(9, 13), generator.odd(5, 9)
+    targets = np.array([generator.integer(0, classes - 1) for _ in range(samples)], dtype=np.int64)
     targets[np.cumsum([0, *sizes[0][:-1]])] = IGNORED  # the first of each batch
     return Pass(
-        weight=fresh.normal(classes, features + 1) / np.float32(features**0.5),
-        inputs=fresh.normal(samples, features),
+        weight=generator.normal(classes, features + 1) / np.float32(features**0.5),
+        inputs=generator.normal(samples, features),
         targets=targets,
         sizes=sizes,
-        steps=fresh.integer(1, 2),
+        steps=generator.integer(1, 2),
         rate=DEFAULT_RATE,
         default_optimizer=True,
         default_criterion=True,
@@ -294,12 +301,13 @@ def _can_be(row: Mapping[str, Any]) -> bool:
     )
 
 
-def mixed(fresh: Fresh) -> list[tuple[str, Pass]]:
+def mixed(generator: InputGenerator) -> list[tuple[str, Pass]]:
     """A pass for each kind of window, in which all else that passes differ in comes together; and what it is."""
     rows = [
-        {"window": window, **fresh.shared(f"lab3.mixed.{window}").cases(_MIXED, 1, _can_be)[0]} for window in _SHAPES
+        {"window": window, **generator.shared(f"lab3.mixed.{window}").cases(_MIXED, 1, _can_be)[0]}
+        for window in _SHAPES
     ]
-    sizes = fresh.shuffled(_SIZES)
+    sizes = generator.shuffled(_SIZES)
     # A batch counts at least one target: where some are ignored it cannot have a single sample with one.
     while any(
         size == "one sample each" and row["ignored"] == "some" and row["targets"] == "classes"
@@ -307,44 +315,44 @@ def mixed(fresh: Fresh) -> list[tuple[str, Pass]]:
     ):
         if all(row["ignored"] == "some" and row["targets"] == "classes" for row in rows):
             rows[0]["ignored"] = "none"
-        sizes = fresh.shuffled(_SIZES)
+        sizes = generator.shuffled(_SIZES)
     passes = []
     for row, size in zip(rows, sizes, strict=True):
         what = ", ".join(f"{name}={value}" for name, value in row.items())
-        passes.append((what, _mixed(fresh, {**row, "sizes": size})))
+        passes.append((what, _mixed(generator, {**row, "sizes": size})))
     return passes
 
 
-def _mixed(fresh: Fresh, row: Mapping[str, Any]) -> Pass:
+def _mixed(generator: InputGenerator, row: Mapping[str, Any]) -> Pass:
     ranks = 2 if row["place"] == "2 ranks" else 1
     batches, steps = _SHAPES[row["window"]]
     equal = {"one sample each": 1, "equal": 4}.get(row["sizes"])
-    sizes = [[equal] * batches if equal else fresh.shuffled([2, 3, 4, 6, 7])[:batches] for _ in range(ranks)]
-    samples, features, outputs = sum(map(sum, sizes)), fresh.odd(5, 9), fresh.odd(3, 7)
-    length = fresh.integer(4, 6)
+    sizes = [[equal] * batches if equal else generator.shuffled([2, 3, 4, 6, 7])[:batches] for _ in range(ranks)]
+    samples, features, outputs = sum(map(sum, sizes)), generator.odd(5, 9), generator.odd(3, 7)
+    length = generator.integer(4, 6)
     shape = (samples, length) if row["targets"] == "tokens" else (samples,)
-    targets: NDArray[Any] = fresh.normal(samples, outputs)
+    targets: NDArray[Any] = generator.normal(samples, outputs)
     if row["targets"] != "numbers":
-        targets = fresh.rng.integers(0, outputs, shape)
+        targets = generator.rng.integers(0, outputs, shape)
         if row["ignored"] == "some":
             firsts = np.cumsum([0, *(size for rank in sizes for size in rank)])[:-1]
             for place in range(samples):
                 if row["targets"] == "tokens":
-                    targets[place, fresh.integer(1, length - 1) :] = IGNORED
-                elif place not in firsts and (place - 1 in firsts or fresh.integer(0, 2) == 0):
+                    targets[place, generator.integer(1, length - 1) :] = IGNORED
+                elif place not in firsts and (place - 1 in firsts or generator.integer(0, 2) == 0):
                     targets[place] = IGNORED
     return Pass(
-        weight=fresh.normal(outputs, features + 1) / np.float32(features**0.5),
-        inputs=fresh.normal(*shape, features),
+        weight=generator.normal(outputs, features + 1) / np.float32(features**0.5),
+        inputs=generator.normal(*shape, features),
         targets=targets,
         sizes=sizes,
         steps=steps,
-        rate=DEFAULT_RATE if row["default_optimizer"] else fresh.uniform(0.1, 0.2),
-        momentum=fresh.uniform(0.5, 0.9) if row["momentum"] else 0.0,
+        rate=DEFAULT_RATE if row["default_optimizer"] else generator.uniform(0.1, 0.2),
+        momentum=generator.uniform(0.5, 0.9) if row["momentum"] else 0.0,
         tokens=row["targets"] == "tokens",
         default_optimizer=row["default_optimizer"],
         default_criterion=row["default_criterion"],
-        stale=fresh.uniform(0.5, 1.5) if row["stale"] else 0.0,
+        stale=generator.uniform(0.5, 1.5) if row["stale"] else 0.0,
         kind="cuda" if row["place"].endswith("GPU") else "cpu",
         grouped=row["place"].startswith("group"),
         device_given=row["device_given"],
@@ -354,6 +362,6 @@ def _mixed(fresh: Fresh, row: Mapping[str, Any]) -> Pass:
     )
 
 
-def short_tail(fresh: Fresh) -> Pass:
+def short_tail(generator: InputGenerator) -> Pass:
     """A last window of two batches instead of four, the very last of them smaller."""
-    return classification(fresh.shared("lab3.tail"), [[8] * 9 + [5], [8] * 9 + [5]], 4)
+    return classification(generator.shared("lab3.tail"), [[8] * 9 + [5], [8] * 9 + [5]], 4)

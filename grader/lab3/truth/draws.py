@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from gradebox.assertions import require
-from gradebox.submission import Seen
+from gradebox.run.assertions import require
+from gradebox.run.submission import Seen
 from grader.lab3.truth.training import Case
 
 _HINT = "seed the random numbers in each epoch by seed, epoch and rank together"

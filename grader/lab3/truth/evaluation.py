@@ -8,64 +8,74 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import number, require, require_between
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import number, require, require_between
+from gradebox.run.input_generator import InputGenerator
 
 _REPEATED = 3
 """The first samples are those that a sampler repeats: wrong, and the same on all ranks."""
 
 
-def evaluations(fresh: Fresh) -> dict[int, list[dict[str, Any]]]:
+def evaluations(generator: InputGenerator) -> dict[int, list[dict[str, Any]]]:
     """For each number of ranks: fewer samples than ranks, shares that differ, equal shares; with batches of one sample,
     of which the last is short or full, and of more than a share."""
     draws: list[tuple[int, int]] = []
     sizes: list[int] = []
-    for ranks, samples in ((2, fresh.odd(9, 17)), (2, 12), (3, 3 * fresh.integer(3, 5) + fresh.integer(1, 2)), (3, 12)):
+    for ranks, samples in (
+        (2, generator.odd(9, 17)),
+        (2, 12),
+        (3, 3 * generator.integer(3, 5) + generator.integer(1, 2)),
+        (3, 12),
+    ):
         draws.append((ranks, samples))
-    kinds = fresh.shuffled(["one", "short", "full", "long"])
+    kinds = generator.shuffled(["one", "short", "full", "long"])
     for (ranks, samples), kind in zip(draws, kinds, strict=True):
         share = -(-samples // ranks)
         divisors = [size for size in range(2, share + 1) if share % size == 0]
         others = [size for size in range(2, share) if share % size]
         sizes.append(
-            {"one": 1, "short": fresh.shuffled(others)[0], "full": fresh.shuffled(divisors)[0], "long": share + 2}[kind]
+            {
+                "one": 1,
+                "short": generator.shuffled(others)[0],
+                "full": generator.shuffled(divisors)[0],
+                "long": share + 2,
+            }[kind]
         )
-    draws += [(2, 1), (3, fresh.integer(1, 2))]
-    sizes += fresh.shuffled([1, 3])
+    draws += [(2, 1), (3, generator.integer(1, 2))]
+    sizes += generator.shuffled([1, 3])
     found: dict[int, list[dict[str, Any]]] = {2: [], 3: []}
     for (ranks, samples), size in zip(draws, sizes, strict=True):
-        found[ranks].append({**evaluation(fresh, ranks, samples), "batch_size": size})
+        found[ranks].append({**evaluation(generator, ranks, samples), "batch_size": size})
     return found
 
 
-def evaluation(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
+def evaluation(generator: InputGenerator, ranks: int, samples: int) -> dict[str, Any]:
     """Logits and targets, and samples of which the ranks' models say different things (`turned`).
 
     `right` [ranks, samples] is the truth: no two ranks get the same number right, so that a rank that counts for
     itself cannot be right.
     """
     if samples <= _REPEATED:
-        return _few(fresh, ranks, samples)
-    classes = fresh.odd(5, 9)
-    logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
+        return _few(generator, ranks, samples)
+    classes = generator.odd(5, 9)
+    logits = np.array([generator.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32) * 4
     said = logits.argmax(axis=1)
     targets = said.copy()
-    wrong = [0, 1, *range(_REPEATED, _REPEATED + fresh.integer(1, 3))]
+    wrong = [0, 1, *range(_REPEATED, _REPEATED + generator.integer(1, 3))]
     targets[wrong] = (targets[wrong] + 1) % classes
     while True:
         turned = np.zeros((ranks, samples), dtype=np.float32)
         for own in turned:
-            own[fresh.shuffled(list(range(_REPEATED, samples)))[: fresh.integer(1, 5)]] = 1
+            own[generator.shuffled(list(range(_REPEATED, samples)))[: generator.integer(1, 5)]] = 1
         right: NDArray[np.bool_] = (said + turned.astype(np.int64)) % classes == targets
         if len(set(right.sum(axis=1).tolist())) == ranks:
             return {"logits": logits, "targets": targets, "turned": turned, "right": right}
 
 
-def _few(fresh: Fresh, ranks: int, samples: int) -> dict[str, Any]:
+def _few(generator: InputGenerator, ranks: int, samples: int) -> dict[str, Any]:
     """Fewer samples than ranks, of which all ranks' models say the same: some rank has nothing to do."""
-    classes = fresh.odd(5, 9)
-    logits = np.array([fresh.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32)
-    right = np.array([fresh.integer(0, 1) == 1 for _ in range(samples)])
+    classes = generator.odd(5, 9)
+    logits = np.array([generator.shuffled(list(range(classes))) for _ in range(samples)], dtype=np.float32)
+    right = np.array([generator.integer(0, 1) == 1 for _ in range(samples)])
     right[0] = True  # a rank that has nothing to do says 0
     turned = np.zeros((ranks, samples), dtype=np.float32)
     targets = (logits.argmax(axis=1) + ~right) % classes

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gradebox.assertions import Cause, recognising
-from gradebox.submission import Seen
+from gradebox.run.assertions import Cause, recognising
+from gradebox.run.submission import Seen
 from grader.lab3.truth.training import Array
 
 _LARGE_BATCH = "lab3.accumulation.equals_one_large_batch"

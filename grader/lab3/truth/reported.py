@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import Cause, numbers, require, require_between, require_close, require_equal, seconds
-from gradebox.submission import Seen
+from gradebox.run.assertions import Cause, numbers, require, require_between, require_close, require_equal, seconds
+from gradebox.run.submission import Seen
 from grader.lab3.truth.training import Case, steps_of
 from grader.shared.programs import require_provenance, require_simulated_pictures
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 
 Profile = dict[str, list[float]]
 
@@ -25,13 +25,13 @@ def split(profile: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def profile(fresh: Fresh, *, ranks: int, communication: float, data: float, imbalance: float) -> Profile:
+def profile(generator: InputGenerator, *, ranks: int, communication: float, data: float, imbalance: float) -> Profile:
     """A step of which these shares are lost, and the rest is computation; of several ranks one, not the first, is the
     slow one.
 
     What the other ranks wait for it looks like communication.
     """
-    step = fresh.log_uniform(1e-3, 1.0)
+    step = generator.log_uniform(1e-3, 1.0)
     compute = step * (1 - communication - data - imbalance)
     if ranks == 1:
         return {
@@ -39,7 +39,7 @@ def profile(fresh: Fresh, *, ranks: int, communication: float, data: float, imba
             "compute_seconds": [compute],
             "communication_seconds": [step * communication],
         }
-    slow = fresh.integer(1, ranks - 1)
+    slow = generator.integer(1, ranks - 1)
     # The slowest rank has `imbalance` more than the mean, so the others have less.
     extra = [-imbalance * step / (ranks - 1)] * ranks
     extra[slow] = imbalance * step
@@ -51,10 +51,10 @@ def profile(fresh: Fresh, *, ranks: int, communication: float, data: float, imba
     }
 
 
-def uneven_profile(fresh: Fresh, *, ranks: int, communication: float) -> Profile:
+def uneven_profile(generator: InputGenerator, *, ranks: int, communication: float) -> Profile:
     """A step whose ranks differ in data and in compute, of which this share is communication proper."""
-    work = [(fresh.uniform(0.1, 1.0), fresh.uniform(0.1, 1.0)) for _ in range(ranks)]
-    scale = fresh.log_uniform(1e-3, 1.0)
+    work = [(generator.uniform(0.1, 1.0), generator.uniform(0.1, 1.0)) for _ in range(ranks)]
+    scale = generator.log_uniform(1e-3, 1.0)
     slowest = max(data + compute for data, compute in work)
     step = slowest / (1 - communication)
     return {
@@ -64,12 +64,12 @@ def uneven_profile(fresh: Fresh, *, ranks: int, communication: float) -> Profile
     }
 
 
-def tied_profiles(fresh: Fresh) -> list[tuple[Profile, float, str]]:
+def tied_profiles(generator: InputGenerator) -> list[tuple[Profile, float, str]]:
     """Profiles with equal losses, or one just at the threshold, the threshold, and the bottleneck.
 
     Every figure is a power of two, so that whoever computes it finds the same.
     """
-    unit = 2.0 ** fresh.integer(-9, 0)
+    unit = 2.0 ** generator.integer(-9, 0)
 
     def of(data: Sequence[float], compute: Sequence[float], communication: Sequence[float]) -> Profile:
         named = {"data": data, "compute": compute, "communication": communication}

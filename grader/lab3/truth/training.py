@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import Cause, CheckFailed, recognising, require, require_arrays_close
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_arrays_close
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 
 Array = NDArray[np.float64]
 RTOL = 1e-9
@@ -167,7 +167,7 @@ def class_loss(outputs: Array, classes: NDArray[np.int64]) -> tuple[float, Array
 
 
 def case(
-    fresh: Fresh,
+    generator: InputGenerator,
     *,
     ranks: int,
     samples: int,
@@ -178,15 +178,15 @@ def case(
     **arguments: Any,
 ) -> Case:
     """A fresh case of this many samples to learn from, and `tests` more."""
-    features, outputs = fresh.odd(5, 9), fresh.integer(3, 4)
+    features, outputs = generator.odd(5, 9), generator.integer(3, 4)
     return Case(
         ranks=ranks,
-        weights=fresh.normal(ranks, outputs, features),
-        shifts=fresh.normal(ranks, outputs),
-        inputs=fresh.normal(samples + tests, features),
-        targets=fresh.normal(samples + tests, outputs),
+        weights=generator.normal(ranks, outputs, features),
+        shifts=generator.normal(ranks, outputs),
+        inputs=generator.normal(samples + tests, features),
+        targets=generator.normal(samples + tests, outputs),
         arguments=arguments,
-        factors=[[fresh.uniform(0.7, 1.3) for _ in range(_FACTORS)] for _ in range(ranks)],
+        factors=[[generator.uniform(0.7, 1.3) for _ in range(_FACTORS)] for _ in range(ranks)],
         classes=classes,
         tests=tests,
         again=again,
@@ -200,34 +200,36 @@ _EITHER: dict[str, Sequence[bool]] = dict.fromkeys(
 """What trainings differ in. Of the two trainings of a grading one is always what the other is not."""
 
 
-def _drawn(fresh: Fresh, *, opposite: bool) -> dict[str, bool]:
-    (row,) = fresh.shared("lab3.trainings").cases(_EITHER, 1)
+def _drawn(generator: InputGenerator, *, opposite: bool) -> dict[str, bool]:
+    (row,) = generator.shared("lab3.trainings").cases(_EITHER, 1)
     return {name: value != opposite for name, value in row.items()}
 
 
-def _samples(fresh: Fresh, row: dict[str, bool], ranks: int, batch_size: int) -> int:
+def _samples(generator: InputGenerator, row: dict[str, bool], ranks: int, batch_size: int) -> int:
     """As many as make a rank's last batch full or not, in shares that are equal or must be filled up."""
-    share = batch_size * fresh.integer(3, 4) - (0 if row["last batch full"] else fresh.integer(1, batch_size - 1))
-    return ranks * share - (0 if row["shared evenly"] else fresh.integer(1, ranks - 1))
+    share = batch_size * generator.integer(3, 4) - (
+        0 if row["last batch full"] else generator.integer(1, batch_size - 1)
+    )
+    return ranks * share - (0 if row["shared evenly"] else generator.integer(1, ranks - 1))
 
 
-def even_case(fresh: Fresh) -> Case:
+def even_case(generator: InputGenerator) -> Case:
     """Samples for two ranks. One training for many checks.
 
     Then one more epoch with the same seed, and two with the next one.
     """
-    row = _drawn(fresh, opposite=False)
-    fresh = fresh.shared("lab3.train")
-    seed, momentum = fresh.integer(1, 1000), fresh.uniform(0.5, 0.8)
+    row = _drawn(generator, opposite=False)
+    generator = generator.shared("lab3.train")
+    seed, momentum = generator.integer(1, 1000), generator.uniform(0.5, 0.8)
     return case(
-        fresh,
+        generator,
         ranks=2,
-        samples=_samples(fresh, row, 2, 4),
+        samples=_samples(generator, row, 2, 4),
         classes=row["classes"],
-        tests=fresh.integer(10, 20) if row["classes"] else 0,
+        tests=generator.integer(10, 20) if row["classes"] else 0,
         epochs=3,
         batch_size=4,
-        learning_rate=fresh.uniform(0.03, 0.05),
+        learning_rate=generator.uniform(0.03, 0.05),
         momentum=momentum if row["momentum"] else 0.0,
         seed=seed,
         again=({"epochs": 1}, {"by_address": True, "epochs": 2, "seed": seed + 1}),
@@ -235,38 +237,38 @@ def even_case(fresh: Fresh) -> Case:
     )
 
 
-def uneven_case(fresh: Fresh, ranks: int = 3) -> Case:
+def uneven_case(generator: InputGenerator, ranks: int = 3) -> Case:
     """Samples for three ranks, or two, and whatever else `even_case` has not in this grading."""
-    row = _drawn(fresh, opposite=True)
-    fresh = fresh.shared("lab3.uneven")
-    momentum = fresh.uniform(0.5, 0.8)
+    row = _drawn(generator, opposite=True)
+    generator = generator.shared("lab3.uneven")
+    momentum = generator.uniform(0.5, 0.8)
     return case(
-        fresh,
+        generator,
         ranks=ranks,
-        samples=_samples(fresh, row, ranks, 4),
+        samples=_samples(generator, row, ranks, 4),
         classes=row["classes"],
-        tests=fresh.integer(10, 20) if row["classes"] else 0,
+        tests=generator.integer(10, 20) if row["classes"] else 0,
         epochs=2,
         batch_size=4,
-        learning_rate=fresh.uniform(0.03, 0.05) if row["momentum"] else fresh.uniform(0.05, 0.1),
+        learning_rate=generator.uniform(0.03, 0.05) if row["momentum"] else generator.uniform(0.05, 0.1),
         momentum=momentum if row["momentum"] else 0.0,
         dtype="float32" if row["float32"] else "float64",
     )
 
 
-def debugging_case(fresh: Fresh) -> Case:
+def debugging_case(generator: InputGenerator) -> Case:
     """The same for the script of Task 3.5, which the environment tells where to meet; then once more by an address."""
-    fresh = fresh.shared("lab3.debugging")
-    share = fresh.odd(13, 17)
-    sizes = fresh.shuffled([4, share])  # in one of the two the last batch is as large as the others
+    generator = generator.shared("lab3.debugging")
+    share = generator.odd(13, 17)
+    sizes = generator.shuffled([4, share])  # in one of the two the last batch is as large as the others
     return case(
-        fresh,
+        generator,
         ranks=2,
         samples=2 * share - 1,  # which a sampler fills up, or drops
         classes=True,
         epochs=2,
         batch_size=sizes[0],
-        learning_rate=fresh.uniform(0.05, 0.1),
+        learning_rate=generator.uniform(0.05, 0.1),
         again=({"by_address": True, "epochs": 1, "batch_size": sizes[1]},),
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.shared.cases import full_rows
 
 SHAPES = "mat1 and mat2 shapes cannot be multiplied"
@@ -39,27 +39,27 @@ def sizes_tried(case: Mapping[str, Any]) -> list[int]:
     return sizes
 
 
-def retried(submission: Submission, fresh: Fresh) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def retried(submission: Submission, generator: InputGenerator) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Attempts, and what was seen of each; the same for all checks of a grading."""
-    fresh = fresh.shared("lab4.retry")
+    generator = generator.shared("lab4.retry")
     cases: list[dict[str, Any]] = [
-        {"start": fresh.odd(41, 63), "fits": fresh.integer(6, 9), "cycle": fresh.integer(0, 1) == 1},
+        {"start": generator.odd(41, 63), "fits": generator.integer(6, 9), "cycle": generator.integer(0, 1) == 1},
         {"start": 1, "fits": 1},
-        {"start": fresh.integer(8, 20), "fits": 20},
-        {"start": fresh.integer(5, 7), "fits": 0},
-        {"start": fresh.integer(5, 15), "fits": 4, "cycle": True, "returns_nothing": True},
+        {"start": generator.integer(8, 20), "fits": 20},
+        {"start": generator.integer(5, 7), "fits": 0},
+        {"start": generator.integer(5, 15), "fits": 4, "cycle": True, "returns_nothing": True},
         {"start": 1, "fits": 99, "raises": "RuntimeError", "message": SHAPES},
-        {"start": fresh.integer(16, 31), "fits": 99, "raises": "ValueError", "message": SHAPES},
-        {"start": fresh.integer(16, 31), "fits": 99, "raises": "MemoryError", "message": "out of memory"},
+        {"start": generator.integer(16, 31), "fits": 99, "raises": "ValueError", "message": SHAPES},
+        {"start": generator.integer(16, 31), "fits": 99, "raises": "MemoryError", "message": "out of memory"},
         # The second attempt fits, and fails for a reason of its own.
-        {"start": fresh.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
+        {"start": generator.integer(16, 31), "fits": 15, "raises": "RuntimeError", "message": HOST},
     ]
-    for row in full_rows(fresh, _ATTEMPTS, 4, _can_be_tried):
-        start = 1 if row["start"] == "one" else fresh.integer(9, 31)
+    for row in full_rows(generator, _ATTEMPTS, 4, _can_be_tried):
+        start = 1 if row["start"] == "one" else generator.integer(9, 31)
         cases.append(
             {
                 "start": start,
-                "fits": {"at once": start, "later": fresh.integer(2, 8), "never": 0}[row["fits"]],
+                "fits": {"at once": start, "later": generator.integer(2, 8), "never": 0}[row["fits"]],
                 "cycle": row["cycle"],
                 "returns_nothing": row["returns_nothing"],
                 **({"raises": row["raises"], "message": row["message"]} if row["raises"] else {}),

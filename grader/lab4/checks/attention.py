@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     mebibytes,
     picturing,
     recognising,
@@ -17,10 +18,9 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from gradebox.sandbox import Limits
-from gradebox.submission import Submission
 from grader.lab4.checks.attention_values import LENGTHS_HINT, TOLERANCE, distance_of, judge
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
 from grader.lab4.checks.operands import calls_of, flash_calls, standard_calls
@@ -52,42 +52,44 @@ _REAL_LIMITS = Limits(wall_seconds=180.0, cpu_seconds=180.0)
 
 @criterion("lab4.attention")
 class TestAttention:
-    def test_standard_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_standard_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes standard attention right."""
-        judge(submission, fresh, "standard_attention", standard_calls(fresh), causal=False)
+        judge(submission, generator, "standard_attention", standard_calls(generator), causal=False)
 
-    def test_flash_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_flash_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes flash attention right."""
-        judge(submission, fresh, "flash_attention", flash_calls(fresh), causal=False)
+        judge(submission, generator, "flash_attention", flash_calls(generator), causal=False)
 
-    def test_tiled_equals_reference(self, submission: Submission, fresh: Fresh) -> None:
+    def test_tiled_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes tiled attention right."""
         # Equal, fewer and more queries, causal; once without a mask, once in a single tile, once in each 16-bit type.
-        calls = calls_of(fresh, ("float64",), block_size=fresh.odd(7, 13))[:6]
-        calls += calls_of(fresh, ("float64",), block_size=128)[1:2]
+        calls = calls_of(generator, ("float64",), block_size=generator.odd(7, 13))[:6]
+        calls += calls_of(generator, ("float64",), block_size=128)[1:2]
         # Few queries, many tiles.
         many = {"queries": 5, "keys": calls[2]["keys"], "block_size": 3}
         calls += [{"dtype": "float16", "causal": True, **many}, {"dtype": "bfloat16", "causal": False, **many}]
         calls.append({**calls[0], "dtype": "bfloat16"})
         # Large scores; tiles of one key; more queries than a single key.
-        calls.append({**calls[fresh.integer(0, 3)], "factor": 256})
+        calls.append({**calls[generator.integer(0, 3)], "factor": 256})
         calls.append({"dtype": "float64", "queries": 5, "keys": 7, "causal": True, "block_size": 1})
         calls.append({"dtype": "float64", "queries": 2, "keys": 7, "causal": True, "block_size": 4})
-        calls.append({"dtype": "float64", "queries": 3, "keys": 1, "causal": fresh.integer(0, 1) == 1, "block_size": 4})
-        judge(submission, fresh, "tiled_attention", calls)
+        calls.append(
+            {"dtype": "float64", "queries": 3, "keys": 1, "causal": generator.integer(0, 1) == 1, "block_size": 4}
+        )
+        judge(submission, generator, "tiled_attention", calls)
 
     @builds_on("standard_equals_reference", "flash_equals_reference", "tiled_equals_reference")
-    def test_no_query_sees_the_future(self, submission: Submission, fresh: Fresh) -> None:
+    def test_no_query_sees_the_future(self, submission: Submission, generator: InputGenerator) -> None:
         """Lets no query see a key of its future."""
-        judge(submission, fresh, "standard_attention", standard_calls(fresh), causal=True)
-        judge(submission, fresh, "flash_attention", flash_calls(fresh), causal=True)
-        long, short = fresh.odd(25, 31), fresh.odd(9, 15)
+        judge(submission, generator, "standard_attention", standard_calls(generator), causal=True)
+        judge(submission, generator, "flash_attention", flash_calls(generator), causal=True)
+        long, short = generator.odd(25, 31), generator.odd(9, 15)
         # Of `long` queries and `short` keys the first ones see nothing at all.
         cases = [
-            {"queries": queries, "keys": keys, "changed": fresh.integer(keys // 2, keys - 1)}
+            {"queries": queries, "keys": keys, "changed": generator.integer(keys // 2, keys - 1)}
             for queries, keys in ((long, long), (short, long), (long, short))
         ]
-        seed = fresh.integer(1, 10**6)
+        seed = generator.integer(1, 10**6)
         seen = submission.numeric_probe(
             "lab4.attention.future", functions=["flash_attention", "tiled_attention"], cases=cases, seed=seed
         )
@@ -95,9 +97,9 @@ class TestAttention:
             found = [(cases[index // 2], distance_of(moved)) for index, moved in enumerate(rows)]
             with recognising(lambda: masks.of_influence(found)):  # noqa: B023 - called in here
                 self._require_causal(name, found)
-        self._require_no_square(submission, "flash_attention", _square_cases(fresh, "flash_attention", causal=True))
-        for model, modules, dtype, wanted in fresh.shuffled(_libraries(fresh))[:2]:
-            self._require_library(submission, fresh, model, modules, dtype, wanted, causal=True)
+        self._require_no_square(submission, "flash_attention", _square_cases(generator, "flash_attention", causal=True))
+        for model, modules, dtype, wanted in generator.shuffled(_libraries(generator))[:2]:
+            self._require_library(submission, generator, model, modules, dtype, wanted, causal=True)
 
     @staticmethod
     def _require_causal(name: str, found: list[tuple[dict[str, int], Any]]) -> None:
@@ -121,15 +123,15 @@ class TestAttention:
             )
 
     @requires("flash_equals_reference", "tiled_equals_reference")
-    def test_no_square_tensor_made(self, submission: Submission, fresh: Fresh) -> None:
+    def test_no_square_tensor_made(self, submission: Submission, generator: InputGenerator) -> None:
         """Makes no tensor as large as all scores."""
         for function in ("flash_attention", "tiled_attention"):
-            cases = _square_cases(fresh, function, causal=False)
+            cases = _square_cases(generator, function, causal=False)
             if function == "tiled_attention":  # of tiles each case takes its time
-                cases = [*cases[:1], *_square_cases(fresh, function, causal=True)]
+                cases = [*cases[:1], *_square_cases(generator, function, causal=True)]
             self._require_no_square(submission, function, cases)
             if function == "tiled_attention":
-                self._require_tiles(submission, fresh)
+                self._require_tiles(submission, generator)
 
     @staticmethod
     def _require_no_square(submission: Submission, function: str, cases: list[dict[str, Any]]) -> None:
@@ -161,9 +163,9 @@ class TestAttention:
             )
 
     @staticmethod
-    def _require_tiles(submission: Submission, fresh: Fresh) -> None:
+    def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
         """Fail where tiles have more keys than `block_size`; in operands that are small beside them."""
-        queries, keys, block = fresh.odd(301, 401), fresh.odd(301, 401), fresh.integer(9, 12)
+        queries, keys, block = generator.odd(301, 401), generator.odd(301, 401), generator.integer(9, 12)
         (run,) = submission.probe(
             "lab4.attention.largest",
             device="vgpu:T4",
@@ -181,15 +183,15 @@ class TestAttention:
             "block_size says how many keys a tile has at most",
         )
 
-    def test_flash_attn_used_when_installed(self, submission: Submission, fresh: Fresh) -> None:
+    def test_flash_attn_used_when_installed(self, submission: Submission, generator: InputGenerator) -> None:
         """Uses flash-attn where it is installed."""
-        for model, modules, dtype, wanted in _libraries(fresh):
-            self._require_library(submission, fresh, model, modules, dtype, wanted)
+        for model, modules, dtype, wanted in _libraries(generator):
+            self._require_library(submission, generator, model, modules, dtype, wanted)
 
     @staticmethod
     def _require_library(
         submission: Submission,
-        fresh: Fresh,
+        generator: InputGenerator,
         model: str,
         modules: list[str],
         dtype: str,
@@ -198,10 +200,10 @@ class TestAttention:
         causal: bool = False,
     ) -> None:
         """Fail unless flash_attention() calls the library that is wanted, once it is installed."""
-        fresh = fresh.shared("lab4.installed")
-        queries, keys = fresh.odd(5, 9), fresh.odd(11, 15)
+        generator = generator.shared("lab4.installed")
+        queries, keys = generator.odd(5, 9), generator.odd(11, 15)
         operands: dict[str, Any] = {
-            name: as_bfloat16(fresh.normal(2, 3, count, 8))
+            name: as_bfloat16(generator.normal(2, 3, count, 8))
             for name, count in (("q", queries), ("k", keys), ("v", keys))
         }
         seen = submission.probe(
@@ -239,22 +241,22 @@ class TestAttention:
                 hint=hint,
             )
 
-    def test_benchmark_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_benchmark_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures true seconds and peaks of attention."""
         simulated = submission.device.simulated
         arguments: dict[str, Any] = {
-            "lengths": [fresh.odd(3101, 3501), fresh.odd(2101, 2501), 40001],
-            "methods": fresh.shuffled(["standard", "flash"]),
+            "lengths": [generator.odd(3101, 3501), generator.odd(2101, 2501), 40001],
+            "methods": generator.shuffled(["standard", "flash"]),
             "dtype": "float16",
             "batch": 1 if simulated else 2,  # so that a real GPU's times are long against its launches
-            "heads": fresh.integer(9, 12),
+            "heads": generator.integer(9, 12),
             "head_dim": 64,
-            "causal": fresh.integer(0, 1) == 1,
+            "causal": generator.integer(0, 1) == 1,
         }
         card = card_of(submission)
         if card is not None:
             arguments["lengths"] = _lengths_for(card, arguments)
-        iterations = fresh.integer(2, 3)
+        iterations = generator.integer(2, 3)
         warmup = 2 * iterations + 1  # exchanged, most of the timed ones would be such as wake the device up
         others = {"batch": 2, "heads": 2, "head_dim": 8, "causal": not arguments["causal"], "dtype": "float32"}
         counted = {"lengths": [65], "methods": ["tiled", "standard"], "iterations": iterations, "warmup": warmup}
@@ -264,7 +266,7 @@ class TestAttention:
             values=False,  # the longest have tens of gigabytes, and seconds and peaks do not depend on them
             arguments=arguments,
             counted={**others, **counted},
-            on_cpu={**others, **on_cpu, "causal": fresh.integer(0, 1) == 1},
+            on_cpu={**others, **on_cpu, "causal": generator.integer(0, 1) == 1},
             limits=None if card is None else _REAL_LIMITS,
         )
         lengths, methods = arguments["lengths"], arguments["methods"]
@@ -366,7 +368,7 @@ class TestAttention:
             modules=["flash_attn"],
             dtype="float16",
             causal=False,
-            benchmarks=fresh.shuffled(["float16", "float32"]),
+            benchmarks=generator.shuffled(["float16", "float32"]),
             **zeros,
         )
         for dtype, backend, wanted in installed.benchmarked:
@@ -381,22 +383,22 @@ class TestAttention:
         """Refuses arguments that make no sense."""
         judge_refusals(submission, "attention")
 
-    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and a plot."""
         rows = judge_program(submission, "flash_attention", ["--lengths", "128,256"])
         found = sorted({row.get("length", 0) for row in rows if isinstance(row, dict)})
         require_equal(found, [128, 256], what="lengths in the results")
         judge_program(submission, "flash_attention", ["--lengths", "16,32", "--device", "cpu"], on_cpu=True)
-        judge_plot(submission, "attention", fresh)
+        judge_plot(submission, "attention", generator)
 
 
-def _libraries(fresh: Fresh) -> list[tuple[str, list[str], str, str]]:
+def _libraries(generator: InputGenerator) -> list[tuple[str, list[str], str, str]]:
     """GPU, what is installed, dtype, and what flash_attention() must call."""
     v2, cute = ["flash_attn"], ["flash_attn.cute"]
     both = [*v2, *cute]
-    low = fresh.shuffled(["float16", "bfloat16"] * 3)
+    low = generator.shuffled(["float16", "bfloat16"] * 3)
     # Which of the two float32 is asked on, and what is installed there and on the T4, is drawn.
-    (row,) = fresh.cases({"model": ("A100-80GB", "H100"), "float32": (v2, cute, both), "T4": (v2, both)}, 1)
+    (row,) = generator.cases({"model": ("A100-80GB", "H100"), "float32": (v2, cute, both), "T4": (v2, both)}, 1)
     return [
         ("A100-80GB", v2, low[0], "flash_attn"),
         ("H100", both, low[1], "flash_attn.cute"),
@@ -407,13 +409,13 @@ def _libraries(fresh: Fresh) -> list[tuple[str, list[str], str, str]]:
     ]
 
 
-def _square_cases(fresh: Fresh, function: str, *, causal: bool) -> list[dict[str, Any]]:
+def _square_cases(generator: InputGenerator, function: str, *, causal: bool) -> list[dict[str, Any]]:
     """As many keys as queries, fewer and more, of long sequences, in float32 and float16."""
-    fresh = fresh.shared(f"lab4.largest.{function}.{causal}")
-    long, short = fresh.odd(3901, 4101), fresh.odd(2701, 2901)
+    generator = generator.shared(f"lab4.largest.{function}.{causal}")
+    long, short = generator.odd(3901, 4101), generator.odd(2701, 2901)
     others = {"block_size": 256} if function == "tiled_attention" else {}
-    lengths = fresh.shuffled([(long, long), (short, long), (long, short)])
-    dtypes = fresh.shuffled(["float32", "float32", "float16"])
+    lengths = generator.shuffled([(long, long), (short, long), (long, short)])
+    dtypes = generator.shuffled(["float32", "float32", "float16"])
     return [
         {"queries": queries, "keys": keys, "causal": causal, "dtype": dtype, **others}
         for (queries, keys), dtype in zip(lengths, dtypes, strict=True)

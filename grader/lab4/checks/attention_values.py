@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import Cause, recognising, require, require_arrays_close, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import Cause, recognising, require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab4.checks.operands import case_of, mixed_calls
 from grader.lab4.truth import masks
 from grader.lab4.truth.reference import attention, runs
@@ -37,16 +37,21 @@ keys are added up in 16 bits. Not of gradients, which autograd may add up by its
 
 
 def judge(
-    submission: Submission, fresh: Fresh, function: str, calls: list[dict[str, Any]], *, causal: bool | None = None
+    submission: Submission,
+    generator: InputGenerator,
+    function: str,
+    calls: list[dict[str, Any]],
+    *,
+    causal: bool | None = None,
 ) -> None:
     """Compare `function` with the reference for each call, and for some in which all that calls differ in meets.
 
     With `causal`, only for the calls that are, or that are not: those have the arguments of the document alone.
     """
-    case = case_of(fresh)
-    calls = [call for call in [*calls, *mixed_calls(fresh, function)] if causal is None or call["causal"] == causal]
+    case = case_of(generator)
+    calls = [call for call in [*calls, *mixed_calls(generator, function)] if causal is None or call["causal"] == causal]
     for call in calls:
-        call.setdefault("transposed", fresh.integer(0, 1) == 1)
+        call.setdefault("transposed", generator.integer(0, 1) == 1)
     seen = runs(submission.numeric_probe("lab4.attention.attend", function=function, calls=calls, **case))
     with recognising(lambda: _mask_of(case, calls, seen)):
         _require_equal_to_reference(case, function, calls, seen)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion
+from gradebox.run.assertions import (
     mebibytes,
     picturing,
     require,
@@ -15,9 +16,8 @@ from gradebox.assertions import (
     require_equal,
     seconds,
 )
-from gradebox.criterion import builds_on, criterion
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab4.checks.common import judge_plot, judge_program, judge_refusals, memory_bars
 from grader.lab4.truth.reference import runs
 from grader.shared.cards import Card, card_of
@@ -40,33 +40,33 @@ RNG_HINT = "the second computation must draw what the first one drew (preserve_r
 _GIVEN = ("width", "heads", "dropout", "checkpoint_every")
 
 
-def by_default(fresh: Fresh) -> dict[str, Any]:
+def by_default(generator: InputGenerator) -> dict[str, Any]:
     """A transformer that is made as the document makes it: of so many layers, everything else by default."""
-    fresh = fresh.shared("lab4.checkpointing, by default")
+    generator = generator.shared("lab4.checkpointing, by default")
     return {
-        "layers": fresh.integer(2, 3),
+        "layers": generator.integer(2, 3),
         "width": 256,
         "heads": 8,
         "dropout": 0.1,
         "given": [],
         "batch": 2,
-        "length": fresh.odd(3, 7),
-        "seed": fresh.integer(1, 10**6),
+        "length": generator.odd(3, 7),
+        "seed": generator.integer(1, 10**6),
     }
 
 
-def small(fresh: Fresh) -> dict[str, Any]:
+def small(generator: InputGenerator) -> dict[str, Any]:
     """A small transformer with dropout, the same for all checks of one grading."""
-    fresh = fresh.shared("lab4.checkpointing")
-    heads = fresh.integer(2, 4)
+    generator = generator.shared("lab4.checkpointing")
+    heads = generator.integer(2, 4)
     return {
         "layers": 3,
-        "width": heads * fresh.odd(3, 7),
+        "width": heads * generator.odd(3, 7),
         "heads": heads,
-        "dropout": fresh.uniform(0.1, 0.3),
-        "batch": fresh.integer(2, 3),
-        "length": fresh.odd(5, 9),
-        "seed": fresh.integer(1, 10**6),
+        "dropout": generator.uniform(0.1, 0.3),
+        "batch": generator.integer(2, 3),
+        "length": generator.odd(5, 9),
+        "seed": generator.integer(1, 10**6),
         "given": list(_GIVEN),
     }
 
@@ -82,24 +82,24 @@ def _kept_too_much(held: float, plain: float, unit: float, interval: int) -> str
 
 @criterion("lab4.checkpointing")
 class TestCheckpointing:
-    def test_outputs_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+    def test_outputs_unchanged(self, submission: Submission, generator: InputGenerator) -> None:
         """Leaves the outputs unchanged."""
-        _require_outputs(_trained(submission, fresh, by_default(fresh), _BY_DEFAULT))
-        _require_evaluated(submission, by_default(fresh), [1])
+        _require_outputs(_trained(submission, generator, by_default(generator), _BY_DEFAULT))
+        _require_evaluated(submission, by_default(generator), [1])
 
     @builds_on("outputs_unchanged")
-    def test_gradients_unchanged(self, submission: Submission, fresh: Fresh) -> None:
+    def test_gradients_unchanged(self, submission: Submission, generator: InputGenerator) -> None:
         """Leaves the gradients unchanged."""
-        _require_gradients(_trained(submission, fresh, by_default(fresh), _BY_DEFAULT))
+        _require_gradients(_trained(submission, generator, by_default(generator), _BY_DEFAULT))
 
     @builds_on("outputs_unchanged", "gradients_unchanged")
-    def test_saved_bytes_follow_the_interval(self, submission: Submission, fresh: Fresh) -> None:
+    def test_saved_bytes_follow_the_interval(self, submission: Submission, generator: InputGenerator) -> None:
         """Keeps only what the interval allows."""
-        case = {**by_default(fresh), "layers": LAYERS, "batch": 4, "length": fresh.odd(61, 81)}
+        case = {**by_default(generator), "layers": LAYERS, "batch": 4, "length": generator.odd(61, 81)}
         case["given"] = ["checkpoint_every"]
         # With 3, as many segments as each should have blocks would be other ones: 3, and not 5.
-        intervals = [None, 1, 3, fresh.integer(4, 6)]
-        needs = fresh.shuffled([False, True, fresh.integer(0, 1) == 1])
+        intervals = [None, 1, 3, generator.integer(4, 6)]
+        needs = generator.shuffled([False, True, generator.integer(0, 1) == 1])
         ways = [(None, False), *zip(intervals[1:], needs, strict=True)]
         seen = submission.probe("lab4.checkpointing.saved", values=False, case=case, ways=ways)
         unit, plain = float(seen.input_bytes), float(seen.runs[0]["held_bytes"])
@@ -140,7 +140,7 @@ class TestCheckpointing:
                     f"{mebibytes(kept_last)}",
                     "every segment must be checkpointed, not the first one only",
                 )
-        trained = _trained(submission, fresh, small(fresh), _ways(fresh))
+        trained = _trained(submission, generator, small(generator), _ways(generator))
         _require_outputs(trained)
         _require_gradients(trained)
         for (interval, _, _), run, _ in trained:
@@ -150,11 +150,11 @@ class TestCheckpointing:
                 what=f"names of the parameters with checkpoint_every={interval}",
                 hint="as without checkpointing: one state dict fits every interval",
             )
-        _require_evaluated(submission, small(fresh), [None, 1])
+        _require_evaluated(submission, small(generator), [None, 1])
 
-    def test_no_recompute_in_evaluation(self, submission: Submission, fresh: Fresh) -> None:
+    def test_no_recompute_in_evaluation(self, submission: Submission, generator: InputGenerator) -> None:
         """Recomputes nothing in evaluation."""
-        case = by_default(fresh)
+        case = by_default(generator)
         (run,) = submission.numeric_probe("lab4.checkpointing.evaluation", case=case, intervals=[1]).runs
         (once,) = submission.numeric_probe(
             "lab4.checkpointing.evaluation", student=False, case=case, intervals=[None]
@@ -169,17 +169,18 @@ class TestCheckpointing:
             )
 
     @builds_on("gradients_unchanged", "saved_bytes_follow_the_interval")
-    def test_measured_table_equals_truth(self, submission: Submission, fresh: Fresh) -> None:
+    def test_measured_table_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures true step seconds and peaks."""
-        intervals = fresh.shuffled([None, fresh.integer(1, 2)])
-        steps, warmup = fresh.integer(3, 5), fresh.integer(2, 3)
+        intervals = generator.shuffled([None, generator.integer(1, 2)])
+        steps, warmup = generator.integer(3, 5), generator.integer(2, 3)
         large = not submission.device.simulated  # so that a step of a real GPU is long against its launches
         sizes = {
             "num_layers": 3,
-            "width": 4 * (fresh.odd(221, 281) if large else fresh.odd(81, 145)),  # not divisible by 8, the usual heads
+            "width": 4
+            * (generator.odd(221, 281) if large else generator.odd(81, 145)),  # not divisible by 8, the usual heads
             "heads": 4,
-            "batch": fresh.integer(7, 9) if large else fresh.integer(3, 5),
-            "length": fresh.odd(701, 801) if large else fresh.odd(301, 401),
+            "batch": generator.integer(7, 9) if large else generator.integer(3, 5),
+            "length": generator.odd(701, 801) if large else generator.odd(301, 401),
         }
         card = card_of(submission)
         if card is not None:
@@ -248,13 +249,13 @@ class TestCheckpointing:
             hint="PyTorch does not count the memory of a CPU: None",
         )
 
-    def test_best_interval_found(self, submission: Submission, fresh: Fresh) -> None:
+    def test_best_interval_found(self, submission: Submission, generator: InputGenerator) -> None:
         """Finds the fastest interval that fits."""
-        drawn = [*(_case(fresh) for _ in range(4)), *(_case(fresh, smallest_may_win=False) for _ in range(3))]
+        drawn = [*(_case(generator) for _ in range(4)), *(_case(generator, smallest_may_win=False) for _ in range(3))]
         enough = {"fits": "all", "budget": "roomy", "equally fast": False, "without checkpointing": "fits"}
-        rows = [enough, *full_rows(fresh, _MEASURED, 3, _can_be_measured)]
-        drawn += [_mixed_case(fresh, row) for row in rows]
-        cases = fresh.shuffled([*drawn, {**_case(fresh), "budget": 10}])
+        rows = [enough, *full_rows(generator, _MEASURED, 3, _can_be_measured)]
+        drawn += [_mixed_case(generator, row) for row in rows]
+        cases = generator.shuffled([*drawn, {**_case(generator), "budget": 10}])
         seen = submission.numeric_probe("lab4.checkpointing.best", cases=cases)
         for case, chosen in zip(cases, seen.chosen, strict=True):
             fitting = [(took, peak, every) for every, took, peak in case["rows"] if peak <= case["budget"]]
@@ -273,14 +274,14 @@ class TestCheckpointing:
         judge_refusals(submission, "checkpointing")
 
     @builds_on("outputs_unchanged", "gradients_unchanged", "measured_table_equals_truth")
-    def test_results_and_plot_saved(self, submission: Submission, fresh: Fresh) -> None:
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the results and a plot."""
         # In four layers an interval fits into half of the peak, in one layer none does.
         for layers in ("4", "1"):
             rows = judge_program(submission, "gradient_checkpointing", ["--steps", "1", "--layers", layers])
             found = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
             require({None, 1} <= set(found), f"intervals in the results: {found}, expected none, 1 and others")
-        judge_plot(submission, "checkpointing", fresh)
+        judge_plot(submission, "checkpointing", generator)
 
 
 def _batch_for(card: Card, sizes: Mapping[str, int]) -> int:
@@ -323,15 +324,15 @@ _BY_DEFAULT: list[Way] = [(1, True, 1), (1, False, 1), (1, False, 2)]
 """The interval that a model has by default; with both kinds of input, and two forward passes before one backward."""
 
 
-def _ways(fresh: Fresh) -> list[Way]:
+def _ways(generator: InputGenerator) -> list[Way]:
     # 2 does not divide the three blocks, and 4 is more than there are.
     ways: list[Way] = [(None, True, 1), (1, True, 1), (2, False, 1), (1, False, 2), (4, True, 1)]
-    (row,) = fresh.shared("lab4.ways").cases(_WAYS, 1)
+    (row,) = generator.shared("lab4.ways").cases(_WAYS, 1)
     return [*ways, (row["interval"], row["needed"], row["passes"])]
 
 
 def _trained(
-    submission: Submission, fresh: Fresh, case: dict[str, Any], ways: list[Way]
+    submission: Submission, generator: InputGenerator, case: dict[str, Any], ways: list[Way]
 ) -> list[tuple[Way, dict[str, Any], dict[str, Any]]]:
     """(way, what the student's model gave, what the plain chain of blocks gave), with both kinds of input."""
     seen = runs(submission.numeric_probe("lab4.checkpointing.equivalence", case=case, ways=ways))
@@ -416,20 +417,20 @@ def _require_evaluated(submission: Submission, case: dict[str, Any], intervals: 
             )
 
 
-def _case(fresh: Fresh, *, smallest_may_win: bool = True) -> dict[str, Any]:
+def _case(generator: InputGenerator, *, smallest_may_win: bool = True) -> dict[str, Any]:
     """Measurements whose answer is known: the fastest is too large, two that fit are equally fast.
 
     The smallest may be one of these two, and then it is the answer, if `smallest_may_win`.
     """
-    peaks = sorted(fresh.integer(1000, 9000) for _ in range(5))
+    peaks = sorted(generator.integer(1000, 9000) for _ in range(5))
     budget = peaks[2]
-    took = [fresh.uniform(2.0, 3.0) for _ in range(3)]
-    one, other = fresh.shuffled(range(3))[:2] if smallest_may_win else (1, 2)
+    took = [generator.uniform(2.0, 3.0) for _ in range(3)]
+    one, other = generator.shuffled(range(3))[:2] if smallest_may_win else (1, 2)
     took[one] = took[other] = min(took)
-    *small, large = fresh.shuffled((1, 2, 3, 4, 6, 8))[:4]
+    *small, large = generator.shuffled((1, 2, 3, 4, 6, 8))[:4]
     rows: list[Any] = [[every, time, peak] for every, time, peak in zip(small, took, peaks[:3], strict=True)]
-    rows += [[large, fresh.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
-    return {"rows": [rows[index] for index in fresh.shuffled(list(range(5)))], "budget": budget}
+    rows += [[large, generator.uniform(1.0, 1.5), peaks[3] + 1], [None, 0.5, peaks[4] + 2]]
+    return {"rows": [rows[index] for index in generator.shuffled(list(range(5)))], "budget": budget}
 
 
 _MEASURED: dict[str, Sequence[Any]] = {
@@ -449,21 +450,23 @@ def _can_be_measured(row: Mapping[str, Any]) -> bool:
     )
 
 
-def _mixed_case(fresh: Fresh, row: Mapping[str, Any]) -> dict[str, Any]:
+def _mixed_case(generator: InputGenerator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Five measurements, of which so many fit, and two of these are equally fast or not."""
-    peaks = sorted(int(peak) for peak in fresh.rng.choice(range(1000, 9000, 10), 5, replace=False))
-    fitting = {"none": 0, "one": 1, "some": fresh.integer(2, 4), "all": 5}[row["fits"]]
+    peaks = sorted(int(peak) for peak in generator.rng.choice(range(1000, 9000, 10), 5, replace=False))
+    fitting = {"none": 0, "one": 1, "some": generator.integer(2, 4), "all": 5}[row["fits"]]
     budget = peaks[fitting - 1] if fitting else peaks[0] - 9
     if fitting and row["budget"] == "roomy":
         budget += 5
-    took = [fresh.uniform(1.0, 3.0) for _ in peaks]
+    took = [generator.uniform(1.0, 3.0) for _ in peaks]
     if row["equally fast"]:
-        one, other = fresh.shuffled(list(range(fitting)))[:2]
-        took[one] = took[other] = min(took) * fresh.uniform(0.5, 0.9)
-    plain = fresh.integer(0, fitting - 1) if row["without checkpointing"] == "fits" else fresh.integer(fitting, 4)
+        one, other = generator.shuffled(list(range(fitting)))[:2]
+        took[one] = took[other] = min(took) * generator.uniform(0.5, 0.9)
+    plain = (
+        generator.integer(0, fitting - 1) if row["without checkpointing"] == "fits" else generator.integer(fitting, 4)
+    )
     if row["without checkpointing"] == "fits" and not row["equally fast"]:
         took[plain] = 0.9 * min(took)
-    intervals: list[int | None] = list(fresh.shuffled((1, 2, 3, 4, 6, 8))[:5])
+    intervals: list[int | None] = list(generator.shuffled((1, 2, 3, 4, 6, 8))[:5])
     intervals[plain] = None
     rows = [[every, time, peak] for every, time, peak in zip(intervals, took, peaks, strict=True)]
-    return {"rows": fresh.shuffled(rows), "budget": budget}
+    return {"rows": generator.shuffled(rows), "budget": budget}

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradebox.assertions import require, require_equal
-from gradebox.fresh import Fresh
-from gradebox.pictures import Picture, bars
-from gradebox.submission import Submission
+from gradebox.run.assertions import require, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.pictures import Picture, bars
+from gradebox.run.submission import Submission
 from grader.lab4.truth.pictures import made_up, require_shown
 from grader.shared.programs import picture_and_json, require_provenance, require_simulated_pictures
 
@@ -82,9 +82,9 @@ def judge_program(submission: Submission, module: str, arguments: list[str], *, 
     return rows
 
 
-def judge_plot(submission: Submission, kind: str, fresh: Fresh) -> None:
+def judge_plot(submission: Submission, kind: str, generator: InputGenerator) -> None:
     """Fail unless the plot function draws made-up results, returns its path, and says so where it cannot write."""
-    rows = made_up(kind, fresh.shared(f"lab4.plots.{kind}"))
+    rows = made_up(kind, generator.shared(f"lab4.plots.{kind}"))
     seen = submission.probe("lab4.pictures.plots", kind=kind, rows=rows, device="cpu")
     what = f"plot_{kind}()"
     require(

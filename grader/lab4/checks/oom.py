@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     mebibytes,
     number,
     picturing,
@@ -17,9 +18,8 @@ from gradebox.assertions import (
     require_close,
     require_equal,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab4.checks.attempts import retried, sizes_tried
 from grader.lab4.checks.common import judge_refusals, memory_bars
 from grader.lab4.truth.reference import Training, runs, split
@@ -50,7 +50,7 @@ _FIRST_STEP = 1
 
 @criterion("lab4.oom")
 class TestOom:
-    def test_fits_in_24_gb(self, submission: Submission, fresh: Fresh) -> None:
+    def test_fits_in_24_gb(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains the large model within 24 GB."""
         seen = submission.probe(
             "lab4.oom.fits", device="cpu", batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16
@@ -108,23 +108,23 @@ class TestOom:
             hint="torch.cuda.max_memory_allocated() at the end",
         )
 
-    def test_same_losses(self, submission: Submission, fresh: Fresh) -> None:
+    def test_same_losses(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains as it would on whole batches."""
-        width, layers = fresh.odd(7, 13), fresh.integer(3, 4)
-        micro_batch = 2 * fresh.integer(1, 2) + 1
+        width, layers = generator.odd(7, 13), generator.integer(3, 4)
+        micro_batch = 2 * generator.integer(1, 2) + 1
         # Of even numbers, so that two samples can be one of two tokens.
         batches = [micro_batch * 3 + 1, micro_batch * 2, micro_batch + 1, 2]
         validation = [micro_batch * 2 + 2, 2]
         samples = sum(batches) + sum(validation)
         case: dict[str, Any] = {
-            "weights": fresh.normal(layers, width, width) * np.float32(1.5 / width**0.5),
-            "biases": fresh.normal(layers, width) * np.float32(0.3),
+            "weights": generator.normal(layers, width, width) * np.float32(1.5 / width**0.5),
+            "biases": generator.normal(layers, width) * np.float32(0.3),
             # float64, so that the model's own type is kept all the way
-            "data": fresh.normal(samples, width).astype(np.float64),
-            "targets": fresh.normal(samples, width).astype(np.float64),
+            "data": generator.normal(samples, width).astype(np.float64),
+            "targets": generator.normal(samples, width).astype(np.float64),
         }
-        rate = fresh.uniform(0.01, 0.02)
-        others = self._others(fresh, micro_batch)
+        rate = generator.uniform(0.01, 0.02)
+        others = self._others(generator, micro_batch)
         seen = submission.numeric_probe(
             "lab4.oom.twin",
             layers=layers,
@@ -192,10 +192,10 @@ class TestOom:
         )
 
     @staticmethod
-    def _others(fresh: Fresh, micro_batch: int) -> list[dict[str, Any]]:
+    def _others(generator: InputGenerator, micro_batch: int) -> list[dict[str, Any]]:
         """Two trainings more: one sample at a time, and each batch as a whole."""
-        rows = full_rows(fresh, _TRAININGS, 2)
-        sizes = fresh.shuffled([1, 4 * micro_batch])
+        rows = full_rows(generator, _TRAININGS, 2)
+        sizes = generator.shuffled([1, 4 * micro_batch])
         return [{"micro_batch": size, **row} for size, row in zip(sizes, rows, strict=True)]
 
     @staticmethod
@@ -225,9 +225,9 @@ class TestOom:
         weights = truth.parameters[0]
         require_arrays_close(ended["weights"], weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint=hint)
 
-    def test_memory_flat_over_steps(self, submission: Submission, fresh: Fresh) -> None:
+    def test_memory_flat_over_steps(self, submission: Submission, generator: InputGenerator) -> None:
         """Needs no more memory from step to step."""
-        seen = _steady(submission, fresh)
+        seen = _steady(submission, generator)
         passes: list[list[int]] = [[0], [0], *seen.training_bytes]
         first, second = passes[-2:]
         allowed = _FLAT_SHARE * seen.ballast_bytes
@@ -256,9 +256,9 @@ class TestOom:
             "graph, stays on the device",
         )
 
-    def test_validation_without_graph(self, submission: Submission, fresh: Fresh) -> None:
+    def test_validation_without_graph(self, submission: Submission, generator: InputGenerator) -> None:
         """Validates without recording a graph."""
-        seen = _steady(submission, fresh)
+        seen = _steady(submission, generator)
         validated = [note for note in seen.forwards if note["phase"] == "validation"]
         require(bool(validated), "the model was never called with batches of val_loader")
         require(
@@ -284,9 +284,9 @@ class TestOom:
             "keep numbers, not tensors with a graph",
         )
 
-    def test_retry_halves_the_micro_batch(self, submission: Submission, fresh: Fresh) -> None:
+    def test_retry_halves_the_micro_batch(self, submission: Submission, generator: InputGenerator) -> None:
         """Tries again with half the micro-batch."""
-        for case, seen in retried(submission, fresh):
+        for case, seen in retried(submission, generator):
             if case.get("raises"):
                 continue
             wanted = sizes_tried(case)
@@ -315,10 +315,10 @@ class TestOom:
             require_equal(seen["returned"], returned, what=f"what {what} returned")
 
     @requires("retry_halves_the_micro_batch")
-    def test_retry_frees_the_failed_attempt(self, submission: Submission, fresh: Fresh) -> None:
+    def test_retry_frees_the_failed_attempt(self, submission: Submission, generator: InputGenerator) -> None:
         """Frees a failed attempt before the next one."""
         # Without a cycle first: what is held then is held by the traceback, and no garbage.
-        for case, seen in sorted(retried(submission, fresh), key=lambda pair: bool(pair[0].get("cycle"))):
+        for case, seen in sorted(retried(submission, generator), key=lambda pair: bool(pair[0].get("cycle"))):
             held = seen["held_bytes"]
             require(
                 bool(held),
@@ -342,9 +342,9 @@ class TestOom:
                 "torch.cuda.empty_cache(), when nothing of the failed attempt is left",
             )
 
-    def test_other_errors_pass_through(self, submission: Submission, fresh: Fresh) -> None:
+    def test_other_errors_pass_through(self, submission: Submission, generator: InputGenerator) -> None:
         """Lets other errors pass through."""
-        asked = retried(submission, fresh)
+        asked = retried(submission, generator)
         require(
             any(len(seen["attempts"]) > 1 for case, seen in asked if not case.get("raises")),
             "run_with_oom_retry() lets every error through, and so tries nothing again",
@@ -386,18 +386,18 @@ def _least_growth(notes: list[int]) -> int:
     return min((after - before for before, after in pairwise(notes[_FIRST_STEP:])), default=0)
 
 
-def _steady(submission: Submission, fresh: Fresh) -> Any:
-    fresh = fresh.shared("lab4.steady")
+def _steady(submission: Submission, generator: InputGenerator) -> Any:
+    generator = generator.shared("lab4.steady")
     # All equally large: what a local variable still holds of the last one is then the same after each step.
-    batches = [fresh.integer(9, 14)] * 4
-    width, validation = fresh.odd(63, 95), [fresh.integer(5, 9) for _ in range(3)]
+    batches = [generator.integer(9, 14)] * 4
+    width, validation = generator.odd(63, 95), [generator.integer(5, 9) for _ in range(3)]
     seen = submission.probe(
         "lab4.oom.steady",
         values=not submission.device.simulated,
         width=width,
         batches=batches,
         validation=validation,
-        micro_batch=fresh.integer(3, 4),
+        micro_batch=generator.integer(3, 4),
     )
     passed, wanted = sum(note["samples"] for note in seen.forwards), 2 * (sum(batches) + sum(validation))
     require(

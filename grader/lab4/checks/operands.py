@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 from grader.lab4.truth.reference import as_bfloat16
 from grader.shared.cases import full_rows
 
 
-def case_of(fresh: Fresh) -> dict[str, Any]:
+def case_of(generator: InputGenerator) -> dict[str, Any]:
     """Operands that every format holds exactly, shared by all checks of one grading."""
-    fresh = fresh.shared("lab4.attention")
-    heads, width, longest = fresh.integer(2, 3), fresh.odd(9, 21), 45
+    generator = generator.shared("lab4.attention")
+    heads, width, longest = generator.integer(2, 3), generator.odd(9, 21), 45
     shape = (2, heads, longest, width)
-    return {name: as_bfloat16(fresh.normal(*shape)) for name in ("q", "k", "v", "gradient")}
+    return {name: as_bfloat16(generator.normal(*shape)) for name in ("q", "k", "v", "gradient")}
 
 
-def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[str, Any]]:
+def calls_of(generator: InputGenerator, dtypes: tuple[str, ...], **others: Any) -> list[dict[str, Any]]:
     """Causal and not; as many keys as queries, more and fewer; all lengths odd."""
-    fresh = fresh.shared("lab4.lengths")
-    short, middle, long = fresh.odd(9, 15), fresh.odd(23, 31), fresh.odd(37, 45)
+    generator = generator.shared("lab4.lengths")
+    short, middle, long = generator.odd(9, 15), generator.odd(23, 31), generator.odd(37, 45)
     pairs = ((middle, middle), (short, long), (long, short), (1, middle))
     return [
         {"dtype": dtype, "queries": queries, "keys": keys, "causal": causal, **others}
@@ -31,17 +31,17 @@ def calls_of(fresh: Fresh, dtypes: tuple[str, ...], **others: Any) -> list[dict[
     ]
 
 
-def standard_calls(fresh: Fresh) -> list[dict[str, Any]]:
+def standard_calls(generator: InputGenerator) -> list[dict[str, Any]]:
     """Calls of standard attention: in float64, with large scores, and in both 16-bit types."""
-    calls = calls_of(fresh, ("float64",))
+    calls = calls_of(generator, ("float64",))
     large = [{**call, "factor": 256} for call in calls[:2]]
     half = [{**call, "dtype": "float16"} for call in calls[4:6]]
     return [*calls, *large, *half, *({**call, "dtype": "bfloat16"} for call in calls[:4])]
 
 
-def flash_calls(fresh: Fresh) -> list[dict[str, Any]]:
+def flash_calls(generator: InputGenerator) -> list[dict[str, Any]]:
     """Calls of flash attention in the types that kernels have, some with a query that does not see everything."""
-    calls = calls_of(fresh, ("float32", "float16"))
+    calls = calls_of(generator, ("float32", "float16"))
     few = {**calls[-1], "queries": 2}
     return [*calls, few, *({**call, "dtype": "bfloat16"} for call in calls[:2])]
 
@@ -60,7 +60,7 @@ _DIMENSIONS: dict[str, Sequence[Any]] = {
 }
 
 
-def mixed_calls(fresh: Fresh, function: str) -> list[dict[str, Any]]:
+def mixed_calls(generator: InputGenerator, function: str) -> list[dict[str, Any]]:
     """Calls in which lengths, types, large scores, views and needed gradients meet."""
     dimensions = {**_DIMENSIONS, "block_size": (1, 4, 9, 64)} if function == "tiled_attention" else _DIMENSIONS
 
@@ -69,7 +69,7 @@ def mixed_calls(fresh: Fresh, function: str) -> list[dict[str, Any]]:
         return row["factor"] == 1 or row["dtype"] not in ("float16", "bfloat16") or function == "tiled_attention"
 
     calls = []
-    for row in full_rows(fresh.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
+    for row in full_rows(generator.shared(f"lab4.mixed.{function}"), dimensions, 7, allowed):
         lengths = _LENGTHS if row.get("block_size") != 1 else _SHORT
         queries, keys = lengths[row.pop("lengths")]
         calls.append({**row, "queries": queries, "keys": keys})

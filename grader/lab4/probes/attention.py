@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
 from grader.shared.probes.record import watch_products

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 
-from gradebox.hardware.measuring import measures
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor

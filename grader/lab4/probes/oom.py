@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import vgpu
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 from grader.shared.probes.support import fields, plain, run_program
 from labkit.device import GPU_24_GB
 from labkit.results import LargeTraining

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import Cause
+from gradebox.run.assertions import Cause
 from grader.lab4.truth.reference import attention
 
 _CORNER = "query i sees key j if j <= i + keys - queries"

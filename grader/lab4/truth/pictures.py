@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gradebox.assertions import require
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import require
+from gradebox.run.input_generator import InputGenerator
 
 Rows = list[dict[str, Any]]
 _MEBIBYTE = 2**20
@@ -24,24 +24,26 @@ _ABOUT = {
 _PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes")
 
 
-def made_up(kind: str, fresh: Fresh) -> Rows:
+def made_up(kind: str, generator: InputGenerator) -> Rows:
     """Results whose figures are all different, in bytes and seconds that no power of ten or two hides."""
     if kind == "checkpointing":
-        intervals = [None, *(fresh.odd(10 * index + 11, 10 * index + 19) for index in range(3))]
+        intervals = [None, *(generator.odd(10 * index + 11, 10 * index + 19) for index in range(3))]
         return [
             {
                 "device": "cuda",
                 "checkpoint_every": every,
-                "step_seconds": fresh.uniform(0.004, 0.09),
-                "peak_bytes": fresh.integer(10**8, 9 * 10**9),
+                "step_seconds": generator.uniform(0.004, 0.09),
+                "peak_bytes": generator.integer(10**8, 9 * 10**9),
             }
             for every in intervals
         ]
     if kind == "attention":
-        lengths = [fresh.odd(400 * index, 500 * index) for index in (1, 2, 4)]
-        return [_attention(method, length, lengths, fresh) for length in lengths for method in ("standard", "flash")]
+        lengths = [generator.odd(400 * index, 500 * index) for index in (1, 2, 4)]
+        return [
+            _attention(method, length, lengths, generator) for length in lengths for method in ("standard", "flash")
+        ]
     # Far enough from each other that the length of a bar tells whose it is.
-    sizes = [size * _MEBIBYTE + fresh.integer(0, _MEBIBYTE) for size in fresh.shuffled(range(20, 900, 8))]
+    sizes = [size * _MEBIBYTE + generator.integer(0, _MEBIBYTE) for size in generator.shuffled(range(20, 900, 8))]
     setup = {"model": "transformer", "layers": 4, "width": 512, "heads": 8, "checkpoint_every": None}
     return [
         {
@@ -49,11 +51,11 @@ def made_up(kind: str, fresh: Fresh) -> Rows:
             "predicted": _parts(sizes, without_state=optimizer == "sgd"),
             "measured": _parts(sizes, without_state=optimizer == "sgd"),
         }
-        for optimizer in fresh.shuffled(["adam", "momentum", "sgd"])
+        for optimizer in generator.shuffled(["adam", "momentum", "sgd"])
     ]
 
 
-def _attention(method: str, length: int, lengths: Sequence[int], fresh: Fresh) -> dict[str, Any]:
+def _attention(method: str, length: int, lengths: Sequence[int], generator: InputGenerator) -> dict[str, Any]:
     died = method == "standard" and length == max(lengths)
     return {
         "device": "cuda",
@@ -61,8 +63,8 @@ def _attention(method: str, length: int, lengths: Sequence[int], fresh: Fresh) -
         "backend": "sdpa" if method == "flash" else "torch",
         "dtype": "float16",
         "length": length,
-        "seconds": None if died else fresh.log_uniform(1e-4, 1e-1),
-        "peak_bytes": None if died else fresh.integer(10**6, 10**9),
+        "seconds": None if died else generator.log_uniform(1e-4, 1e-1),
+        "peak_bytes": None if died else generator.integer(10**6, 10**9),
     }
 
 

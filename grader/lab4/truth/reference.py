@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.submission import Seen
+from gradebox.run.submission import Seen
 
 Array = NDArray[np.float64]
 

@@ -7,18 +7,18 @@ import math
 import re
 from typing import Any
 
-from gradebox.assertions import require, require_close, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import require, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab5.truth.monitor import SEVERITIES, expected_alerts, gpu, records, snapshots, taking_turns
 
 EXACT = 1e-9
 """Of values that are compared with thresholds."""
 
 
-def judge_alerts(submission: Submission, fresh: Fresh, *, at_once: bool) -> None:
+def judge_alerts(submission: Submission, generator: InputGenerator, *, at_once: bool) -> None:
     """Feed an engine and compare the alerts at every snapshot; `at_once`: no rule waits."""
-    for rules, given in snapshots(fresh.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
+    for rules, given in snapshots(generator.shared(f"lab5.alerts.{at_once}"), at_once=at_once):
         seen = submission.probe("lab5.monitoring.evaluate", device="cpu", rules=rules, snapshots=given)
         require(bool(seen.refused), "AlertEngine.evaluate() with a rule of an unknown name raised no ValueError")
         for place, (snapshot, alerts, wanted) in enumerate(
@@ -56,13 +56,13 @@ def judge_alerts(submission: Submission, fresh: Fresh, *, at_once: bool) -> None
                 )
 
 
-def judge_reported(submission: Submission, fresh: Fresh) -> None:
+def judge_reported(submission: Submission, generator: InputGenerator) -> None:
     """Fail unless a monitor reports each alert once, of each GPU and of the training."""
-    draw = fresh.shared("lab5.monitoring")
+    draw = generator.shared("lab5.monitoring")
     limit = 85
-    first, second, lost = taking_turns(fresh)
+    first, second, lost = taking_turns(generator)
     celsius = [
-        [limit + fresh.integer(1, 9) if on else limit - fresh.integer(0, 3) for on in hot]
+        [limit + generator.integer(1, 9) if on else limit - generator.integer(0, 3) for on in hot]
         for hot in zip(first, second, strict=True)
     ]
     gpus = [gpu(draw, index) for index in range(2)]

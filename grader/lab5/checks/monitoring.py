@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import number, require, require_between, require_close, require_equal
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.lab5.checks import alerts
 from grader.lab5.truth.monitor import gpu, records, series
 
@@ -26,9 +26,9 @@ Logs = list[tuple[int, dict[str, Any]]]
 """Steps, and what was logged of each."""
 
 
-def logs_of(fresh: Fresh) -> Logs:
+def logs_of(generator: InputGenerator) -> Logs:
     """What a training logs at three steps, the last of them smaller, as after a resume."""
-    draw = fresh.shared("lab5.logs")
+    draw = generator.shared("lab5.logs")
 
     def some(low: float, high: float) -> float:
         return round(draw.uniform(low, high), 4)
@@ -42,10 +42,12 @@ def logs_of(fresh: Fresh) -> Logs:
 
 @criterion("lab5.monitoring", early=True)
 class TestMonitoring:
-    def test_works_without_nvml(self, submission: Submission, fresh: Fresh) -> None:
+    def test_works_without_nvml(self, submission: Submission, generator: InputGenerator) -> None:
         """Goes on without NVML, and says so once."""
-        logs = logs_of(fresh)[:2]
-        other = fresh.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
+        logs = logs_of(generator)[:2]
+        other = generator.shuffled(
+            [("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")]
+        )[0]
         for error, reason in (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU")):
             seen = submission.probe("lab5.monitoring.without_nvml", device="cpu", error=error, logs=logs)
             require_equal(
@@ -65,9 +67,9 @@ class TestMonitoring:
             require_equal(seen.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
 
     @builds_on("alerts_fire")
-    def test_ends_no_training(self, submission: Submission, fresh: Fresh) -> None:
+    def test_ends_no_training(self, submission: Submission, generator: InputGenerator) -> None:
         """Ends no training, and leaves nothing behind."""
-        draw = fresh.shared("lab5.failing")
+        draw = generator.shared("lab5.failing")
         given = [{key: value for key, value in gpu(draw, 0).items() if key != "celsius"}]
         interval, hot = -round(draw.uniform(0.1, 2.0), 2), draw.integer(86, 99)
         seen = submission.probe("lab5.monitoring.failing", device="cpu", gpus=given, interval=interval, hot=hot)
@@ -97,9 +99,9 @@ class TestMonitoring:
             )  # fmt: skip
 
     @builds_on("ends_no_training")
-    def test_training_metrics_logged(self, submission: Submission, fresh: Fresh) -> None:
+    def test_training_metrics_logged(self, submission: Submission, generator: InputGenerator) -> None:
         """Exports metrics and readings, from rank 0 alone."""
-        draw, logs = fresh.shared("lab5.monitoring"), logs_of(fresh)
+        draw, logs = generator.shared("lab5.monitoring"), logs_of(generator)
         gpus = [gpu(draw, index) for index in range(2)]
         seen = submission.probe("lab5.monitoring.exported", device="cpu", gpus=gpus, logs=logs)
         _judge_prometheus(seen, gpus, logs)
@@ -118,10 +120,10 @@ class TestMonitoring:
             require_between(number(taken, "Snapshot.time"), begin - 0.01, end + 0.01, what=what)
 
     @builds_on("training_metrics_logged")
-    def test_sampled_in_background(self, submission: Submission, fresh: Fresh) -> None:
+    def test_sampled_in_background(self, submission: Submission, generator: InputGenerator) -> None:
         """Samples in a thread that nobody waits for."""
-        draw = fresh.shared("lab5.monitoring")
-        samples, celsius = 4, fresh.integer(20, 40)  # it begins above that
+        draw = generator.shared("lab5.monitoring")
+        samples, celsius = 4, generator.integer(20, 40)  # it begins above that
         options: dict[str, Any] = {"gpus": [gpu(draw, 0)], "samples": samples, "logs": 25, "celsius": celsius}
         seen = submission.probe("lab5.monitoring.background", device="cpu", **options)
         require(
@@ -155,7 +157,7 @@ class TestMonitoring:
             seen.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
         )
         require_equal(seen.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="close the reader")
-        gpus = [gpu(fresh.shared("lab5.monitoring"), 0)]
+        gpus = [gpu(generator.shared("lab5.monitoring"), 0)]
         moments = submission.probe("lab5.monitoring.moments", device="cpu", gpus=gpus, logs=60, question=_QUESTION)
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
@@ -175,15 +177,15 @@ class TestMonitoring:
             "it is a sum: add to it",
         )  # fmt: skip
 
-    def test_alerts_fire(self, submission: Submission, fresh: Fresh) -> None:
+    def test_alerts_fire(self, submission: Submission, generator: InputGenerator) -> None:
         """Raises the alerts that the rules ask for."""
-        alerts.judge_alerts(submission, fresh, at_once=True)
+        alerts.judge_alerts(submission, generator, at_once=True)
 
     @requires("alerts_fire")
-    def test_alerts_wait_and_clear(self, submission: Submission, fresh: Fresh) -> None:
+    def test_alerts_wait_and_clear(self, submission: Submission, generator: InputGenerator) -> None:
         """Raises alerts once they last, and clears them."""
-        alerts.judge_alerts(submission, fresh, at_once=False)
-        alerts.judge_reported(submission, fresh)
+        alerts.judge_alerts(submission, generator, at_once=False)
+        alerts.judge_reported(submission, generator)
 
 
 def _spent(text: str) -> float:

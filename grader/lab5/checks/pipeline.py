@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import (
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
     CheckFailed,
     number,
     require,
@@ -16,9 +17,8 @@ from gradebox.assertions import (
     require_close,
     require_equal,
 )
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab5.checks import report as lab5_report
 from grader.lab5.truth.training import (
     OPTIMIZERS,
@@ -52,12 +52,14 @@ _TRAININGS: dict[str, tuple[Any, ...]] = {
 _STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random numbers, loader and progress"
 
 
-def trained(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[Training], list[Seen]]:
+def trained(submission: Submission, generator: InputGenerator, ranks: int) -> tuple[list[Training], list[Seen]]:
     """Epochs of several trainings on so many ranks; the same for all checks of a grading."""
-    trainings = [draw(fresh.shared(f"lab5.steps{ranks}"), ranks=ranks)]
-    rows = [row for row in full_rows(fresh.shared("lab5.trainings"), _TRAININGS, 6, _can_be) if row["ranks"] == ranks]
+    trainings = [draw(generator.shared(f"lab5.steps{ranks}"), ranks=ranks)]
+    rows = [
+        row for row in full_rows(generator.shared("lab5.trainings"), _TRAININGS, 6, _can_be) if row["ranks"] == ranks
+    ]
     for place, row in enumerate(rows):
-        shared = fresh.shared(f"lab5.training{ranks}.{place}")
+        shared = generator.shared(f"lab5.training{ranks}.{place}")
         settings = {"accumulation_steps": row["window"]}
         if row["limit"] != "some":
             settings["max_grad_norm"] = row["limit"]
@@ -74,20 +76,20 @@ def _can_be(row: Any) -> bool:
 
 @criterion("lab5.pipeline", early=True)
 class TestPipeline:
-    def test_steps_follow_the_mean_gradient(self, submission: Submission, fresh: Fresh) -> None:
+    def test_steps_follow_the_mean_gradient(self, submission: Submission, generator: InputGenerator) -> None:
         """Steps along the mean gradient of a window."""
         for ranks in (1, 2):
-            trainings, seen = trained(submission, fresh, ranks)
+            trainings, seen = trained(submission, generator, ranks)
             for place, training in enumerate(trainings):
                 what = f"train_epoch() on {ranks} rank{'s' * (ranks > 1)}, {training.described()}"
                 _judge_epochs(training, [each.runs[place] for each in seen], seen, place, what)
             _judge_orders(trainings[0], seen, ranks)
 
     @builds_on("steps_follow_the_mean_gradient")
-    def test_learning_rate_per_optimizer_step(self, submission: Submission, fresh: Fresh) -> None:
+    def test_learning_rate_per_optimizer_step(self, submission: Submission, generator: InputGenerator) -> None:
         """Moves the rate once per optimizer step."""
         for ranks in (1, 2):
-            trainings, seen = trained(submission, fresh, ranks)
+            trainings, seen = trained(submission, generator, ranks)
             for place, training in enumerate(trainings):
                 total, rates = training.total_steps(ranks), seen[0].runs[place]["rates"]
                 what = f"train_epoch() on {ranks} rank{'s' * (ranks > 1)}, {training.described()}"
@@ -95,9 +97,9 @@ class TestPipeline:
                 _judge_rates(training, rates, total, what)
 
     @builds_on("steps_follow_the_mean_gradient")
-    def test_overflow_leaves_everything_alone(self, submission: Submission, fresh: Fresh) -> None:
+    def test_overflow_leaves_everything_alone(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains in 16 bits and skips overflows."""
-        shared = fresh.shared("lab5.mixed")
+        shared = generator.shared("lab5.mixed")
         values = {"dtype": ("float16", "bfloat16"), "accumulation_steps": (1, 2), "log_every_steps": (1, 2)}
         for row in full_rows(shared, values, 2):
             training = draw(shared, epochs=3, initial_scale=2.0**20, **row)
@@ -105,12 +107,12 @@ class TestPipeline:
             what = f"train_epoch() in {row['dtype']}, {training.described()}"
             _judge_mixed(training, seen, what + ", whose first steps overflow" * (row["dtype"] == "float16"))
 
-    def test_validation_weighs_samples(self, submission: Submission, fresh: Fresh) -> None:
+    def test_validation_weighs_samples(self, submission: Submission, generator: InputGenerator) -> None:
         """Counts each validation sample of all ranks once."""
-        classes, large = fresh.integer(3, 5), fresh.odd(9, 15)
+        classes, large = generator.integer(3, 5), generator.odd(9, 15)
         for sizes in ([[large, 2, large, 1]], [[], [large, 2, 3]], [[4, large], [1]]):
             samples, ranks = sum(map(sum, sizes)), len(sizes)
-            shared = fresh.shared(f"lab5.validate{sizes}")
+            shared = generator.shared(f"lab5.validate{sizes}")
             logits = shared.normal(samples, classes) * 2
             targets = np.array([shared.integer(0, classes - 1) for _ in range(samples)])
             logits[-1, targets[-1]] -= 9.0  # the last, smallest batch is the worst
@@ -138,10 +140,10 @@ class TestPipeline:
                 if ranks == 1:
                     require_equal(each.empty, "ValueError", what="error of validate() without any sample")
 
-    def test_resumed_run_has_the_same_bits(self, submission: Submission, fresh: Fresh) -> None:
+    def test_resumed_run_has_the_same_bits(self, submission: Submission, generator: InputGenerator) -> None:
         """Resumes with the same bits."""
         for dtype in ("float32", "float16"):
-            training, stop, middle = _run_in_two_parts(fresh, dtype, 1)
+            training, stop, middle = _run_in_two_parts(generator, dtype, 1)
             options: dict[str, Any] = {"device": "cpu"} if dtype == "float32" else {}
             seen = submission.numeric_probe(
                 "lab5.trainer.resume", **options, training=training.arguments(), stop=stop, middle=middle
@@ -150,9 +152,9 @@ class TestPipeline:
             _judge_resumed(seen, stop, middle, what)
 
     @requires("resumed_run_has_the_same_bits")
-    def test_resumed_on_every_rank(self, submission: Submission, fresh: Fresh) -> None:
+    def test_resumed_on_every_rank(self, submission: Submission, generator: InputGenerator) -> None:
         """Resumes with the same bits on every rank."""
-        training, stop, middle = _run_in_two_parts(fresh, "float32", 2)
+        training, stop, middle = _run_in_two_parts(generator, "float32", 2)
         seen = submission.rank_probe(
             "lab5.trainer.resume", 2, device="cpu", training=training.arguments(), stop=stop, middle=middle
         )
@@ -170,20 +172,20 @@ class TestPipeline:
             )  # fmt: skip
 
     @builds_on("resumed_run_has_the_same_bits", "validation_weighs_samples")
-    def test_goes_on_after_sigterm(self, submission: Submission, fresh: Fresh) -> None:
+    def test_goes_on_after_sigterm(self, submission: Submission, generator: InputGenerator) -> None:
         """Stops on all ranks at once, and goes on from there."""
         for ranks in (1, 2):
-            _judge_stops(submission, fresh.shared(f"lab5.sigterm{ranks}"), ranks)
+            _judge_stops(submission, generator.shared(f"lab5.sigterm{ranks}"), ranks)
 
     @builds_on("steps_follow_the_mean_gradient", "validation_weighs_samples", "resumed_run_has_the_same_bits")
-    def test_rank_zero_logs(self, submission: Submission, fresh: Fresh) -> None:
+    def test_rank_zero_logs(self, submission: Submission, generator: InputGenerator) -> None:
         """Logs each step as it was, and writes from rank 0 alone."""
         values = {"ranks": (1, 2), "window": (1, 2), "every": (1, 2), "clipped": (False, True)}
-        for row in full_rows(fresh.shared("lab5.logged"), values, 2):
+        for row in full_rows(generator.shared("lab5.logged"), values, 2):
             ranks, every = row["ranks"], row["every"]
             settings: dict[str, Any] = {} if row["clipped"] else {"max_grad_norm": None}
             settings |= {"accumulation_steps": row["window"], "log_every_steps": every, "keep_checkpoints": 2}
-            training = draw(fresh.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, **settings)
+            training = draw(generator.shared(f"lab5.logs{ranks}"), ranks=ranks, epochs=3, **settings)
             seen = submission.rank_probe(
                 "lab5.trainer.logged", ranks, device="cpu", training=training.arguments(),
                 back_to=training.steps_per_epoch(ranks) * 2,
@@ -340,12 +342,12 @@ def _judge_logged_steps(truth: Followed, logged: Sequence[Any], every: int, rela
             require_close(found, value, relative=relative, what=f"{what}: {name} of step {step} (logged)", hint=hint)
 
 
-def _run_in_two_parts(fresh: Fresh, dtype: str, ranks: int) -> tuple[Training, int, bool]:
+def _run_in_two_parts(generator: InputGenerator, dtype: str, ranks: int) -> tuple[Training, int, bool]:
     """A training, after how many epochs it is left, and whether it is continued in the middle of the next one."""
     runs_of = (("float32", 1), ("float16", 1), ("float32", 2))
     values = {"run": runs_of, "optimizer": ("momentum", "adamw"), "middle": (False, True)}
-    (row,) = [row for row in full_rows(fresh.shared("lab5.resumes"), values, 3) if row["run"] == (dtype, ranks)]
-    shared, middle = fresh.shared(f"lab5.resume.{dtype}.{ranks}"), row["middle"]
+    (row,) = [row for row in full_rows(generator.shared("lab5.resumes"), values, 3) if row["run"] == (dtype, ranks)]
+    shared, middle = generator.shared(f"lab5.resume.{dtype}.{ranks}"), row["middle"]
     # The larger scale overflows in the first steps. Of an epoch that is left in its middle there have to be several
     # steps: the checkpoint at the end of one with a single step would take the place of what is loaded.
     settings: dict[str, Any] = {"dtype": dtype, "accumulation_steps": 2, "initial_scale": 2.0 ** (8 if middle else 20)}
@@ -397,13 +399,13 @@ def _require_same_bits(seen: Seen, name: str, what: str) -> None:
 _RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
 
 
-def _judge_stops(submission: Submission, fresh: Fresh, ranks: int) -> None:
+def _judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -> None:
     """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
-    training = draw(fresh, ranks=ranks, epochs=3, accumulation_steps=2, save_every_steps=2, keep_checkpoints=99)
+    training = draw(generator, ranks=ranks, epochs=3, accumulation_steps=2, save_every_steps=2, keep_checkpoints=99)
     own, size, batches = len(training.inputs) // ranks, training.batch_size, training.batches(ranks)
-    middle = fresh.integer(2, 3 * size)
+    middle = generator.integer(2, 3 * size)
     # The last of five batches, a smaller one, is a window of its own.
-    places = {"in the middle of the first epoch": middle, "in the last window": fresh.integer(4 * size + 1, own)}
+    places = {"in the middle of the first epoch": middle, "in the last window": generator.integer(4 * size + 1, own)}
     seen = submission.rank_probe(
         "lab5.trainer.stopped", ranks, device="cpu", training=training.arguments(), places=places, signalled=ranks - 1
     )

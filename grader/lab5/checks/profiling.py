@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import require, require_between, require_equal, seconds
-from gradebox.criterion import builds_on, criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import require, require_between, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.lab5.checks import profiling_tuning as tuning
 from grader.lab5.truth.timelines import NAMES, account, device_time, nothing_ran, timeline, wait_inside
 from grader.shared.cases import full_rows
@@ -27,14 +27,16 @@ TOLERANCE = 0.05
 """Of a step, simulated. Right styles differ by less than 1 %; the bugs that these figures are for by 10 % and more."""
 
 
-def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, int, dict[str, float], bool]:
+def recorded(
+    submission: Submission, generator: InputGenerator, suffix: str
+) -> tuple[Seen, int, dict[str, float], bool]:
     """A job whose parts sleep for known times, recorded by the student; and whether its batches are pinned."""
     values = {"suffix": SUFFIXES, "pinned": (True, False), "steps": ("one", "several")}
-    (row,) = [row for row in full_rows(fresh.shared("lab5.recorded"), values, 2) if row["suffix"] == suffix]
-    fresh, pinned = fresh.shared(f"lab5.recorded.{suffix}"), row["pinned"]
-    steps = 1 if row["steps"] == "one" else fresh.integer(3, 6)
+    (row,) = [row for row in full_rows(generator.shared("lab5.recorded"), values, 2) if row["suffix"] == suffix]
+    generator, pinned = generator.shared(f"lab5.recorded.{suffix}"), row["pinned"]
+    steps = 1 if row["steps"] == "one" else generator.integer(3, 6)
     parts = ("data", "forward", "backward", "optimizer", "after_step")
-    slept = {name: fresh.uniform(0.01, 0.03) for name in parts}
+    slept = {name: generator.uniform(0.01, 0.03) for name in parts}
     return (
         submission.probe(
             "lab5.profiling.record",
@@ -43,7 +45,7 @@ def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, i
             steps=steps,
             seconds=slept,
             suffix=suffix,
-            samples=fresh.integer(300, 400) * 128 if pinned else 32,
+            samples=generator.integer(300, 400) * 128 if pinned else 32,
             pinned=pinned,
         ),
         steps,
@@ -52,29 +54,34 @@ def recorded(submission: Submission, fresh: Fresh, suffix: str) -> tuple[Seen, i
     )
 
 
-def planted_job(fresh: Fresh, fault: str) -> dict[str, Any]:
+def planted_job(generator: InputGenerator, fault: str) -> dict[str, Any]:
     """A job in which one thing is wrong; each loses at least 40 % of its step to that, and 20 % to nothing else."""
     if fault == "data":
-        return {"samples": 512, "width": 256, "layers": 6, "load_seconds": fresh.uniform(4e-3, 8e-3)}
+        return {"samples": 512, "width": 256, "layers": 6, "load_seconds": generator.uniform(4e-3, 8e-3)}
     if fault == "sync":
         # Kernels as long as their launches, so that it is the looking that keeps the device waiting.
-        return {"samples": 256, "width": 384, "layers": fresh.integer(10, 14), "load_seconds": 1e-5, "look": True}
+        return {"samples": 256, "width": 384, "layers": generator.integer(10, 14), "load_seconds": 1e-5, "look": True}
     if fault == "launch":
-        return {"samples": fresh.integer(1, 4), "width": 96, "layers": fresh.integer(16, 24), "load_seconds": 1e-5}
+        return {
+            "samples": generator.integer(1, 4),
+            "width": 96,
+            "layers": generator.integer(16, 24),
+            "load_seconds": 1e-5,
+        }
     if fault == "transfer":
-        return {"samples": 128 * fresh.integer(24, 32), "width": 1024, "layers": 1, "load_seconds": 1e-5}
+        return {"samples": 128 * generator.integer(24, 32), "width": 1024, "layers": 1, "load_seconds": 1e-5}
     # Loading hides behind computing, unless somebody waits for the device first.
     slow = [0.05] * UNRECORDED  # only in steps that are not recorded
-    width = 64 * fresh.integer(18, 24)
+    width = 64 * generator.integer(18, 24)
     return {"samples": 4096, "width": width, "layers": 14, "load_seconds": 0.035, "slow": slow}
 
 
 @criterion("lab5.profiling", early=True, timeline=True)
 class TestProfiling:
-    def test_schedule_kept(self, submission: Submission, fresh: Fresh) -> None:
+    def test_schedule_kept(self, submission: Submission, generator: InputGenerator) -> None:
         """Records the steps that the schedule asks for."""
         for suffix in SUFFIXES:
-            seen, steps, _, _ = recorded(submission, fresh, suffix)
+            seen, steps, _, _ = recorded(submission, generator, suffix)
             what = f"profile_job(job, steps={steps})"
             require_equal(seen.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
             made = UNRECORDED + steps
@@ -91,10 +98,10 @@ class TestProfiling:
             hint="only a GPU is waited for",
         )  # fmt: skip
 
-    def test_regions_named_in_trace(self, submission: Submission, fresh: Fresh) -> None:
+    def test_regions_named_in_trace(self, submission: Submission, generator: InputGenerator) -> None:
         """Names the regions of a step in the trace."""
         for suffix in SUFFIXES:
-            seen, steps, slept, pinned = recorded(submission, fresh, suffix)
+            seen, steps, slept, pinned = recorded(submission, generator, suffix)
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
             require(seen.events is not None, f"{what} is not there", "export_chrome_trace; make missing folders")
             counts = {name: len(seen.events[name]) for name in REGIONS}
@@ -128,10 +135,13 @@ class TestProfiling:
                 starts = [seen.events[name][step][0] for name in REGIONS]
                 require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
 
-    def test_idle_time_explained(self, submission: Submission, fresh: Fresh) -> None:
+    def test_idle_time_explained(self, submission: Submission, generator: InputGenerator) -> None:
         """Explains where the time of a step goes."""
-        given = [*(timeline(fresh) for _ in range(16)), *(wait_inside(fresh, name) for name in ("data", "transfer"))]
-        given += [nothing_ran(fresh, waited=True), nothing_ran(fresh, waited=False)]
+        given = [
+            *(timeline(generator) for _ in range(16)),
+            *(wait_inside(generator, name) for name in ("data", "transfer")),
+        ]
+        given += [nothing_ran(generator, waited=True), nothing_ran(generator, waited=False)]
         seen = submission.probe("lab5.profiling.attribute", device="cpu", timelines=given)
         for each, told in zip(given, seen.times, strict=True):
             wanted = account(each)
@@ -144,26 +154,26 @@ class TestProfiling:
                     hint="each moment belongs to the first in the docstring's list that is true of it",
                 )  # fmt: skip
 
-    def test_bottleneck_named(self, submission: Submission, fresh: Fresh) -> None:
+    def test_bottleneck_named(self, submission: Submission, generator: InputGenerator) -> None:
         """Names the bottleneck of given times."""
         cases: list[tuple[dict[str, float], str, float | None]] = []
         for name in (*LOSSES, *LOSSES):
-            shares = {each: fresh.uniform(0.02, 0.06) for each in LOSSES}
-            shares[name] = fresh.uniform(0.25, 0.5)
-            cases.append((device_time(fresh, **shares), name, None))
+            shares = {each: generator.uniform(0.02, 0.06) for each in LOSSES}
+            shares[name] = generator.uniform(0.25, 0.5)
+            cases.append((device_time(generator, **shares), name, None))
         # None of the losses is large by itself, and together they are; then computing enough; then other targets.
-        first, second = fresh.shuffled([name for name in LOSSES if name != "communication"])[:2]
+        first, second = generator.shuffled([name for name in LOSSES if name != "communication"])[:2]
         small = dict.fromkeys(LOSSES, 0.05) | {first: 0.08}
         fine = dict.fromkeys(LOSSES, 0.02) | {second: 0.09}
-        cases += [(device_time(fresh, **small), first, None), (device_time(fresh, **fine), "compute", None)]
-        cases += [(device_time(fresh, **fine), second, 0.9), (device_time(fresh, **small), "compute", 0.6)]
+        cases += [(device_time(generator, **small), first, None), (device_time(generator, **fine), "compute", None)]
+        cases += [(device_time(generator, **fine), second, 0.9), (device_time(generator, **small), "compute", 0.6)]
         # Equal ones, to the last bit; and one that computes for exactly as long as the target says.
-        names = [name for name in LOSSES if fresh.integer(0, 1)] or list(LOSSES)
+        names = [name for name in LOSSES if generator.integer(0, 1)] or list(LOSSES)
         equal = {f"{name}_seconds": 0.25 if name in names else 0.0 for name in LOSSES}
         cases.append(({"compute_seconds": 0.25, **equal}, names[0], None))
         half = dict.fromkeys((f"{name}_seconds" for name in LOSSES), 0.0) | {f"{second}_seconds": 0.5}
         cases.append(({"compute_seconds": 0.5, **half}, second, 0.5))
-        times, wanted, targets = (list(column) for column in zip(*fresh.shuffled(cases), strict=True))
+        times, wanted, targets = (list(column) for column in zip(*generator.shuffled(cases), strict=True))
         seen = submission.probe("lab5.profiling.bottlenecks", device="cpu", times=times, targets=targets)
         for told, name, given, target in zip(seen.names, wanted, times, targets, strict=True):
             step = sum(given.values())
@@ -172,10 +182,10 @@ class TestProfiling:
             require_equal(told, name, what=f"find_bottleneck() of a step with {shown}, at {at}")
 
     @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
-    def test_planted_bottlenecks_found(self, submission: Submission, fresh: Fresh) -> None:
+    def test_planted_bottlenecks_found(self, submission: Submission, generator: InputGenerator) -> None:
         """Finds the bottleneck planted in a job."""
         for fault in ("data", "sync", "launch", "transfer", "compute"):
-            case: dict[str, Any] = {"job": planted_job(fresh.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
+            case: dict[str, Any] = {"job": planted_job(generator.shared(f"lab5.planted.{fault}"), fault), "steps": 4}
             options: dict[str, Any] = {"device": DEVICE, "values": False, **case}
             seen = submission.probe("lab5.profiling.planted", **options)
             truth = submission.probe("lab5.profiling_truth.planted_truth", student=False, **options)
@@ -199,13 +209,13 @@ class TestProfiling:
                     )
 
     @builds_on("idle_time_explained")
-    def test_settings_measured(self, submission: Submission, fresh: Fresh) -> None:
+    def test_settings_measured(self, submission: Submission, generator: InputGenerator) -> None:
         """Measures each of the settings as training runs."""
-        tuning.judge_settings(submission, fresh)
+        tuning.judge_settings(submission, generator)
 
-    def test_cheapest_fast_setting_chosen(self, submission: Submission, fresh: Fresh) -> None:
+    def test_cheapest_fast_setting_chosen(self, submission: Submission, generator: InputGenerator) -> None:
         """Chooses the cheapest fast settings."""
-        tuning.judge_choice(submission, fresh)
+        tuning.judge_choice(submission, generator)
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
     def test_busy_after_tuning(self, submission: Submission) -> None:

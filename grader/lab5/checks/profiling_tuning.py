@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import number, require, require_between, require_close, require_equal
-from gradebox.fresh import Fresh
-from gradebox.submission import Submission
+from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
 from grader.shared.programs import picture_and_json
 
 PROGRAM = "lab5_production.tuning"
@@ -19,9 +19,9 @@ TOLERANCE = 0.05
 TARGET = 0.8
 
 
-def judge_settings(submission: Submission, fresh: Fresh) -> None:
+def judge_settings(submission: Submission, generator: InputGenerator) -> None:
     """Fail unless each of the settings that fit is measured, with a job of its own."""
-    case = tuning(fresh)
+    case = tuning(generator)
     seen = submission.probe("lab5.tuning.tuned", device=DEVICE, values=False, **case)
     fits = [each for each in case["settings"] if each["batch_size"] < case["maker"]["too_large"]]
     require_equal(
@@ -54,11 +54,11 @@ def judge_settings(submission: Submission, fresh: Fresh) -> None:
         )  # fmt: skip
 
 
-def judge_choice(submission: Submission, fresh: Fresh) -> None:
+def judge_choice(submission: Submission, generator: InputGenerator) -> None:
     """Fail unless the cheapest of the fast settings is chosen."""
-    fast = fresh.log_uniform(1e3, 1e5)
-    rows = _settings(fresh)
-    tolerances = fresh.shuffled([None, 0.12, 0.002, 0.0])
+    fast = generator.log_uniform(1e3, 1e5)
+    rows = _settings(generator)
+    tolerances = generator.shuffled([None, 0.12, 0.002, 0.0])
     wanted = [_cheapest(rows, _TOLERATED if tolerance is None else tolerance) for tolerance in tolerances]
     points = [_point(fast, *row) for row in rows]
     seen = submission.probe("lab5.tuning.chosen", device="cpu", points=points, tolerances=tolerances)
@@ -102,9 +102,9 @@ def judge_program(submission: Submission) -> None:
     require(bottlenecks[0] != "compute", "the pipeline as found has the bottleneck 'compute'")
 
 
-def tuning(fresh: Fresh) -> dict[str, Any]:
+def tuning(generator: InputGenerator) -> dict[str, Any]:
     """A pipeline with a slow data set, and settings for it, one of which does not fit in memory."""
-    fresh = fresh.shared("lab5.tuning")
+    generator = generator.shared("lab5.tuning")
     rows = [(16, 0, False), (512, 0, False), (1 << 14, 0, False), (512, 2, True), (64, 1, True)]
     settings = [
         {"batch_size": batch, "num_workers": workers, "pin_memory": pinned, "log_every": 1}
@@ -113,12 +113,12 @@ def tuning(fresh: Fresh) -> dict[str, Any]:
     return {
         "maker": {
             "width": 512,  # kernels that outlast their launches, so that the device lags behind
-            "layers": fresh.integer(6, 9),
-            "decode_seconds": fresh.uniform(2e-6, 3e-6),
+            "layers": generator.integer(6, 9),
+            "decode_seconds": generator.uniform(2e-6, 3e-6),
             "too_large": 1 << 14,
             "late_batch": rows[0][0],
             "late_step": 8,  # of those that are timed, and not of the untimed ones, however these two are exchanged
-            "late_seconds": fresh.uniform(0.02, 0.04),
+            "late_seconds": generator.uniform(0.02, 0.04),
         },
         "settings": settings,
         "steps": 12,
@@ -137,19 +137,23 @@ def _cheapest(rows: list[Row], tolerance: float) -> Row:
     return min((row for row in rows if row[2] >= 1 - tolerance), key=lambda row: (row[0], row[1], -row[2]))
 
 
-def _settings(fresh: Fresh) -> list[Row]:
+def _settings(generator: InputGenerator) -> list[Row]:
     """Settings of which neither the fastest, nor the busiest, nor the one with fewest workers is the one to take."""
     while True:
-        batches, workers = fresh.shuffled((32, 64, 128, 256, 512, 1024))[:4], fresh.shuffled(range(9))[:4]
+        batches, workers = generator.shuffled((32, 64, 128, 256, 512, 1024))[:4], generator.shuffled(range(9))[:4]
         # Far from the limits, and two of them with the same settings.
-        shares = [1.0, *(fresh.uniform(0.955, 0.995) for _ in range(4)), *(fresh.uniform(0.89, 0.94) for _ in range(2))]
-        shares += [fresh.uniform(0.4, 0.8)]
+        shares = [
+            1.0,
+            *(generator.uniform(0.955, 0.995) for _ in range(4)),
+            *(generator.uniform(0.89, 0.94) for _ in range(2)),
+        ]
+        shares += [generator.uniform(0.4, 0.8)]
         rows = [
-            (fresh.shuffled(batches)[0], fresh.shuffled(workers)[0], share, fresh.uniform(0.5, 0.99))
+            (generator.shuffled(batches)[0], generator.shuffled(workers)[0], share, generator.uniform(0.5, 0.99))
             for share in shares
         ]
         best = _cheapest(rows, _TOLERATED)
-        rows.append((best[0], best[1], fresh.uniform(0.952, best[2]), fresh.uniform(0.5, 0.99)))
+        rows.append((best[0], best[1], generator.uniform(0.952, best[2]), generator.uniform(0.5, 0.99)))
         enough = [row for row in rows if row[2] >= 1 - _TOLERATED]
         others = (
             max(rows, key=lambda row: row[2]),
@@ -158,7 +162,7 @@ def _settings(fresh: Fresh) -> list[Row]:
             _cheapest(rows, 0.12),
         )
         if all(row[:2] != best[:2] for row in others):
-            return fresh.shuffled(rows)
+            return generator.shuffled(rows)
 
 
 def _point(fastest: float, batch: int, workers: int, share: float, utilization: float) -> dict[str, Any]:

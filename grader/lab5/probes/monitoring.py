@@ -25,7 +25,7 @@ import torch
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.lab5.probes.fake_nvml import FakeNvml
 from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
 from grader.shared.probes.kept import nap

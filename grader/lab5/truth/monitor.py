@@ -9,8 +9,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradebox.assertions import CheckFailed, require
-from gradebox.fresh import Fresh
+from gradebox.run.assertions import CheckFailed, require
+from gradebox.run.input_generator import InputGenerator
 
 SEVERITIES = {
     "GpuHot": "warning",
@@ -35,16 +35,16 @@ _DEFAULTS: dict[str, tuple[float | None, float]] = {
 }
 
 
-def gpu(fresh: Fresh, index: int) -> dict[str, Any]:
+def gpu(generator: InputGenerator, index: int) -> dict[str, Any]:
     """What one GPU knows, in NVML's units; nothing else is supported."""
-    total = fresh.integer(16_000_000_000, 80_000_000_000)
+    total = generator.integer(16_000_000_000, 80_000_000_000)
     return {
-        "uuid": f"GPU-{fresh.integer(10**8, 10**9 - 1)}-{index}",
-        "name": f"Made-up GPU {fresh.integer(10, 99)}",
-        "used_bytes": int(total * fresh.uniform(0.2, 0.8)),
+        "uuid": f"GPU-{generator.integer(10**8, 10**9 - 1)}-{index}",
+        "name": f"Made-up GPU {generator.integer(10, 99)}",
+        "used_bytes": int(total * generator.uniform(0.2, 0.8)),
         "total_bytes": total,
-        "celsius": fresh.integer(41, 79),
-        "power_milliwatts": fresh.integer(90_001, 299_999),
+        "celsius": generator.integer(41, 79),
+        "power_milliwatts": generator.integer(90_001, 299_999),
     }
 
 
@@ -85,12 +85,14 @@ def records(text: str | None) -> list[dict[str, Any]]:
     return found
 
 
-def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[str, float]], list[dict[str, Any]]]]:
+def snapshots(
+    generator: InputGenerator, *, at_once: bool
+) -> Iterator[tuple[dict[str, dict[str, float]], list[dict[str, Any]]]]:
     """Rules (what differs from the defaults) and snapshots to evaluate, one engine each.
 
     With `at_once` no rule waits and each snapshot stands for itself; else conditions come, hold, break and come again.
     """
-    start = float(fresh.integer(1_700_000_000, 1_800_000_000))
+    start = float(generator.integer(1_700_000_000, 1_800_000_000))
     good = {
         "temperature_celsius": 60.0,
         "utilization_ratio": 0.9,
@@ -101,7 +103,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         "xid_errors": 0,
     }
     if at_once:
-        heat = fresh.integer(70, 95)
+        heat = generator.integer(70, 95)
         rules = {name: {"for_seconds": 0.0} for name in _DEFAULTS}
         for changed in (rules, {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}):
             limit = changed["GpuHot"].get("threshold", 85.0)
@@ -110,7 +112,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 {"temperature_celsius": limit},
                 {"temperature_celsius": limit + 0.5},
                 {"utilization_ratio": 0.5},
-                {"utilization_ratio": fresh.uniform(0.0, 0.45)},
+                {"utilization_ratio": generator.uniform(0.0, 0.45)},
                 {"utilization_ratio": 0.0},
                 {"memory_used_bytes": 19},
                 {"memory_used_bytes": 20},
@@ -118,7 +120,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 {"memory_used_bytes": None},
                 {"throttle_reasons": ["idle"]},
                 *({"throttle_reasons": ["power_cap", reason]} for reason in sorted(_SLOWED_BY)),
-                {"ecc_errors": fresh.integer(1, 5)},
+                {"ecc_errors": generator.integer(1, 5)},
                 {"ecc_errors": None, "xid_errors": 2},
                 {"temperature_celsius": None, "utilization_ratio": 0.1, "ecc_errors": 3},
                 {"utilization_ratio": None, "temperature_celsius": limit + 9.0},
@@ -126,7 +128,7 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 dict.fromkeys(good),
                 {**dict.fromkeys(good), "up": False},
             ]
-            cases = fresh.shuffled(cases)
+            cases = generator.shuffled(cases)
             yield (
                 changed,
                 [
@@ -141,9 +143,9 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
                 ],
             )
         losses: list[dict[str, Any]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
-        losses = fresh.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
+        losses = generator.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
         yield {}, [{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
-        waits = fresh.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
+        waits = generator.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
         yield (
             {},
             [
@@ -152,14 +154,14 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
             ],
         )
         return
-    seconds = fresh.integer(20, 90)
+    seconds = generator.integer(20, 90)
     for changed in ({}, {"GpuHot": {"for_seconds": float(seconds)}, "GpuMemoryNearlyFull": {"threshold": 0.6}}):
         wait = changed.get("GpuHot", {}).get("for_seconds", 60.0)
         moments = [0.0, wait / 2, wait - 1, wait, wait + 5, wait + 6, wait + 7, 1.5 * wait + 7, 2 * wait + 8]
         moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
         hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
-        full_from = fresh.integer(1, 4)
-        places = fresh.shuffled(range(3))
+        full_from = generator.integer(1, 4)
+        places = generator.shuffled(range(3))
         given = []
         for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
             readings = {**good, "memory_used_bytes": 20 if number >= full_from else 10}
@@ -171,12 +173,12 @@ def snapshots(fresh: Fresh, *, at_once: bool) -> Iterator[tuple[dict[str, dict[s
         yield changed, given
 
 
-def taking_turns(fresh: Fresh) -> list[list[bool]]:
+def taking_turns(generator: InputGenerator) -> list[list[bool]]:
     """Three conditions that come, hold, go and come again; one begins while another holds, or ends, or is away."""
-    lead, hold, gap = fresh.integer(1, 3), fresh.integer(2, 3), fresh.integer(1, 3)
-    row = [False] * lead + [True] * hold + [False] * gap + [True] * fresh.integer(1, 2) + [False]
-    last = fresh.integer(2, hold + gap)
-    return [[False] * shift + row + [False] * (last - shift) for shift in (*fresh.shuffled([0, 1]), last)]
+    lead, hold, gap = generator.integer(1, 3), generator.integer(2, 3), generator.integer(1, 3)
+    row = [False] * lead + [True] * hold + [False] * gap + [True] * generator.integer(1, 2) + [False]
+    last = generator.integer(2, hold + gap)
+    return [[False] * shift + row + [False] * (last - shift) for shift in (*generator.shuffled([0, 1]), last)]
 
 
 def expected_alerts(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 
 NAMES = ("compute", "communication", "data", "transfer", "sync", "launch")
 GRID_SECONDS = 1e-6
@@ -15,13 +15,13 @@ GRID_SECONDS = 1e-6
 _LENGTH = 4000
 
 
-def timeline(fresh: Fresh) -> dict[str, Any]:
+def timeline(generator: InputGenerator) -> dict[str, Any]:
     """Intervals of all kinds in a window, unsorted, overlapping, some of them reaching beyond the window."""
-    offset = 2 * fresh.integer(10_000, 90_000)
+    offset = 2 * generator.integer(10_000, 90_000)
 
     def spans(count: int, shortest: int, longest: int, odd: int = 0) -> list[list[float]]:
-        starts = [2 * fresh.integer(-200, _LENGTH // 2) + odd for _ in range(count)]
-        lengths = [2 * fresh.integer(shortest, longest) for _ in range(count)]
+        starts = [2 * generator.integer(-200, _LENGTH // 2) + odd for _ in range(count)]
+        lengths = [2 * generator.integer(shortest, longest) for _ in range(count)]
         return [
             [(offset + start) * GRID_SECONDS, (offset + start + length) * GRID_SECONDS]
             for start, length in zip(starts, lengths, strict=True)
@@ -30,7 +30,7 @@ def timeline(fresh: Fresh) -> dict[str, Any]:
     return {
         "start": offset * GRID_SECONDS,
         "stop": (offset + _LENGTH) * GRID_SECONDS,
-        "steps": fresh.integer(2, 7),
+        "steps": generator.integer(2, 7),
         "kernels": spans(12, 10, 60),
         "collectives": spans(3, 40, 100),
         "copies_in": spans(4, 20, 60),
@@ -40,21 +40,21 @@ def timeline(fresh: Fresh) -> dict[str, Any]:
     }
 
 
-def wait_inside(fresh: Fresh, region: str) -> dict[str, Any]:
+def wait_inside(generator: InputGenerator, region: str) -> dict[str, Any]:
     """One gap between two kernels, longer than a region in it, and a wait in the middle of that region.
 
     The wait is the region's, and the rest of the gap nobody's: random intervals seldom show that apart.
     """
-    edges = [0, 2 * fresh.integer(50, 200)]
+    edges = [0, 2 * generator.integer(50, 200)]
     for _ in range(4):
-        edges.append(edges[-1] + 2 * fresh.integer(50, 200))
-    offset = 2 * fresh.integer(10_000, 90_000)
+        edges.append(edges[-1] + 2 * generator.integer(50, 200))
+    offset = 2 * generator.integer(10_000, 90_000)
     marks = [(offset + edge) * GRID_SECONDS for edge in edges]
-    wait = [marks[2] + 9 * GRID_SECONDS, marks[2] + 2 * fresh.integer(10, 40) * GRID_SECONDS]
+    wait = [marks[2] + 9 * GRID_SECONDS, marks[2] + 2 * generator.integer(10, 40) * GRID_SECONDS]
     return {
         "start": marks[0],
         "stop": marks[5],
-        "steps": fresh.integer(2, 7),
+        "steps": generator.integer(2, 7),
         "kernels": [marks[:2], marks[4:]],
         "collectives": [],
         "copies_in": [],
@@ -64,9 +64,9 @@ def wait_inside(fresh: Fresh, region: str) -> dict[str, Any]:
     }
 
 
-def nothing_ran(fresh: Fresh, *, waited: bool) -> dict[str, Any]:
+def nothing_ran(generator: InputGenerator, *, waited: bool) -> dict[str, Any]:
     """One gap from start to stop, in which the host waits for a moment, or never."""
-    given = wait_inside(fresh, "data")
+    given = wait_inside(generator, "data")
     begin = given["start"] + 9 * GRID_SECONDS
     waits = [[begin, begin + 6 * GRID_SECONDS]] if waited else []
     return {**given, "kernels": [], "waits": waits, "regions": {"data": [], "transfer": []}}
@@ -104,9 +104,9 @@ def _all(given: Mapping[str, Any]) -> list[Sequence[Sequence[float]]]:
     return [given[name] for name in names if name in given] + list(given["regions"].values())
 
 
-def device_time(fresh: Fresh, **shares: float) -> dict[str, float]:
+def device_time(generator: InputGenerator, **shares: float) -> dict[str, float]:
     """A made-up step with these shares of it; what is left is computing."""
-    step = fresh.log_uniform(1e-3, 1.0)
+    step = generator.log_uniform(1e-3, 1.0)
     shares = {name: shares.get(name, 0.0) for name in NAMES[1:]}
     shares["compute"] = 1 - sum(shares.values())
     return {f"{name}_seconds": share * step for name, share in shares.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.fresh import Fresh
+from gradebox.run.input_generator import InputGenerator
 
 Array = NDArray[np.float64]
 BATCHES = 5
@@ -171,7 +171,9 @@ class _Optimizer:
         return decayed
 
 
-def draw(fresh: Fresh, *, ranks: int = 1, epochs: int = 2, last: str = "smaller", **settings: Any) -> Training:
+def draw(
+    generator: InputGenerator, *, ranks: int = 1, epochs: int = 2, last: str = "smaller", **settings: Any
+) -> Training:
     """A training whose windows do not fill its epochs, with clipping, warm-up and momentum, unless told otherwise.
 
     Args:
@@ -180,26 +182,26 @@ def draw(fresh: Fresh, *, ranks: int = 1, epochs: int = 2, last: str = "smaller"
         last: whether an epoch's last batch is "full" or "smaller"; or "padded": smaller, and one sample comes twice.
         settings: of the configuration.
     """
-    batch_size, features, outputs = fresh.integer(4, 6), fresh.odd(5, 9), fresh.integer(3, 5)
+    batch_size, features, outputs = generator.integer(4, 6), generator.odd(5, 9), generator.integer(3, 5)
     samples = ranks * (
-        (BATCHES - 1) * batch_size + (batch_size if last == "full" else fresh.integer(1, batch_size - 2))
+        (BATCHES - 1) * batch_size + (batch_size if last == "full" else generator.integer(1, batch_size - 2))
     )
     samples -= last == "padded"
     config = {
         **OPTIMIZERS["momentum"],
         "epochs": epochs,
-        "learning_rate": fresh.uniform(0.08, 0.16),
+        "learning_rate": generator.uniform(0.08, 0.16),
         "warmup_steps": 2,
         "minimum_ratio": 0.1,
         "accumulation_steps": 3,
-        "max_grad_norm": fresh.uniform(0.15, 0.25),
+        "max_grad_norm": generator.uniform(0.15, 0.25),
         "keep_checkpoints": 3,
         **settings,
     }
-    classes = np.array([fresh.integer(0, outputs - 1) for _ in range(samples)])
+    classes = np.array([generator.integer(0, outputs - 1) for _ in range(samples)])
     # Not all alike: the batches' own gradients must differ, and many must be longer than the limit.
-    inputs = fresh.normal(samples, features) * np.linspace(0.3, 2.0, samples, dtype=np.float32)[:, None]
-    return Training(fresh.normal(outputs, features + 1), inputs, classes, batch_size, config)
+    inputs = generator.normal(samples, features) * np.linspace(0.3, 2.0, samples, dtype=np.float32)[:, None]
+    return Training(generator.normal(outputs, features + 1), inputs, classes, batch_size, config)
 
 
 def with_optimizer(training: Training, name: str) -> Training:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradebox.assertions import CheckFailed, require, require_between, require_close, require_equal
-from gradebox.criterion import criterion
-from gradebox.fresh import Fresh
+from gradebox.course.criterion import criterion
+from gradebox.run.assertions import CheckFailed, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from gradebox.submission import Seen, Submission
 from grader.sharding.checks.common import RANKS
 from grader.shared import reports
 from grader.shared.programs import picture_and_json, require_provenance, require_simulated_pictures
@@ -33,15 +33,19 @@ _KINDS: reports.Kinds = {
 
 @criterion("sharding.analysis")
 class TestAnalysis:
-    def test_memory_predicted(self, submission: Submission, fresh: Fresh) -> None:
+    def test_memory_predicted(self, submission: Submission, generator: InputGenerator) -> None:
         """Predicts what a rank holds."""
-        count = fresh.integer(10**6, 10**9)
-        own = {"parameter_bytes": 4, "gradient_bytes": fresh.integer(5, 7), "optimizer_bytes": fresh.integer(8, 11)}
+        count = generator.integer(10**6, 10**9)
+        own = {
+            "parameter_bytes": 4,
+            "gradient_bytes": generator.integer(5, 7),
+            "optimizer_bytes": generator.integer(8, 11),
+        }
         memory: list[dict[str, Any]] = [{**_PAPER, "stage": stage} for stage in _STAGES]
-        memory += [{"parameters": count, "ranks": fresh.odd(3, 99), "stage": stage, **own} for stage in _STAGES]
-        memory.append({"parameters": count, "ranks": 1, "stage": fresh.integer(1, 3)})
+        memory += [{"parameters": count, "ranks": generator.odd(3, 99), "stage": stage, **own} for stage in _STAGES]
+        memory.append({"parameters": count, "ranks": 1, "stage": generator.integer(1, 3)})
         largest: list[dict[str, Any]] = [{"memory_bytes": 32e9, "ranks": 64, "stage": stage} for stage in _STAGES]
-        largest.append({"memory_bytes": fresh.uniform(1e9, 9e10), "ranks": fresh.odd(3, 99), "stage": 2})
+        largest.append({"memory_bytes": generator.uniform(1e9, 9e10), "ranks": generator.odd(3, 99), "stage": 2})
         right = {"parameters": count, "ranks": 4, "stage": 1}
         nonsense = [
             *({"name": "memory_per_rank", "arguments": {**right, **wrong}} for wrong in _WRONG),
@@ -65,13 +69,14 @@ class TestAnalysis:
             require_between(model, low, high, what=what, expected=f"{wanted:,.0f}", hint=hint)
         _require_refused(nonsense, seen)
 
-    def test_messages_predicted(self, submission: Submission, fresh: Fresh) -> None:
+    def test_messages_predicted(self, submission: Submission, generator: InputGenerator) -> None:
         """Predicts what a rank sends."""
-        count, size = fresh.integer(10**6, 10**9), fresh.integer(3, 8)
+        count, size = generator.integer(10**6, 10**9), generator.integer(3, 8)
         sent: list[dict[str, Any]] = [
-            {"parameters": count, "ranks": fresh.odd(3, 99), "stage": stage, "element_bytes": size} for stage in _STAGES
+            {"parameters": count, "ranks": generator.odd(3, 99), "stage": stage, "element_bytes": size}
+            for stage in _STAGES
         ]
-        sent += [{"parameters": count, "ranks": 2, "stage": fresh.integer(0, 3)}]
+        sent += [{"parameters": count, "ranks": 2, "stage": generator.integer(0, 3)}]
         sent += [{"parameters": count, "ranks": 1, "stage": stage} for stage in (0, 3)]
         right = {"parameters": count, "ranks": 4, "stage": 1}
         nonsense = [{"name": "sent_per_rank", "arguments": {**right, **wrong}} for wrong in _WRONG]
@@ -90,12 +95,12 @@ class TestAnalysis:
             )
         _require_refused(nonsense, seen)
 
-    def test_overlap_found(self, submission: Submission, fresh: Fresh) -> None:
+    def test_overlap_found(self, submission: Submission, generator: InputGenerator) -> None:
         """Finds the share that is hidden."""
-        unit = fresh.integer(2, 9) / 4
+        unit = generator.integer(2, 9) / 4
 
         def times(*pairs: tuple[float, float]) -> list[list[float]]:
-            return [[start * unit, end * unit] for start, end in fresh.shuffled(list(pairs))]
+            return [[start * unit, end * unit] for start, end in generator.shuffled(list(pairs))]
 
         cases: list[dict[str, Any]] = [
             {"communication": times((0, 4), (6, 8)), "computation": times((1, 2), (3, 7)), "share": 3 / 6},

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradebox.assertions import require, require_arrays_close
+from gradebox.run.assertions import require, require_arrays_close
+from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from gradebox.submission import Seen, Submission
 
 RANKS = "vgpu:T4"
 """Where ranks run, also where the grading's own device is a real one: few machines have four, and their memory and

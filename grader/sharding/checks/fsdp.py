@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import mebibytes, require, require_arrays_close, require_close, require_equal
-from gradebox.criterion import criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import mebibytes, require, require_arrays_close, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.sharding.checks.common import MIXED, ask, judge_refusals, kind_of, require_weights, told, total, truth
 
 _FEATURES, _STEPS, _BATCH = 16, 2, 8
@@ -29,10 +29,10 @@ _MIXED_LOSS = 0.05
 
 @criterion("sharding.fsdp")
 class TestFsdp:
-    def test_equals_one_gpu(self, submission: Submission, fresh: Fresh) -> None:
+    def test_equals_one_gpu(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains as one GPU does."""
         for ranks in (2, 4):
-            cases, inputs, seen = _trained(submission, fresh) if ranks == 2 else _on_four(submission, fresh)
+            cases, inputs, seen = _trained(submission, generator) if ranks == 2 else _on_four(submission, generator)
             runs = truth(submission, "network", cases=cases, **inputs).whole("runs")
             for rank, each in enumerate(seen):
                 for case, run, whole in zip(cases, each.whole("runs"), runs, strict=True):
@@ -58,9 +58,9 @@ class TestFsdp:
                     )
 
     @requires("equals_one_gpu")
-    def test_share_held(self, submission: Submission, fresh: Fresh) -> None:
+    def test_share_held(self, submission: Submission, generator: InputGenerator) -> None:
         """Holds its share, and a few blocks on the way."""
-        cases, _, seen = _trained(submission, fresh)
+        cases, _, seen = _trained(submission, generator)
         for rank, each in enumerate(seen):
             case, run = cases[0], each.runs[0]
             whole, block = _bytes(case)
@@ -87,9 +87,9 @@ class TestFsdp:
             )
 
     @requires("equals_one_gpu")
-    def test_gathered_in_turn(self, submission: Submission, fresh: Fresh) -> None:
+    def test_gathered_in_turn(self, submission: Submission, generator: InputGenerator) -> None:
         """Gathers blocks once or twice a step, as asked."""
-        cases, _, seen = _trained(submission, fresh)
+        cases, _, seen = _trained(submission, generator)
         for case, run in zip(cases, seen[0].runs, strict=True):
             what = f"a step of {_what(case, len(seen))}, reshard_after_forward={case['reshard']}"
             whole, block = _bytes(case)
@@ -116,11 +116,11 @@ class TestFsdp:
             )
 
     @requires("equals_one_gpu")
-    def test_mixed_precision(self, submission: Submission, fresh: Fresh) -> None:
+    def test_mixed_precision(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes in 16 bits, and keeps float32."""
-        fresh = fresh.shared("sharding.fsdp.mixed")
-        case = _case(fresh, blocks=2, compute_dtype="bfloat16")
-        inputs = _data(fresh)
+        generator = generator.shared("sharding.fsdp.mixed")
+        case = _case(generator, blocks=2, compute_dtype="bfloat16")
+        inputs = _data(generator)
         seen = ask(submission, "fsdp.train", 2, device=MIXED, cases=[case], **inputs)
         (whole,) = truth(submission, "network", cases=[case], **inputs).runs
         size, _ = _bytes(case)
@@ -146,9 +146,9 @@ class TestFsdp:
                 require_close(loss, expected, relative=_MIXED_LOSS, what=f"{what}: loss of step {step}")
 
     @requires("equals_one_gpu")
-    def test_gathered_ahead(self, submission: Submission, fresh: Fresh) -> None:
+    def test_gathered_ahead(self, submission: Submission, generator: InputGenerator) -> None:
         """Begins to gather as many blocks ahead as asked."""
-        cases, _, seen = _trained(submission, fresh)
+        cases, _, seen = _trained(submission, generator)
         for case, run in zip(cases, seen[0].runs, strict=True):
             blocks, ahead = case["blocks"], case["prefetch"]
             begun, products = [], 0
@@ -172,10 +172,10 @@ class TestFsdp:
             )
 
     @requires("equals_one_gpu")
-    def test_state_gathered_and_loaded(self, submission: Submission, fresh: Fresh) -> None:
+    def test_state_gathered_and_loaded(self, submission: Submission, generator: InputGenerator) -> None:
         """Gathers the whole state, and loads it."""
-        case, seed = _case(fresh, blocks=2), fresh.integer(1001, 2000)
-        seen = ask(submission, "fsdp.states", 2, case=case, other_seed=seed, **_data(fresh))
+        case, seed = _case(generator, blocks=2), generator.integer(1001, 2000)
+        seen = ask(submission, "fsdp.states", 2, case=case, other_seed=seed, **_data(generator))
         sizes = {name: case[name] for name in ("seed", "width", "blocks")}
         whole = truth(submission, "state", features=_FEATURES, **sizes)
         first, other = seen
@@ -203,9 +203,9 @@ class TestFsdp:
                 "the model stays sharded",
             )
 
-    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
-        judge_refusals(ask(submission, "fsdp.refusals", 2, width=2 * fresh.integer(4, 8)))
+        judge_refusals(ask(submission, "fsdp.refusals", 2, width=2 * generator.integer(4, 8)))
 
 
 _POLICY = "MixedPrecisionPolicy: blocks compute in param_dtype; what the optimizer has and the model returns is float32"
@@ -214,13 +214,13 @@ _LOAD = "rank 0 gives every rank its part of each parameter, and every buffer"
 _COPY = "set_model_state_dict puts its own tensors into the dictionary that it is given"
 
 
-def _case(fresh: Fresh, **changed: Any) -> dict[str, Any]:
+def _case(generator: InputGenerator, **changed: Any) -> dict[str, Any]:
     return {
         "width": 64,
         "blocks": 8,
-        "seed": fresh.integer(1, 1000),
+        "seed": generator.integer(1, 1000),
         "optimizer": "AdamW",
-        "lr": fresh.uniform(0.005, 0.02),
+        "lr": generator.uniform(0.005, 0.02),
         "steps": _STEPS,
         "max_norm": None,
         "compute_dtype": None,
@@ -230,25 +230,32 @@ def _case(fresh: Fresh, **changed: Any) -> dict[str, Any]:
     }
 
 
-def _data(fresh: Fresh) -> dict[str, Any]:
-    return {"inputs": fresh.normal(_STEPS, _BATCH, _FEATURES), "targets": fresh.normal(_STEPS, _BATCH, _FEATURES)}
+def _data(generator: InputGenerator) -> dict[str, Any]:
+    return {
+        "inputs": generator.normal(_STEPS, _BATCH, _FEATURES),
+        "targets": generator.normal(_STEPS, _BATCH, _FEATURES),
+    }
 
 
-def _trained(submission: Submission, fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, Any], Sequence[Seen]]:
+def _trained(
+    submission: Submission, generator: InputGenerator
+) -> tuple[list[dict[str, Any]], dict[str, Any], Sequence[Seen]]:
     """Two trainings on two ranks, of which each has the other value of every option."""
-    fresh = fresh.shared("sharding.fsdp.trained")
-    inputs = _data(fresh)
+    generator = generator.shared("sharding.fsdp.trained")
+    inputs = _data(generator)
     cases = [
-        _case(fresh, max_norm=fresh.uniform(0.5, 2.0)),
-        _case(fresh, blocks=fresh.integer(4, 5), optimizer="SGD", reshard=False, prefetch=2),
+        _case(generator, max_norm=generator.uniform(0.5, 2.0)),
+        _case(generator, blocks=generator.integer(4, 5), optimizer="SGD", reshard=False, prefetch=2),
     ]
     return cases, inputs, ask(submission, "fsdp.train", 2, cases=cases, **inputs)
 
 
-def _on_four(submission: Submission, fresh: Fresh) -> tuple[list[dict[str, Any]], dict[str, Any], Sequence[Seen]]:
+def _on_four(
+    submission: Submission, generator: InputGenerator
+) -> tuple[list[dict[str, Any]], dict[str, Any], Sequence[Seen]]:
     """A small one on four ranks, whose blocks they cannot share evenly."""
-    inputs = _data(fresh)
-    case = _case(fresh, width=fresh.odd(9, 15), blocks=1, max_norm=fresh.uniform(0.5, 2.0))
+    inputs = _data(generator)
+    case = _case(generator, width=generator.odd(9, 15), blocks=1, max_norm=generator.uniform(0.5, 2.0))
     return [case], inputs, ask(submission, "fsdp.train", 4, cases=[case], **inputs)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.assertions import require, require_arrays_close, require_equal
-from gradebox.criterion import criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.sharding.checks.common import ask, judge_refusals, kind_of, told
 from grader.sharding.truth.mlp import Layers, Passes, both_passes
 
@@ -33,10 +33,10 @@ _FUNCTIONS = ("copy_to_ranks", "sum_over_ranks")
 
 @criterion("sharding.tensor_parallel")
 class TestTensorParallel:
-    def test_copies_and_sums(self, submission: Submission, fresh: Fresh) -> None:
+    def test_copies_and_sums(self, submission: Submission, generator: InputGenerator) -> None:
         """Copies and sums, forward and backward."""
-        ranks, shape = 2, (fresh.integer(3, 6), fresh.integer(4, 7))
-        values, slopes = fresh.normal(ranks, *shape), fresh.normal(ranks, *shape)
+        ranks, shape = 2, (generator.integer(3, 6), generator.integer(4, 7))
+        values, slopes = generator.normal(ranks, *shape), generator.normal(ranks, *shape)
         seen = ask(submission, "tensor_parallel.functions", ranks, numbers=values, slopes=slopes)
         for rank, each in enumerate(seen):
             found = each.whole("seen")
@@ -66,10 +66,10 @@ class TestTensorParallel:
                             hint=_PASSES,
                         )
 
-    def test_output_equals_whole(self, submission: Submission, fresh: Fresh) -> None:
+    def test_output_equals_whole(self, submission: Submission, generator: InputGenerator) -> None:
         """Computes what the whole layers do."""
         for ranks in (2, 4):
-            for case, seen, passes in _layers(submission, fresh, ranks):
+            for case, seen, passes in _layers(submission, generator, ranks):
                 for rank, (run, expected) in enumerate(zip(seen, passes, strict=True)):
                     require_arrays_close(
                         run["output"],
@@ -85,10 +85,10 @@ class TestTensorParallel:
                     )
 
     @requires("output_equals_whole")
-    def test_gradients_equal_whole(self, submission: Submission, fresh: Fresh) -> None:
+    def test_gradients_equal_whole(self, submission: Submission, generator: InputGenerator) -> None:
         """Has the gradients of the whole layers."""
         for ranks in (2, 4):
-            for case, seen, passes in _layers(submission, fresh, ranks):
+            for case, seen, passes in _layers(submission, generator, ranks):
                 shared = 2 if case["pairs"] else ranks
                 for rank, (run, expected) in enumerate(zip(seen, passes, strict=True)):
                     what = f"{_what(case, ranks)}, rank {rank}"
@@ -117,10 +117,10 @@ class TestTensorParallel:
                         )
 
     @requires("output_equals_whole")
-    def test_one_message_each_way(self, submission: Submission, fresh: Fresh) -> None:
+    def test_one_message_each_way(self, submission: Submission, generator: InputGenerator) -> None:
         """Sends one message each way."""
         for ranks in (2, 4):
-            for case, seen, passes in _layers(submission, fresh, ranks):
+            for case, seen, passes in _layers(submission, generator, ranks):
                 for rank, (run, expected) in enumerate(zip(seen, passes, strict=True)):
                     for passed, values in (("forward", expected.output), ("backward", expected.input_gradient)):
                         messages, size = run[passed], _SIZES[case["dtype"]] * values.size
@@ -132,12 +132,12 @@ class TestTensorParallel:
                         )
 
     @requires("output_equals_whole")
-    def test_share_held(self, submission: Submission, fresh: Fresh) -> None:
+    def test_share_held(self, submission: Submission, generator: InputGenerator) -> None:
         """Keeps its own part of the layers only."""
         for ranks in (2, 4):
-            for case, seen, _ in _layers(submission, fresh, ranks):
+            for case, seen, _ in _layers(submission, generator, ranks):
                 shared = 2 if case["pairs"] else ranks
-                whole = {name: value for name, value in _whole(case, _inputs(fresh, ranks)).items() if value.size}
+                whole = {name: value for name, value in _whole(case, _inputs(generator, ranks)).items() if value.size}
                 parts = {name: _part(value, name, 0, shared) for name, value in whole.items()}
                 count = sum(part.size for part in parts.values())
                 for rank, run in enumerate(seen):
@@ -160,9 +160,9 @@ class TestTensorParallel:
                         "a view of a whole weight keeps all of it: copy the part, and leave the layers where they are",
                     )
 
-    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
-        judge_refusals(ask(submission, "tensor_parallel.refusals", 2, hidden=2 * fresh.integer(2, 6)))
+        judge_refusals(ask(submission, "tensor_parallel.refusals", 2, hidden=2 * generator.integer(2, 6)))
 
 
 _PASSES = "f: nothing forward, a sum backward; g: a sum forward, nothing backward"
@@ -170,17 +170,17 @@ _F = "each rank has a part of it: copy_to_ranks sums them in backward"
 _NAMES = "up_weight and up_bias: rows; down_weight: columns; down_bias: whole. In the order of the ranks in the group"
 
 
-def _inputs(fresh: Fresh, ranks: int) -> dict[str, Any]:
-    fresh = fresh.shared(f"sharding.tensor_parallel.{ranks}")
-    up_bias, down_bias = fresh.shuffled([True, False]), fresh.shuffled([True, False])
-    activations = fresh.shuffled(["gelu", "relu", "silu"])
+def _inputs(generator: InputGenerator, ranks: int) -> dict[str, Any]:
+    generator = generator.shared(f"sharding.tensor_parallel.{ranks}")
+    up_bias, down_bias = generator.shuffled([True, False]), generator.shuffled([True, False])
+    activations = generator.shuffled(["gelu", "relu", "silu"])
     cases = []
     for index in range(2):
         cases.append(
             {
-                "hidden": ranks * fresh.integer(24, 32),  # what is whole is seen above the allocator's rounding
-                "features": fresh.integer(12, 20),
-                "outputs": fresh.integer(21, 28),
+                "hidden": ranks * generator.integer(24, 32),  # what is whole is seen above the allocator's rounding
+                "features": generator.integer(12, 20),
+                "outputs": generator.integer(21, 28),
                 "up_bias": up_bias[index],
                 "down_bias": down_bias[index],
                 "activation": activations[index],
@@ -190,22 +190,22 @@ def _inputs(fresh: Fresh, ranks: int) -> dict[str, Any]:
         )
     if ranks == 2:
         cases[0].update(up_bias=True, down_bias=True, activation="gelu")
-    length = fresh.integer(2, 4)
+    length = generator.integer(2, 4)
     return {
         "cases": cases,
-        "up": _WEIGHT * fresh.normal(_MOST, _MOST),
-        "down": _WEIGHT * fresh.normal(_MOST, _MOST),
-        "biases": fresh.normal(2, _MOST),
-        "inputs": fresh.normal(ranks // 2, 3, length, _NARROW),
-        "slopes": fresh.normal(ranks // 2, 3, length, _NARROW),
+        "up": _WEIGHT * generator.normal(_MOST, _MOST),
+        "down": _WEIGHT * generator.normal(_MOST, _MOST),
+        "biases": generator.normal(2, _MOST),
+        "inputs": generator.normal(ranks // 2, 3, length, _NARROW),
+        "slopes": generator.normal(ranks // 2, 3, length, _NARROW),
     }
 
 
 def _layers(
-    submission: Submission, fresh: Fresh, ranks: int
+    submission: Submission, generator: InputGenerator, ranks: int
 ) -> list[tuple[dict[str, Any], list[dict[str, Any]], list[Passes]]]:
     """Each case, what each rank saw of it, and what the whole layers do with that rank's inputs."""
-    inputs = _inputs(fresh, ranks)
+    inputs = _inputs(generator, ranks)
     seen: list[Seen] = ask(submission, "tensor_parallel.layers", ranks, **inputs)
     runs = [each.whole("runs") for each in seen]
     made = []

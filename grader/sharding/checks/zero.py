@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradebox.assertions import mebibytes, require, require_arrays_close, require_equal
-from gradebox.criterion import criterion, requires
-from gradebox.fresh import Fresh
-from gradebox.submission import Seen, Submission
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import mebibytes, require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Seen, Submission
 from grader.sharding.checks.common import ask, judge_refusals, kind_of, require_weights, told, truth
 
 _STEPS = 4
@@ -52,39 +52,41 @@ def _case(optimizer: str, parameters: Sequence[Any], groups: Sequence[Any] = ({}
     }
 
 
-def _mixed(fresh: Fresh) -> list[Any]:
+def _mixed(generator: InputGenerator) -> list[Any]:
     """Parameters of two groups with everything that parameters can be, in any order."""
-    silent = fresh.integer(0, _STEPS - 1)
-    return fresh.shuffled(
+    silent = generator.integer(0, _STEPS - 1)
+    return generator.shuffled(
         [
-            parameter(fresh.integer(5, 9), fresh.integer(2, 6)),
-            parameter(fresh.integer(3, 5), fresh.integer(6, 8), transposed=True),
-            parameter(fresh.integer(8, 12), group=1),
-            parameter(fresh.integer(2, 4), 3, group=1, dtype="bfloat16"),
-            parameter(4, fresh.integer(2, 5), silent=[silent]),
-            parameter(fresh.integer(3, 7), group=1, silent=range(_STEPS)),
+            parameter(generator.integer(5, 9), generator.integer(2, 6)),
+            parameter(generator.integer(3, 5), generator.integer(6, 8), transposed=True),
+            parameter(generator.integer(8, 12), group=1),
+            parameter(generator.integer(2, 4), 3, group=1, dtype="bfloat16"),
+            parameter(4, generator.integer(2, 5), silent=[silent]),
+            parameter(generator.integer(3, 7), group=1, silent=range(_STEPS)),
         ]
     )
 
 
 @criterion("sharding.zero")
 class TestZero:
-    def test_equals_unsharded(self, submission: Submission, fresh: Fresh) -> None:
+    def test_equals_unsharded(self, submission: Submission, generator: InputGenerator) -> None:
         """Trains as the whole optimizer does."""
-        one, two, three = fresh.shuffled(list(_OPTIMIZERS))[:3]
+        one, two, three = generator.shuffled(list(_OPTIMIZERS))[:3]
         decay = {"AdamW": {"weight_decay": 0.3}, "Adafactor": {"weight_decay": 0.3}}
-        few = [parameter(fresh.integer(3, 6), fresh.integer(3, 6)), parameter(fresh.integer(3, 9))]
+        few = [parameter(generator.integer(3, 6), generator.integer(3, 6)), parameter(generator.integer(3, 9))]
         cases = [
-            _case(one, _mixed(fresh), [{}, {"lr": fresh.uniform(0.01, 0.02), **decay.get(one, {})}]),
-            _case(two, _mixed(fresh), [{"lr": fresh.uniform(0.1, 0.2)}, {}]),
+            _case(one, _mixed(generator), [{}, {"lr": generator.uniform(0.01, 0.02), **decay.get(one, {})}]),
+            _case(two, _mixed(generator), [{"lr": generator.uniform(0.1, 0.2)}, {}]),
         ]
-        self._require_equal(submission, fresh, cases, 2)
-        fewer = _case(three, fresh.shuffled(few))  # two parameters for four ranks
-        self._require_equal(submission, fresh, [fewer], 4)
+        self._require_equal(submission, generator, cases, 2)
+        fewer = _case(three, generator.shuffled(few))  # two parameters for four ranks
+        self._require_equal(submission, generator, [fewer], 4)
 
     @staticmethod
-    def _require_equal(submission: Submission, fresh: Fresh, cases: list[dict[str, Any]], ranks: int) -> None:
-        numbers, slopes = fresh.normal(_MOST), fresh.normal(_STEPS, _MOST)
+    def _require_equal(
+        submission: Submission, generator: InputGenerator, cases: list[dict[str, Any]], ranks: int
+    ) -> None:
+        numbers, slopes = generator.normal(_MOST), generator.normal(_STEPS, _MOST)
         inputs: dict[str, Any] = {"cases": cases, "numbers": numbers, "slopes": slopes}
         seen = ask(submission, "zero.train", ranks, **inputs)
         expected = truth(submission, "train", **inputs).whole("runs")
@@ -100,16 +102,20 @@ class TestZero:
                 )
 
     @requires("equals_unsharded")
-    def test_options_followed(self, submission: Submission, fresh: Fresh) -> None:
+    def test_options_followed(self, submission: Submission, generator: InputGenerator) -> None:
         """Follows schedulers, closures and changed options."""
-        one, two = fresh.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
-        group = {"lr": fresh.uniform(0.01, 0.04)}
-        later = {"weight_decay": fresh.uniform(0.1, 0.4), _OTHER_OPTION[two]: fresh.uniform(0.3, 0.6)}
+        one, two = generator.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
+        group = {"lr": generator.uniform(0.01, 0.04)}
+        later = {"weight_decay": generator.uniform(0.1, 0.4), _OTHER_OPTION[two]: generator.uniform(0.3, 0.6)}
         cases = [
-            _case(one, _mixed(fresh), [{}, group], scheduler=True),
-            _case(two, _mixed(fresh), [group, {}], closure=fresh.integer(0, _STEPS - 1), changed=later),
+            _case(one, _mixed(generator), [{}, group], scheduler=True),
+            _case(two, _mixed(generator), [group, {}], closure=generator.integer(0, _STEPS - 1), changed=later),
         ]
-        inputs: dict[str, Any] = {"cases": cases, "numbers": fresh.normal(_MOST), "slopes": fresh.normal(_STEPS, _MOST)}
+        inputs: dict[str, Any] = {
+            "cases": cases,
+            "numbers": generator.normal(_MOST),
+            "slopes": generator.normal(_STEPS, _MOST),
+        }
         seen = ask(submission, "zero.train", 2, **inputs)
         expected = truth(submission, "train", **inputs).whole("runs")
         for rank, each in enumerate(seen):
@@ -134,10 +140,10 @@ class TestZero:
                 )
 
     @requires("equals_unsharded")
-    def test_states_shared_out(self, submission: Submission, fresh: Fresh) -> None:
+    def test_states_shared_out(self, submission: Submission, generator: InputGenerator) -> None:
         """Holds states of its own share only."""
         for ranks in (2, 4):
-            cases, seen = _held(submission, fresh, ranks)
+            cases, seen = _held(submission, generator, ranks)
             for case, runs in zip(cases, zip(*(each.runs for each in seen), strict=True), strict=True):
                 sizes = [_bytes(one) for one in case["parameters"]]
                 held = [run["bytes"] / _ADAM_STATES for run in runs]
@@ -158,10 +164,10 @@ class TestZero:
                 )
 
     @requires("equals_unsharded")
-    def test_each_weight_sent_once(self, submission: Submission, fresh: Fresh) -> None:
+    def test_each_weight_sent_once(self, submission: Submission, generator: InputGenerator) -> None:
         """Sends each weight once."""
         for ranks in (2, 4):
-            cases, seen = _held(submission, fresh, ranks)
+            cases, seen = _held(submission, generator, ranks)
             case, (run, *_) = cases[0], seen[0].runs
             size = sum(map(_bytes, case["parameters"]))
             # A byte goes around twice in an all-reduce; a rank's messages from and to one other are all but one share,
@@ -181,13 +187,17 @@ class TestZero:
             )
 
     @requires("equals_unsharded")
-    def test_state_saved_and_loaded(self, submission: Submission, fresh: Fresh) -> None:
+    def test_state_saved_and_loaded(self, submission: Submission, generator: InputGenerator) -> None:
         """Saves the whole state, and goes on from it."""
-        one, two = fresh.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
-        group = {"lr": fresh.uniform(0.01, 0.04)}
-        reloaded = fresh.integer(1, _STEPS - 1)
-        cases = [_case(kind, _mixed(fresh), [{}, group], reloaded=reloaded) for kind in (one, two)]
-        inputs: dict[str, Any] = {"cases": cases, "numbers": fresh.normal(_MOST), "slopes": fresh.normal(_STEPS, _MOST)}
+        one, two = generator.shuffled(["AdamW", "SGD", "RMSprop"])[:2]
+        group = {"lr": generator.uniform(0.01, 0.04)}
+        reloaded = generator.integer(1, _STEPS - 1)
+        cases = [_case(kind, _mixed(generator), [{}, group], reloaded=reloaded) for kind in (one, two)]
+        inputs: dict[str, Any] = {
+            "cases": cases,
+            "numbers": generator.normal(_MOST),
+            "slopes": generator.normal(_STEPS, _MOST),
+        }
         seen = ask(submission, "zero.train", 2, **inputs)
         expected = truth(submission, "train", **inputs).whole("runs")
         for rank, each in enumerate(seen):
@@ -210,20 +220,20 @@ class TestZero:
                 )
 
     @requires("equals_unsharded")
-    def test_late_group_shared_out(self, submission: Submission, fresh: Fresh) -> None:
+    def test_late_group_shared_out(self, submission: Submission, generator: InputGenerator) -> None:
         """Takes further parameters in."""
         late = [
-            parameter(fresh.integer(3, 6), fresh.integer(3, 6), group=1),
-            parameter(fresh.integer(2, 9), group=1),
-            parameter(fresh.integer(2, 9), group=0),
+            parameter(generator.integer(3, 6), generator.integer(3, 6), group=1),
+            parameter(generator.integer(2, 9), group=1),
+            parameter(generator.integer(2, 9), group=0),
         ]
-        options = {"lr": fresh.uniform(0.1, 0.2)}
-        step = fresh.integer(1, _STEPS - 2)
-        case = _case(fresh.shuffled(["AdamW", "SGD"])[0], late, late=step, late_options=options)
+        options = {"lr": generator.uniform(0.1, 0.2)}
+        step = generator.integer(1, _STEPS - 2)
+        case = _case(generator.shuffled(["AdamW", "SGD"])[0], late, late=step, late_options=options)
         inputs: dict[str, Any] = {
             "cases": [case],
-            "numbers": fresh.normal(_MOST),
-            "slopes": fresh.normal(_STEPS, _MOST),
+            "numbers": generator.normal(_MOST),
+            "slopes": generator.normal(_STEPS, _MOST),
         }
         seen = ask(submission, "zero.train", 2, **inputs)
         (whole,) = truth(submission, "train", **inputs).whole("runs")
@@ -239,10 +249,10 @@ class TestZero:
                 hint="new parameters are shared out as well, and those that were there keep their states",
             )
 
-    def test_nonsense_refused(self, submission: Submission, fresh: Fresh) -> None:
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         """Refuses arguments that make no sense."""
         case = _case("SGD", [parameter(3), parameter(4), parameter(5)])
-        judge_refusals(ask(submission, "zero.refusals", 2, case=case, numbers=fresh.normal(_MOST)))
+        judge_refusals(ask(submission, "zero.refusals", 2, case=case, numbers=generator.normal(_MOST)))
 
 
 _OTHER_OPTION = {"AdamW": "eps", "SGD": "momentum", "RMSprop": "alpha"}
@@ -262,12 +272,12 @@ _WHOLE = (
 )
 
 
-def _held(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[dict[str, Any]], list[Seen]]:
+def _held(submission: Submission, generator: InputGenerator, ranks: int) -> tuple[list[dict[str, Any]], list[Seen]]:
     """AdamW of parameters of one size, and of some whose number says nothing about their bytes."""
-    fresh = fresh.shared(f"sharding.zero.held.{ranks}")
-    side = 16 * fresh.integer(2, 4)
-    large, small = fresh.integer(40, 64), fresh.integer(1, 3)
-    order = fresh.shuffled([large, small])
+    generator = generator.shared(f"sharding.zero.held.{ranks}")
+    side = 16 * generator.integer(2, 4)
+    large, small = generator.integer(40, 64), generator.integer(1, 3)
+    order = generator.shuffled([large, small])
     cases = [
         _case("AdamW", [parameter(side, 64) for _ in range(2 * ranks)]),
         _case("AdamW", [parameter(count, 64) for count in order * ranks]),  # who deals them out in turn has all
@@ -279,9 +289,9 @@ def _held(submission: Submission, fresh: Fresh, ranks: int) -> tuple[list[dict[s
         dtypes = ("float32", "float64", "float64", "float32") * 2
         counts = [large + 2 * (len(dtypes) - place) for place in range(len(dtypes))]
         pairs = zip(counts, dtypes, strict=True)
-        cases.append(_case("AdamW", fresh.shuffled([parameter(count, 64, dtype=dtype) for count, dtype in pairs])))
+        cases.append(_case("AdamW", generator.shuffled([parameter(count, 64, dtype=dtype) for count, dtype in pairs])))
     most = max(sum(_bytes(one) for one in case["parameters"]) for case in cases) // 4
-    inputs: dict[str, Any] = {"numbers": fresh.normal(most), "slopes": fresh.normal(2, most)}
+    inputs: dict[str, Any] = {"numbers": generator.normal(most), "slopes": generator.normal(2, most)}
     return cases, ask(submission, "zero.held", ranks, cases=cases, **inputs)
 
 

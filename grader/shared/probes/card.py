@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 
 _SIZE = 2049
 """Odd, as most sizes are that checks draw: an odd size takes another path through the library. Large enough that a

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradebox.hardware.measuring import measures
+from gradebox.sandbox.measuring import measures
 
 _ROUNDS = 40
 _LAUNCHES = 100

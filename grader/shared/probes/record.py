@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradebox.devices import Reading
+from gradebox.sandbox.devices import Reading
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, counted
 

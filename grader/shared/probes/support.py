@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradebox.sandbox.student import WrongReturn
+from gradebox.sandbox.probe_loader import WrongReturn
 from grader.shared.probes.figures import watch_png
 
 

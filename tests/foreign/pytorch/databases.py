@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tests.foreign.pytorch.compare import DrawsRandomNumbers, differences, different_numbers, on_the_cpu, tensors
-from vgpu.errors import Unsupported
+from vgpu.device.errors import Unsupported
 
 NOT_ON_THE_CPU = "the CPU computes none of the samples: nothing to compare with"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "bool", "complex64")

@@ -11,8 +11,8 @@ from typing import Any
 
 import grader
 from gradebook.results import ClassResult, LatePenalty, StudentResult
-from gradebox.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
-from gradebox.overrides import Override
+from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade
+from gradebox.run.overrides import Override
 
 MADE_AT = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 HOSTILE = '<script>alert("x")</script> {{ 7 * 7 }} | `a` **b** $(id)'

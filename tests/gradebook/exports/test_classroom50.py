@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import grader
 from gradebook.exports import classroom50
 from gradebook.exports.classroom50 import Classroom50Error
-from gradebox.grade import CheckReport, Outcome
-from gradebox.overrides import Override
+from gradebox.run.grade import CheckReport, Outcome
+from gradebox.run.overrides import Override
 from grader.cli import app
 from tests.gradebook.exports.classes import HOSTILE, graded
 

@@ -17,8 +17,8 @@ from gradebook.exports.everything import write as write_all
 from gradebook.results import StudentResult
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.tasks import Grading, Task
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.report.document import to_json
+from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
 from grader.cli import app
 from tests.gradebook.exports.classes import a_class, graded, student
 

@@ -14,10 +14,10 @@ from gradebook.exports.push import push
 from gradebook.exports.reviews import Accepted
 from gradebook.exports.view import Line
 from gradebook.results import LatePenalty, StudentResult
-from gradebox.contact import Contact
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
-from gradebox.overrides import Override
+from gradebox.course.contact import Contact
 from gradebox.report.document import duration, to_json
+from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.run.overrides import Override
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.exports.classes import HOSTILE, MADE_AT, a_class, graded, student

@@ -17,8 +17,8 @@ import grader
 from gradebook.exports import gradescope, gradescope_autograder, view
 from gradebook.exports.gradescope_autograder import AutograderError
 from gradebook.results import LatePenalty
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
-from gradebox.overrides import Override
+from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.run.overrides import Override
 from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 SCHEMA = json.loads(gradescope.SCHEMA_FILE.read_text())

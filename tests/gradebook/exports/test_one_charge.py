@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradebook.exports import feedback, gradescope, view
-from gradebox.grade import CheckReport, Outcome
+from gradebox.run.grade import CheckReport, Outcome
 from tests.gradebook.exports.classes import a_class, graded, student
 
 WHERE, FOLLOWER = "lab1.measurements.seconds_equal_truth", "lab1.measurements.tflops_counted"
@@ -23,7 +23,7 @@ def test_feedback_and_gradescope_say_what_it_follows_from_and_keep_its_points() 
 
 
 def test_titles_keep_their_capital_letters() -> None:
-    from gradebox.texts import sentence
+    from gradebox.common.texts import sentence
 
     assert sentence("follows from 'Counts TFLOPS', charged there") == "Follows from 'Counts TFLOPS', charged there."
     assert sentence("") == ""

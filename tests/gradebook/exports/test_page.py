@@ -9,8 +9,8 @@ import pytest
 
 from gradebook.exports import item_chart, overview, page, statistics, view
 from gradebook.results import ClassResult, HandCriterion, HandResult, LatePenalty
-from gradebox.grade import CheckReport, CriterionResult, IntegrityNote, Outcome
 from gradebox.report import html
+from gradebox.run.grade import CheckReport, CriterionResult, IntegrityNote, Outcome
 from tests.gradebook.exports.classes import HOSTILE, a_class, graded, large_class, student
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "line", "circle", "wbr"}

@@ -10,9 +10,9 @@ import grader
 from gradebook.exports import decisions, review_list, reviews, view
 from gradebook.exports.reviews import ReviewError
 from gradebook.results import ClassResult
-from gradebox import overrides
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
-from gradebox.overrides import Override, OverrideError
+from gradebox.run import overrides
+from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.run.overrides import Override, OverrideError
 from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 UNSURE = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")

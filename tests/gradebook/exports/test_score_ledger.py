@@ -17,8 +17,8 @@ import pytest
 
 from gradebook.exports import everything
 from gradebook.results import Excused, StudentResult
-from gradebox.grade import LatePenalty
-from gradebox.overrides import Override
+from gradebox.run.grade import LatePenalty
+from gradebox.run.overrides import Override
 from tests.gradebook.exports.classes import a_class, graded, student
 from tests.gradebook.intake.test_owner_ledger import Class, Person
 from tests.gradebook.term.platforms import CanvasGradebook, MoodleAssignment

@@ -9,7 +9,7 @@ import pytest
 from gradebook.exports import statistics, view
 from gradebook.exports.statistics import CheckStatistics, item_rest_correlation, upper_lower_index
 from gradebook.results import ClassResult
-from gradebox.grade import PASSED_IN_DOUBT, CheckReport, Outcome
+from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Outcome
 from tests.gradebook.exports.classes import a_class, graded, student
 
 CHECK = "lab1.benchmark.warmed_up"

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from gradebook.exports import canvas, moodle, statistics, tables, view
 from gradebook.results import ClassResult, LatePenalty
-from gradebox.grade import CheckReport, Outcome
-from gradebox.overrides import Override
+from gradebox.run.grade import CheckReport, Outcome
+from gradebox.run.overrides import Override
 from tests.gradebook.exports.classes import HOSTILE, a_class, graded, student
 
 FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}

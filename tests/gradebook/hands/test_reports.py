@@ -25,8 +25,8 @@ from gradebook.results import ClassResult, GradebookError, StudentResult
 from gradebook.settings import SettingsError
 from gradebook.standing import dump
 from gradebook.store import Gradebook
-from gradebox.grade import CheckResult, Outcome
 from gradebox.report.document import points as in_points
+from gradebox.run.grade import CheckResult, Outcome
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.hands.conftest import AT

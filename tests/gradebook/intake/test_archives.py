@@ -14,7 +14,7 @@ import pytest
 
 from gradebook.intake import unpacking
 from gradebook.intake.names import Refused
-from gradebox.texts import is_printable
+from gradebox.common.texts import is_printable
 
 FILES, BYTES = 20, 2**20
 

@@ -13,7 +13,7 @@ import grader
 from gradebook.results import ClassResult, GradebookError
 from gradebook.run.grade_class import Order, grade_class
 from gradebook.settings import SettingsError
-from gradebox.overrides import OverrideError
+from gradebox.run.overrides import OverrideError
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.fakes import fake_engine
 

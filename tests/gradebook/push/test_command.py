@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gradebox.texts import is_printable
+from gradebox.common.texts import is_printable
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas

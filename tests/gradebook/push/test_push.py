@@ -17,7 +17,7 @@ from gradebook.exports.push import told
 from gradebook.exports.push.client import Client, PushError
 from gradebook.exports.push.push import Order, Report, push
 from gradebook.results import StudentResult
-from gradebox.grade import CheckReport, Grade, Outcome
+from gradebox.run.grade import CheckReport, Grade, Outcome
 from tests.gradebook.exports.classes import a_class, graded, student
 from tests.gradebook.push import canvas_server
 from tests.gradebook.push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas

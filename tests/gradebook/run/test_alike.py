@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gradebook import standing
 from gradebook.run import alike
-from gradebox.grade import CheckReport, IntegrityNote, Outcome
+from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
 from tests.gradebook import fakes
 from tests.gradebook.conftest import SmallClass
 

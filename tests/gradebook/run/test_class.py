@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gradebook import standing
-from gradebox.grade import Grade
 from gradebox.report.document import SCHEMA_FILE, from_document, to_document
+from gradebox.run.grade import Grade
 from grader.cli import app
 from tests.scenarios.build import ROOT, SCENARIOS, load
 

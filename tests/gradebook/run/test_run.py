@@ -15,9 +15,9 @@ from rich.console import Console
 import grader
 from gradebook import results, standing, versions
 from gradebook.store import Gradebook
-from gradebox import course as courses
-from gradebox.configuration import ROOT
-from gradebox.course import Course
+from gradebox.common.configuration import ROOT
+from gradebox.course import course as courses
+from gradebox.course.course import Course
 from gradebox.report.document import to_document
 from tests.gradebook.conftest import SmallClass
 

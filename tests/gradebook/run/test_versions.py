@@ -12,8 +12,8 @@ import pytest
 
 import grader
 from gradebook import versions
-from gradebox import course as courses
-from gradebox.configuration import ROOT
+from gradebox.common.configuration import ROOT
+from gradebox.course import course as courses
 
 COURSE = grader.course()
 ROOMS = ("gradebox", "gradebook", "grader", "labkit", "vgpu")
@@ -57,29 +57,29 @@ def add(file: Path, text: str) -> None:
         ("grader/lab5/probes/fake_nvml.py", {"lab5.monitoring"}),
         ("grader/shared/probes/support.py", EVERYTHING),
         ("grader/shared/devices.py", EVERYTHING),
-        ("gradebox/run.py", EVERYTHING),
-        ("gradebox/submission.py", EVERYTHING),
-        ("gradebox/devices.py", EVERYTHING),
-        ("gradebox/criterion.py", EVERYTHING),
-        ("gradebox/assertions.py", EVERYTHING),
-        ("gradebox/source.py", EVERYTHING),
+        ("gradebox/run/grading.py", EVERYTHING),
+        ("gradebox/run/submission.py", EVERYTHING),
+        ("gradebox/sandbox/devices.py", EVERYTHING),
+        ("gradebox/course/criterion.py", EVERYTHING),
+        ("gradebox/run/assertions.py", EVERYTHING),
+        ("gradebox/run/source_scan.py", EVERYTHING),
         ("gradebox/sandbox/server.py", EVERYTHING),
-        ("vgpu/cost.py", EVERYTHING),
-        ("vgpu/operations/works.py", EVERYTHING),
-        ("vgpu/calibrate/measure.py", set()),
+        ("vgpu/device/cost.py", EVERYTHING),
+        ("vgpu/runtime/operations/kernel_cost.py", EVERYTHING),
+        ("vgpu/tools/calibrate/measure.py", set()),
         ("labkit/results/__init__.py", EVERYTHING),
         ("labkit/monitoring/page.html", EVERYTHING),
-        ("gradebox/hints.py", set()),
+        ("gradebox/course/hints.py", set()),
         ("gradebox/pytest_plugin.py", set()),
         ("gradebox/pytest_judge.py", set()),
-        ("gradebox/front.py", set()),
-        ("gradebox/titles.py", set()),
+        ("gradebox/report/presenter.py", set()),
+        ("gradebox/course/titles.py", set()),
         (
             "grader/lab1/checks/__init__.py",
             LAB1,
         ),
         ("grader/lab1/hints.toml", set()),
-        ("gradebox/guide/text.py", set()),
+        ("gradebox/report/next_step/text.py", set()),
         ("grader/doctor/look.py", set()),
         ("grader/notebooks/export.py", set()),
         ("gradebook/similarity/similarity.py", set()),
@@ -90,7 +90,7 @@ def add(file: Path, text: str) -> None:
         ("grader/release/leaks.py", set()),
         ("gradebox/report/html.py", set()),
         ("gradebook/exports/canvas.py", set()),
-        ("gradebox/overrides.py", set()),
+        ("gradebox/run/overrides.py", set()),
         ("grader/cli/grading.py", set()),
         ("gradebook/run/grade_class.py", set()),
     ],
@@ -117,11 +117,11 @@ def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: 
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("vgpu/gpus.toml", "memory_bytes = 15828320256", "memory_bytes = 15828320257"),
+        ("vgpu/device/gpus.toml", "memory_bytes = 15828320256", "memory_bytes = 15828320257"),
         ("labkit/gpus/RTX-3090.toml", " = 2", " = 3"),
-        ("gradebox/assertions.py", "_TOLD = 0.005", "_TOLD = 0.05"),
-        ("gradebox/assertions.py", "if low <= observed <= high", "if low < observed <= high"),
-        ("gradebox/assertions.py", "must be a finite number, but", "should be a finite number, but"),
+        ("gradebox/run/assertions.py", "_TOLD = 0.005", "_TOLD = 0.05"),
+        ("gradebox/run/assertions.py", "if low <= observed <= high", "if low < observed <= high"),
+        ("gradebox/run/assertions.py", "must be a finite number, but", "should be a finite number, but"),
     ],
 )
 def test_the_smallest_real_change_concerns_everything(
@@ -193,7 +193,7 @@ def test_points_concern_nothing_and_a_new_check_its_criterion(checkout: Path, be
 
 IMPORTED = """\
 import importlib, json, os, sys
-import gradebox.run, torch
+import gradebox.run.grading, torch
 import grader
 from gradebox.sandbox import server, worker
 found = {}
@@ -213,8 +213,9 @@ for name in sys.argv[1:]:
     os.wait()
 print(json.dumps(found))
 """
-DECIDES_NOTHING = {"gradebox/report", "gradebox/titles.py", "gradebox/hints.py", "gradebox/overrides.py",
-                   "gradebox/reading.py", "gradebox/course.py", "grader/__init__.py"}  # fmt: skip
+DECIDES_NOTHING = {"gradebox/report", "gradebox/course/titles.py", "gradebox/course/hints.py",
+                   "gradebox/run/overrides.py", "gradebox/common/reading.py",
+                   "gradebox/course/course.py", "grader/__init__.py"}  # fmt: skip
 """How grades are shown and counted, and how files are read."""
 
 

@@ -274,7 +274,7 @@ def _trainings(request: Request) -> Iterator[Case]:
 
 
 TWIN = Space(
-    probes=("lab4.oom.twin",),
+    probes=("lab4.oom.clone",),
     cases=_trainings,
     dimensions=(
         Dimension("micro-batch", ("one", "several", "all"), lambda case: str(case["micro"])),

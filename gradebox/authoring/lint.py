@@ -1,0 +1,155 @@
+"""Reads a course as its author should before students do: what fits together nowhere a grading would notice.
+
+Parses checks and probes, and imports checks only, as a grading does. Not for whether checks are right: grade a
+solution, break it, and grade it again.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from gradebox.authoring.release.folder import handed_out_as
+from gradebox.course import hints
+from gradebox.course.course import SHARED, Course, CourseError
+from gradebox.course.rubric import Check, Lab
+from gradebox.report.next_step.tasks import line_of, survey, tasks
+from gradebox.run.request import out_of_order
+
+_ASKING = ("probe", "rank_probe", "numeric_probe")
+"""Methods of a submission that ask a probe."""
+
+
+def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
+    """One line for each thing to mend; `solution` is a folder with lab packages, a solution or the stubs.
+
+    Raises:
+        CourseError, HintError: something cannot even be read; the message is one line.
+    """
+    course.prepare()
+    yield from _packages(course)
+    for lab in course.all_labs:
+        yield from _checks(course, lab)
+    known = hints.load(course)
+    for lab in course.all_labs:
+        if course.file(lab, hints.FILE).is_file():
+            lacking = [check.id for check in _paid(lab) if check.id not in known]
+            yield from (f"{course.file(lab, hints.FILE)}: {check} has no hint" for check in lacking)
+    if solution is not None:
+        for lab in course.all_labs:
+            yield from _handed_out(course, lab, solution, known.values())
+
+
+def _paid(lab: Lab) -> Iterator[Check]:
+    for criterion in lab.criteria:
+        yield from criterion.checks
+
+
+def _packages(course: Course) -> Iterator[str]:
+    for name in course.environment.importable:
+        if importlib.util.find_spec(name) is None:
+            yield f"{course.folder / 'course.toml'}: packages names {name!r}, which Python does not find here"
+
+
+def _checks(course: Course, lab: Lab) -> Iterator[str]:
+    rubric = next(one for one in (course.rubric, *course.exercises) if lab in one.labs)
+    known = [check.id for check in rubric.checks()]
+    for check in course.checks(lab).values():
+        yield from out_of_order(check, known)
+        if not (check.function.__doc__ or "").strip():
+            yield f"{check.place}: {check.id} has no docstring, whose first line is its title in reports"
+        for name in itertools.chain.from_iterable(check.expected_timelines):
+            if reason := _no_probe(course, name):
+                yield f"{check.place}: {check.id} has a timeline of {name}, but there is no such probe: {reason}"
+    for file in sorted((course.folder / lab.id / "checks").glob("*.py")):
+        for line, name in _asked(file):
+            if reason := _no_probe(course, name):
+                yield f"{file}:{line}: there is no probe {name}: {reason}"
+    for file in sorted((course.folder / lab.id / "probes").glob("*.py")):
+        for line, name in sorted(_modules_named(file, lab)):
+            yield f"{file}:{line}: {name!r} is in another package than {lab.package!r}, which students hand in"
+
+
+def _modules_named(file: Path, lab: Lab) -> Iterator[tuple[int, str]]:
+    """Names of modules of this lab that lie in no package that students hand in."""
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            package, dot, module = node.value.partition(".")
+            named = package.startswith(f"{lab.id}_") and dot and module.replace(".", "_").isidentifier()
+            if named and package != lab.package:
+                yield node.lineno, node.value
+
+
+def _parsed(file: Path) -> ast.Module:
+    """Raises CourseError, with the line, for what is not Python."""
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise CourseError(f"{file}:{error.lineno}: SyntaxError: {error.msg}") from None
+
+
+def _asked(file: Path) -> Iterator[tuple[int, str]]:
+    """The probes that a module asks by a name that stands there."""
+    for node in ast.walk(_parsed(file)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=method), args=[ast.Constant(value=str(name)), *_]) if (
+                method in _ASKING
+            ):
+                yield node.lineno, name
+
+
+def _no_probe(course: Course, name: str) -> str:
+    """Why a probe cannot be had; empty where it can."""
+    place, _, function = name.rpartition(".")
+    lab, _, module = place.partition(".")
+    file = course.folder / lab / "probes" / f"{module.replace('.', '/')}.py"
+    if not module or lab not in (SHARED, *(one.id for one in course.all_labs)):
+        return "its name is LAB.FILE.FUNCTION"
+    if not file.is_file():
+        return f"{file} does not exist"
+    found = list(_defined(file))
+    if function in found:
+        return ""
+    near = difflib.get_close_matches(function, found, n=1)
+    return f"{file} does not define {function}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _defined(file: Path) -> Iterator[str]:
+    """Names that a module binds: functions, and what it imports or assigns."""
+    for node in _parsed(file).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.Hint]) -> Iterator[str]:
+    folder = solution / lab.package
+    if not folder.is_dir():
+        yield f"{course.file(lab, 'rubric.toml')}: package = {lab.package!r}, but {solution} has no such folder"
+        return
+    readme = folder / "README.md"
+    numbers, where_from = [task.number for task in tasks(readme)], f"{readme} has no heading `## Task {{}}: ...`"
+    if not readme.is_file():
+        open_functions, _ = survey(folder)
+        numbers, where_from = [one.task for one in open_functions], f"no stub in {folder} says `Task {{}} is open`"
+    # A report may be there as a template only: whoever solved the lab here need not have measured.
+    there = {handed_out_as(PurePosixPath(path.name)).name for path in folder.iterdir()}
+    for hint in known:
+        if not hint.check.startswith(f"{lab.id}."):
+            continue
+        where = f"{course.file(lab, hints.FILE)}: [{hint.check.partition('.')[2]}]"
+        if numbers and hint.task not in numbers:
+            yield f"{where} task = {hint.task!r}, but {where_from.format(hint.task)}"
+        for place in hint.write:
+            name, _, function = place.partition(" ")
+            if name not in there:
+                yield f"{where} write names {name}, but {folder} has no such file"
+            elif function and line_of(folder / name, function) is None:
+                yield f"{where} write names {function}, which {folder / name} does not define"

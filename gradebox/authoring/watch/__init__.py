@@ -1,0 +1,11 @@
+"""Grading while somebody works: what a saved file may have changed is asked again, at once, by a sandbox that stays.
+
+For whoever writes the code, and no grade: that asks everything, once, with a seed of its own
+(`gradebox/report/presenter.py`).
+"""
+
+from gradebox.authoring.watch.answering import answer
+from gradebox.authoring.watch.loop import watch
+from gradebox.authoring.watch.session import Round, Session
+
+__all__ = ["Round", "Session", "answer", "watch"]

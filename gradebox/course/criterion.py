@@ -1,0 +1,150 @@
+"""The three decorators a check is written with; their docstrings are the manual.
+
+@criterion("lab1.benchmark")
+class Benchmark:
+    def test_returns_result(self, submission, generator):
+        '''the result has the fields that the docstring names'''
+
+    @requires("returns_result")
+    def test_warmed_up(self, submission): ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from gradebox.course import titles
+
+_Class = TypeVar("_Class", bound=type)
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_PREFIX = "test_"
+GIVEN = ("submission", "generator")
+"""What a check may take."""
+
+
+def criterion(
+    criterion_id: str, *, early: bool = False, timeline: bool | Mapping[str, str] = False
+) -> Callable[[_Class], _Class]:
+    """Bind a class of checks to one criterion of a `rubric.toml`.
+
+    The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
+    stand in the rubric. It may take `submission` (`gradebox.run.submission.Submission`) and `generator`, which draws
+    its inputs (`gradebox.run.input_generator.InputGenerator`). The first line of its docstring is its title for people.
+
+    Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
+    longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
+    has the processor.
+
+    Beside checks of a criterion with a `timeline` that fail stands what ran on the simulated device, and what ran there
+    in a run of the course's own, where the check asked for one. Where it did not, `timeline` may name the probe that is
+    then asked: `{"lab1.basics.product": "lab1.products_truth.product"}` says which one launches, without any code of a
+    submission, what a right answer to the first launches. It takes the same inputs, and what it returns is not read.
+    """
+
+    def bind(cls: _Class) -> _Class:
+        cls.__criterion__ = criterion_id  # type: ignore[attr-defined]
+        cls.__early__ = early  # type: ignore[attr-defined]
+        cls.__timeline__ = bool(timeline)  # type: ignore[attr-defined]
+        cls.__expected__ = tuple(timeline.items()) if isinstance(timeline, Mapping) else ()  # type: ignore[attr-defined]
+        return cls
+
+    return bind
+
+
+def requires(*checks: str) -> Callable[[_Function], _Function]:
+    """Name the checks this one builds on; where one of them has no answer, this one is reported as blocked by it.
+
+    A wrong answer does not block: more can be asked of code that runs, and what fails as well follows from it, see
+    `builds_on`.
+
+    A name without dots means a check of the same criterion; `lab1.benchmark.returns_result` names one of another.
+    Use it only where the check could not say anything new, so that one mistake is reported once.
+    """
+
+    def bind(function: _Function) -> _Function:
+        function.__requires__ = checks  # type: ignore[attr-defined]
+        return function
+
+    return bind
+
+
+def builds_on(*checks: str) -> Callable[[_Function], _Function]:
+    """Name checks of the same criterion whose wrong answer makes this one fail as well; it is asked in any case.
+
+    Where both fail and half of the criterion's points are earned, this one follows from the other and is not charged
+    (`gradebox.run.deductions`). What is required counts as built on.
+    """
+
+    def bind(function: _Function) -> _Function:
+        function.__builds_on__ = checks  # type: ignore[attr-defined]
+        return function
+
+    return bind
+
+
+@dataclass(frozen=True)
+class CheckFunction:
+    """A check as it is written."""
+
+    id: str
+    title: str
+    """What it asks, in words."""
+    requires: tuple[str, ...]
+    """Ids of the checks that it builds on."""
+    cls: type
+    name: str
+    """Of the method."""
+    takes: tuple[str, ...]
+    """Which of `GIVEN` it wants."""
+    early: bool = False
+    """Whether its criterion is begun before others."""
+    builds_on: tuple[str, ...] = ()
+    """Ids of the checks whose wrong answer makes it fail as well, but for those that it requires."""
+    timeline: bool = False
+    """Whether a picture of the device's work stands beside it where it fails."""
+    expected_timelines: tuple[tuple[str, str], ...] = ()
+    """Of probes, those of the course's own that show beside it what was expected."""
+
+    @property
+    def function(self) -> FunctionType:
+        """What is called, as it is written."""
+        found: FunctionType = inspect.unwrap(vars(self.cls)[self.name])
+        return found
+
+    @property
+    def place(self) -> str:
+        """File and line where it is written."""
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def run(self, **given: Any) -> None:
+        """Ask it. Raises what `gradebox.run.assertions` has for what is not as it should be."""
+        getattr(self.cls(), self.name)(**{name: given[name] for name in self.takes})
+
+
+def functions(module: ModuleType) -> Iterator[CheckFunction]:
+    """The checks that a module defines, in its order."""
+    for cls in list(vars(module).values()):
+        if not isinstance(cls, type) or cls.__module__ != module.__name__:
+            continue
+        bound: str | None = getattr(cls, "__criterion__", None)
+        for name, function in vars(cls).items():
+            if bound is None or not name.startswith(_PREFIX) or not callable(function):
+                continue
+            names: tuple[str, ...] = getattr(function, "__requires__", ())
+            yield CheckFunction(
+                id=f"{bound}.{name.removeprefix(_PREFIX)}",
+                title=titles.of(function, name.removeprefix(_PREFIX)),
+                requires=tuple(one if "." in one else f"{bound}.{one}" for one in names),
+                cls=cls,
+                name=name,
+                takes=tuple(inspect.signature(function).parameters)[1:],
+                early=getattr(cls, "__early__", False),
+                timeline=getattr(cls, "__timeline__", False),
+                expected_timelines=getattr(cls, "__expected__", ()),
+                builds_on=tuple(f"{bound}.{one}" for one in getattr(function, "__builds_on__", ())),
+            )

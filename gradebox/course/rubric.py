@@ -1,0 +1,287 @@
+"""What points are given for: labs, their criteria, and the checks of those. Each lab's `rubric.toml` states its own.
+
+Not for scoring: `grade.py` counts points over what this module returns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from gradebox.common import reading
+from gradebox.common.reading import Document, ReadingError
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What labs, criteria and checks are called."""
+
+_NUMBER = re.compile(r"\d{1,4}(\.\d{1,2})?", re.ASCII)
+
+RubricError = ReadingError
+"""A rubric contradicts itself; the message names file, line and cause."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One graded behaviour, `lab1.benchmark.warmed_up`, and what it is worth."""
+
+    id: str
+    points: Decimal
+
+    @property
+    def criterion_id(self) -> str:
+        return self.id.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One line of the hand-out's evaluation table."""
+
+    id: str
+    title: str
+    points: Decimal
+    checks: tuple[Check, ...]
+
+    @property
+    def available(self) -> bool:
+        """False while the lab behind this criterion is not written yet."""
+        return bool(self.checks)
+
+
+@dataclass(frozen=True)
+class Hours:
+    """How long something takes a student, at least and at most."""
+
+    least: Decimal
+    most: Decimal
+
+    def __str__(self) -> str:
+        """As a rubric writes it: "3-4", or "3" if both agree."""
+        return self.in_words.replace(" to ", "-")
+
+    @property
+    def in_words(self) -> str:
+        """For people: "3 to 4"."""
+        least, most = f"{self.least:f}", f"{self.most:f}"
+        return least if least == most else f"{least} to {most}"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab package with its criteria."""
+
+    id: str
+    """The name of its folder in the course, `lab1`."""
+    number: int
+    """Its place among the labs, from 1 on; 0 of an exercise that is graded alone."""
+    title: str
+    package: str
+    points: Decimal
+    criteria: tuple[Criterion, ...]
+    hours: Hours | None = None
+    """How long it takes a student; None: its rubric does not say."""
+
+    @property
+    def option(self) -> str:
+        """What `--lab` takes for it: its number, or its name where it has none."""
+        return str(self.number) if self.number else self.id
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """The whole evaluation: labs in order, and the share of points needed to pass."""
+
+    version: str
+    points: Decimal
+    pass_percent: Decimal
+    labs: tuple[Lab, ...]
+
+    def select(self, numbers: Collection[int] | None) -> tuple[Lab, ...]:
+        """The labs with these numbers, in rubric order; all of them for None.
+
+        Raises:
+            ValueError: for a number that no lab has.
+        """
+        if numbers is None:
+            return self.labs
+        known = {lab.number for lab in self.labs}
+        if unknown := [number for number in numbers if number not in known]:
+            raise ValueError(f"there is no lab {unknown[0]}; the labs are {', '.join(map(str, sorted(known)))}")
+        return tuple(lab for lab in self.labs if lab.number in numbers)
+
+    def named(self, option: str) -> tuple[Lab, ...]:
+        """The labs that an option of a command names: `1,3`, or `lab1,lab3`.
+
+        Raises:
+            ValueError: a part of it is no number and no name, or no lab has it.
+        """
+        names = {lab.id: lab.number for lab in self.labs}
+        try:
+            numbers = {names[part] if part in names else int(part) for part in map(str.strip, option.split(","))}
+        except ValueError:
+            raise ValueError(f"--lab {option}: expected numbers separated by commas, for example --lab 1,3") from None
+        return self.select(numbers)
+
+    def select_criteria(self, ids: Collection[str]) -> tuple[Lab, ...]:
+        """The labs cut down to these criteria, whose points they then have.
+
+        Raises:
+            ValueError: for a criterion that the rubric does not have, or one whose checks are not written yet.
+        """
+        known = {criterion.id: criterion for lab in self.labs for criterion in lab.criteria}
+        for name in ids:
+            whole = name.rpartition(".")[0]
+            if name not in known and whole in known:
+                raise ValueError(f"{name} is one check; ask for its criterion, {whole}")
+            if name not in known:
+                raise ValueError(f"there is no criterion {name}; the criteria are {', '.join(known)}")
+            if not known[name].available:
+                raise ValueError(f"{name} is not available yet: its checks are not written")
+        labs = []
+        for lab in self.labs:
+            if criteria := tuple(criterion for criterion in lab.criteria if criterion.id in ids):
+                points = sum((criterion.points for criterion in criteria), Decimal(0))
+                labs.append(replace(lab, criteria=criteria, points=points))
+        return tuple(labs)
+
+    def checks(self) -> Iterator[Check]:
+        for lab in self.labs:
+            for criterion in lab.criteria:
+                yield from criterion.checks
+
+    def to_text(self) -> str:
+        """The rubric as a text that `from_text` reads, the same for the same rubric."""
+        labs = {
+            lab.id: {
+                "number": lab.number, "title": lab.title, "package": lab.package, "points": lab.points,
+                **({"hours": str(lab.hours)} if lab.hours else {}),
+                **{criterion.id.rpartition(".")[2]: _table(criterion) for criterion in lab.criteria},
+            }
+            for lab in self.labs
+        }  # fmt: skip
+        head = {"version": self.version, "points": self.points, "pass_percent": self.pass_percent}
+        return json.dumps(reading.plain({"rubric": head, **labs}), ensure_ascii=False, indent=1) + "\n"
+
+
+def _table(criterion: Criterion) -> dict[str, Any]:
+    """A criterion as `from_text` reads it; without `checks` where none are written yet."""
+    checks = {check.id.rpartition(".")[2]: check.points for check in criterion.checks}
+    return {"title": criterion.title, "points": criterion.points} | ({"checks": checks} if checks else {})
+
+
+def from_text(text: str) -> Rubric:
+    """What `Rubric.to_text` wrote; also the single file in TOML that courses had before each lab had its own.
+
+    Raises:
+        RubricError: it is neither.
+    """
+    path = Path("rubric.json")
+    if text.lstrip().startswith("{"):
+        document = Document(path, text, json.loads(text, parse_float=Decimal))
+    else:
+        document = reading.toml(Path("rubric.toml"), text)
+    head = document.data["rubric"]
+    names = [name for name in document.data if name != "rubric"]
+    labs = tuple(
+        lab_of(document, name, document.data[name].get("number", index), name)
+        for index, name in enumerate(names, start=1)
+    )
+    return Rubric(head["version"], Decimal(str(head["points"])), Decimal(str(head["pass_percent"])), labs)
+
+
+@dataclass(frozen=True)
+class _CriterionTable:
+    title: str
+    points: Decimal
+    checks: Mapping[str, Decimal] | None = None
+
+
+@dataclass(frozen=True)
+class _LabTable:
+    title: str
+    package: str
+    points: Decimal
+    number: int = 0
+    hours: str = ""
+    criteria: Mapping[str, _CriterionTable] = field(default_factory=dict, metadata=reading.REST)
+
+
+def load_lab(path: Path, lab_id: str, number: int) -> Lab:
+    """The lab of a `rubric.toml`.
+
+    Raises:
+        RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
+            are not identifiers. The message begins with `FILE:LINE:`.
+    """
+    document = reading.toml(path)
+    if "number" in document.data:
+        raise document.error(("number",), "unknown key 'number': the order of labs in course.toml numbers them")
+    lab = lab_of(document, lab_id, number)
+    if not lab.package.startswith(f"{lab_id}_"):  # a folder belongs to a lab by how its name begins
+        raise document.error(("package",), f"package = {lab.package!r}: expected a name that begins with {lab_id}_")
+    return lab
+
+
+def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
+    """The lab whose table stands at `place` of a document. Raises as `load_lab` does."""
+    table = reading.into(_LabTable, document, *place)
+    criteria = tuple(
+        _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()
+    )
+    lab = Lab(
+        lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria,
+        hours_of(document, (*place, "hours"), table.hours),
+    )  # fmt: skip
+    require_sum(document, place, "the criteria", lab.points, [one.points for one in criteria])
+    return lab
+
+
+def hours_of(document: Document, place: tuple[str, ...], text: str) -> Hours | None:
+    """The hours that stand at `place` of a document, "3-4" or "3"; None for an empty text.
+
+    Raises:
+        RubricError: it is something else.
+    """
+    if not text:
+        return None
+    least, dash, most = text.partition("-")
+    if not (_NUMBER.fullmatch(least) and _NUMBER.fullmatch(most if dash else least)):
+        raise document.error(place, f'hours = "{text}": expected a number of hours or a range, like "3-4"')
+    hours = Hours(Decimal(least), Decimal(most if dash else least))
+    if not 0 < hours.least <= hours.most:
+        raise document.error(place, f'hours = "{text}": expected a range from less to more, above 0, like "3-4"')
+    return hours
+
+
+def _criterion(document: Document, place: tuple[str, ...], name: str, table: _CriterionTable) -> Criterion:
+    if not NAME.fullmatch(place[-1]):
+        raise document.error(place, "a criterion's name is lower_case_with_underscores")
+    points = _positive(document, (*place, "points"), table.points)
+    checks = []
+    for check, worth in (table.checks or {}).items():
+        where = (*place, "checks", check)
+        if not NAME.fullmatch(check):
+            raise document.error(where, f"a check's name is lower_case_with_underscores, not {check!r}")
+        checks.append(Check(f"{name}.{check}", _positive(document, where, worth)))
+    if table.checks is not None:
+        if not checks:
+            raise document.error((*place, "checks"), "checks must be a table of `name = points`")
+        require_sum(document, place, "its checks", points, [check.points for check in checks])
+    return Criterion(name, table.title, points, tuple(checks))
+
+
+def _positive(document: Document, place: tuple[str, ...], value: Decimal) -> Decimal:
+    if value <= 0:
+        raise document.error(place, f"{place[-1]} must be a positive number of points, not {value}")
+    return value
+
+
+def require_sum(document: Document, place: tuple[Any, ...], parts: str, total: Decimal, points: list[Decimal]) -> None:
+    """Raise RubricError unless `points` add up to `total`, which `place` states."""
+    if sum(points) != total:
+        where = f"[{'.'.join(place)}]" if place else "it"
+        raise document.error((*place, "points"), f"{where} states {total} points, but {parts} add up to {sum(points)}")

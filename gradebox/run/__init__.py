@@ -1,0 +1,1 @@
+"""One grading: from a request to a grade."""

@@ -1,0 +1,299 @@
+"""What a check says: numeric comparisons against the truth, and the ways a check can end.
+
+Used by the checks of a course. Works on what a probe reported, with NumPy only; it never sees the submission's objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradebox.run.array_reference import in_place
+from gradebox.run.pictures import Picture, curve
+
+_TOLD = 0.005
+"""A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
+_MAX_SHOWN = 80
+"""Characters of a value in a message that wants a number."""
+_MAX_COMPARED = 600
+"""Characters of each of two values that are compared."""
+_MAX_MESSAGE = 2000
+"""Characters of a message: it names values that a submission made, and they may be of any length."""
+
+
+class Cause(str):
+    """A hint that names the mistake it is about: give it where what was seen shows that mistake, and no other.
+
+    Of the checks of a criterion that fail for the same cause, one is charged; the others follow from it: `charging.py`.
+    """
+
+    name: str
+    check: str
+
+    def __new__(cls, name: str, hint: str, check: str = "") -> Self:
+        """The text is the hint; `name` is the same in all checks that recognise the mistake.
+
+        It is charged in `check`, where that fails, too, and else in the check that is worth most.
+        """
+        made = super().__new__(cls, hint)
+        made.name, made.check = name, check
+        return made
+
+
+@contextlib.contextmanager
+def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
+    """Where a check fails in here without saying why, let `cause` look for the mistake, and say that."""
+    try:
+        yield
+    except CheckFailed as error:
+        if error.cause is None and (found := cause()) is not None:
+            raise CheckFailed(error.message, found, picture=error.picture) from None
+        raise
+
+
+@contextlib.contextmanager
+def picturing(picture: Callable[[], Picture | None]) -> Iterator[None]:
+    """Where a check fails in here, `picture` is shown beside its words."""
+    try:
+        yield
+    except CheckFailed as error:
+        if error.picture is None:
+            error.picture = picture()
+        raise
+
+
+class CheckFailed(AssertionError):
+    """The submission does something wrong: says what was seen, what was expected, and where to look."""
+
+    def __init__(self, message: str, hint: str = "", *, answered: bool = True, picture: Picture | None = None) -> None:
+        """`answered`: the submission's code came to its end, and what it gave was judged. `picture`: for the page."""
+        message = _cut(message, _MAX_MESSAGE)
+        super().__init__(message)
+        self.message = message
+        self.hint = str(hint)
+        self.answered = answered
+        self.picture = picture
+        self.cause = hint if isinstance(hint, Cause) else None
+
+
+class NeedsReview(Exception):
+    """We could not decide. Scores as failed for now, and asks a person to look."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        message = _cut(message, _MAX_MESSAGE)
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def shown(value: Any, most: int = _MAX_COMPARED) -> str:
+    """`value` as Python would write it, in at most so many characters."""
+    if isinstance(value, str) and len(value) > most:  # not first made longer by quoting all of it
+        value = value[: most + 1]
+    try:
+        return _cut(repr(value), most)
+    except (RecursionError, ValueError):  # an integer of very many digits, or lists in lists without end
+        return f"{type(value).__name__} too large to show"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def require(condition: bool, message: str, hint: str = "") -> None:
+    """Fail the check with `message` unless `condition` holds."""
+    if not condition:
+        raise CheckFailed(message, hint)
+
+
+def number(value: Any, what: str, hint: str = "") -> float:
+    """`value` as a finite float; fails the check, naming `what`, for anything else."""
+    if isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iuf":
+        value = value.item()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer larger than any float
+            if math.isfinite(as_float := float(value)):
+                return as_float
+    raise CheckFailed(f"{what} must be a finite number, but it is {_described(value)}", hint)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size != 1:
+        return f"an array of {value.dtype} with shape {value.shape}"
+    return shown(value, _MAX_SHOWN)
+
+
+def positive(value: Any, what: str, hint: str = "") -> float:
+    """`value` as a finite float above 0, by which one may divide; fails the check, naming `what`, for anything else."""
+    size = number(value, what, hint)
+    require(size > 0, f"{what} must be above 0, but it is {size:g}", hint)
+    return size
+
+
+def numbers(values: Any, count: int, what: str, hint: str = "") -> list[float]:
+    """`values` as that many finite floats; fails the check, naming `what`, for anything else."""
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        values = values.tolist()
+    require(isinstance(values, list), f"{what} must be a list of numbers, but it is {_described(values)}", hint)
+    require_equal(len(values), count, what=f"length of {what}", hint=hint)
+    return [number(value, f"{what}[{index}]", hint) for index, value in enumerate(values)]
+
+
+def require_close(
+    observed: float, expected: float, *, relative: float, what: str, show: Callable[[float], str] = str, hint: str = ""
+) -> None:
+    """Fail unless `observed` lies within `relative` (a ratio) of `expected`; `show` renders a value with its unit."""
+    if show is str:
+        show = _as_short_as(observed, expected)
+    require_between(
+        observed,
+        expected * (1 - relative),
+        expected * (1 + relative),
+        what=what,
+        show=show,
+        expected=show(expected) + (f" within {relative:.0%}" if relative >= _TOLD else ""),
+        hint=hint,
+    )
+
+
+def _as_short_as(observed: Any, expected: float) -> Callable[[float], str]:
+    """How to show two numbers without a unit: whole ones as they are, others in the digits that tell them apart."""
+    if not isinstance(observed, float) or observed == expected or not math.isfinite(observed):
+        return lambda value: _plain(value, 6) if isinstance(value, float) else str(value)
+    digits = next((n for n in (6, 9, 12) if _plain(observed, n) != _plain(float(expected), n)), 17)
+    return lambda value: _plain(value, digits)
+
+
+def _plain(value: float, digits: int) -> str:
+    """A number in so many significant digits, without an exponent where people can do without."""
+    size = abs(float(f"{value:.{digits}g}"))
+    if not 1e3 <= size < 1e12:
+        return f"{value:.{digits}g}"
+    whole = int(math.log10(size)) + 1
+    shown = f"{round(value, digits - whole):,.{max(0, digits - whole)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def require_between(
+    observed: float,
+    low: float,
+    high: float,
+    *,
+    what: str,
+    show: Callable[[float], str] = str,
+    expected: str | None = None,
+    hint: str = "",
+) -> None:
+    """Fail unless `low <= observed <= high`."""
+    observed = number(observed, what, hint)
+    if low <= observed <= high:
+        return
+    if show is str:
+        show = _as_short_as(observed, low if observed < low else high)
+    wanted = expected or f"between {show(low)} and {show(high)}"
+    raise CheckFailed(f"{what}: saw {show(observed)}, expected {wanted}{_factor(observed, low, high)}", hint)
+
+
+def _factor(observed: float, low: float, high: float) -> str:
+    """How far off, where a factor says more than two numbers do."""
+    if observed > 0 and low > 0:
+        if high < 1.25 * low:  # one value with a tolerance
+            low = high = math.sqrt(low * high)
+        ratio = observed / high if observed > high else low / observed
+        if ratio >= 1.5:
+            return f" ({_plain(ratio, 3)} times too {'large' if observed > high else 'small'})"
+    return ""
+
+
+def require_arrays_close(
+    observed: ArrayLike, expected: ArrayLike, *, rtol: float, atol: float = 0.0, what: str, hint: str = ""
+) -> None:
+    """Fail unless two arrays agree in shape and, element by element, within `atol + rtol * |expected|` in float64.
+
+    Complex numbers agree where complex ones are expected, by the absolute value of the difference. Texts and truth
+    values are no numbers.
+
+    Raises:
+        ValueError: `expected` has a NaN, with which nothing agrees.
+    """
+    truth = np.asarray(expected)
+    truth = truth.astype(np.complex128 if truth.dtype.kind == "c" else np.float64)
+    if np.isnan(truth).any():
+        raise ValueError(f"{what}: NaN is expected, with which nothing agrees")
+    seen = _numeric(observed, truth, what, hint)
+    require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
+    wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))
+    if wrong.any():
+        first = tuple(int(index) for index in np.argwhere(wrong)[0])
+        raise CheckFailed(
+            f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
+            f"{_apart(seen[first].item(), truth[first].item())}",
+            hint,
+            picture=curve(what, seen, truth),
+        )
+
+
+def _numeric(observed: Any, truth: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
+    """What was seen as numbers of the expected kind; fails the check for anything else."""
+    try:
+        seen = np.asarray(in_place(observed))
+    except ValueError as error:  # rows of different lengths
+        seen, reason = np.asarray(None), str(error)
+    else:
+        reason = {"U": "texts", "S": "texts", "b": "truth values"}.get(seen.dtype.kind, "")
+        if seen.dtype.kind == "O" and not all(type(item) in (int, float) for item in seen.flat):
+            reason = "not all of them"
+    if seen.dtype.kind == "c" and truth.dtype.kind != "c":
+        reason = "complex numbers, and real ones are expected"
+    try:
+        if not reason:
+            return seen.astype(truth.dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        reason = str(error)
+    raise CheckFailed(f"{what}: these are not {truth.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
+
+
+def _apart(seen: complex, truth: complex) -> str:
+    """Two numbers in as few digits as tell them apart, six at least."""
+    digits = next((n for n in (6, 9, 12, 17) if f"{seen:.{n}g}" != f"{truth:.{n}g}"), 6)
+    return f"saw {seen:.{digits}g}, expected {truth:.{digits}g}"
+
+
+def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:
+    """Fail unless `observed == expected`, of JSON values.
+
+    Raises:
+        TypeError: `expected` is of a kind that no probe can report.
+    """
+    if isinstance(expected, (tuple, set, frozenset)) and not isinstance(observed, type(expected)):
+        raise TypeError(
+            f"{what}: a {type(expected).__name__} is expected, and nothing that a probe reports is one: tuples become "
+            "lists on the way, and sets do not travel"
+        )
+    require(
+        type(observed) is type(expected) and observed == expected,
+        f"{what}: saw {shown(observed)}, expected {shown(expected)}",
+        hint,
+    )
+
+
+def seconds(value: float) -> str:
+    """A duration for people: `3.21 ms`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns"
+
+
+def mebibytes(value: float) -> str:
+    """An amount of memory for people: `1,048,576 bytes (1 MiB)`."""
+    return f"{value:,.0f} bytes ({value / 2**20:.4g} MiB)"
+
+
+def median(values: Sequence[float]) -> float:
+    return float(np.median(np.asarray(values, dtype=np.float64)))

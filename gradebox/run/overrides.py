@@ -1,0 +1,86 @@
+"""An instructor's word against the automatic score: `overrides.toml`.
+
+    [[override]]
+    student = "ada"                 # the submission's folder name, or --student
+    criterion = "lab2.comparison"
+    points = 4.5
+    reason = "the conclusion is right, in other units than the check expects"
+
+An override replaces the points of one criterion of one student; its reason stands in every report. The file is the
+instructor's and never read from a submission. Not for the arithmetic of grades (`grade.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+from gradebox.common import reading
+from gradebox.course.rubric import Rubric
+
+DEFAULT_FILE = "overrides.toml"
+
+
+class OverrideError(ValueError):
+    """The file cannot be used; the message is one line that names the entry and what to do."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """What an instructor decided for one criterion of one student."""
+
+    student: str
+    criterion: str
+    points: Decimal
+    reason: str
+
+
+@dataclass(frozen=True)
+class _File:
+    override: tuple[Override, ...] = ()
+
+
+def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
+    """Read and check a file of overrides.
+
+    Raises:
+        OverrideError: it cannot be read, is no valid TOML, or an entry lacks a field, names no criterion of the rubric,
+            gives more points than the criterion has, has an empty reason, or stands twice.
+    """
+    try:
+        document = reading.toml(path)
+        entries = reading.into(_File, document).override
+        _check(document, entries, {one.id: one.points for lab in rubric.labs for one in lab.criteria})
+    except reading.ReadingError as error:
+        raise OverrideError(str(error)) from None
+    return tuple(replace(entry, reason=entry.reason.strip()) for entry in entries)
+
+
+def _check(document: reading.Document, entries: Sequence[Override], most: Mapping[str, Decimal]) -> None:
+    """Raise ReadingError for what a type does not say."""
+    seen: set[tuple[str, str]] = set()
+    for number, entry in enumerate(entries):
+        place = ("override", number)
+        for name in ("student", "criterion", "reason"):
+            if not getattr(entry, name).strip():
+                raise document.error((*place, name), f"{name} is empty")
+        if entry.criterion not in most:
+            meant = _meant(entry.criterion, most)
+            raise document.error((*place, "criterion"), f"there is no criterion {entry.criterion!r}; {meant}")
+        if not 0 <= entry.points <= most[entry.criterion]:
+            text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}"
+            raise document.error((*place, "points"), text)
+        if (entry.student, entry.criterion) in seen:
+            raise document.error(place, f"{entry.criterion} of {entry.student} stands twice; keep one")
+        seen.add((entry.student, entry.criterion))
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """Which criterion was meant: the one of a check, or one that is spelt nearly so."""
+    if (criterion := name.rpartition(".")[0]) in known:
+        return f"{name} is a check; points are given by criterion, here {criterion!r}"
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"

@@ -1,0 +1,93 @@
+"""What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`.
+
+Reads Python files in the judge as text and never runs them. A bell, not a wall: what is written another way is not
+found, and what is found may be innocent. It covers what the audit hook (`sandbox/audit.py`) cannot see, because Python
+raises no event when an attribute is read.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+
+from gradebox.course.course import Course
+from gradebox.course.rubric import Lab
+from gradebox.run.grade import IntegrityNote
+from gradebox.sandbox import devices
+
+_FRAMES = frozenset(("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "tb_next"))
+_INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__", "__builtins__", "__bases__",
+                     "spec_from_file_location"))  # fmt: skip
+_HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
+_MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
+_NAMES = frozenset(("exec", "eval", "compile"))
+_PACKAGES = frozenset(("gradebox", "gradebook", "solutions", "ctypes", "cffi", "builtins", "_ctypes"))
+"""And the course's, and that of its simulator."""
+_LOADERS = frozenset(("importlib.machinery", "importlib._bootstrap_external", "zipimport", "runpy",
+                      "marshal"))  # fmt: skip
+"""Ways to run code that is not a Python file of the submission."""
+_MAX_BYTES, _MAX_ALL_BYTES = 2**18, 2**20
+"""Of one file, and of all: dense code takes 20 s a megabyte to parse, and no lab has a tenth of this."""
+MAX_NOTES = 32
+
+
+def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> tuple[IntegrityNote, ...]:
+    """One note for each place of the selected labs' source where something unusual is named.
+
+    Args:
+        files: Python files by their path in our layout (`lab1_gpu_basics/benchmark.py`).
+        labs: those that are graded; files of other labs of the `course`, and beside the labs, count as part of each.
+    """
+    simulator = devices.load(course.devices).SIMULATOR
+    ours = _PACKAGES | {course.package} | ({simulator.package} if simulator is not None else set())
+    packages = {lab.package: lab.id for lab in labs}
+    others = frozenset(lab.package for lab in course.labs) - frozenset(packages)
+    found: dict[tuple[str, str], IntegrityNote] = {}
+    left = _MAX_ALL_BYTES
+    for path, content in sorted(files.items(), key=lambda file: (len(file[1]), file[0])):
+        folder = path.partition("/")[0]
+        if folder in others and "/" in path:
+            continue
+        check = packages.get(folder, labs[0].id)
+        left -= len(content)
+        if left < 0 or len(content) > _MAX_BYTES:
+            detail = f"{path} was not looked at: it has {len(content)} bytes"
+            found[path, ""] = IntegrityNote("source", detail, path, check)
+            continue
+        for line, what in _unusual(content, ours):
+            note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
+            found.setdefault((path, what), note)
+    return tuple(found.values())[:MAX_NOTES]
+
+
+def _unusual(content: bytes, packages: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of what no lab needs; nothing for a file that is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in their text is no warning of ours
+            tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES:
+                yield node.lineno, name
+            case ast.MatchClass(kwd_attrs=attributes):
+                for name in attributes:
+                    if name in _FRAMES | _INSIDES:
+                        yield node.lineno, name
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if f"{module}.{name}" in _HEAP | _MODULES:
+                yield node.lineno, f"{module}.{name}"
+            case ast.Call(func=ast.Name(id=name)) if name in _NAMES:
+                yield node.lineno, f"{name}()"
+            case ast.Import(names=names):
+                for alias in names:
+                    if alias.name.partition(".")[0] in packages or alias.name in _LOADERS:
+                        yield node.lineno, f"import {alias.name}"
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                if module.partition(".")[0] in packages or module in _LOADERS:
+                    yield node.lineno, f"import {module}"
+                for alias in names:
+                    if f"{module}.{alias.name}" in _HEAP | _MODULES:
+                        yield node.lineno, f"{module}.{alias.name}"

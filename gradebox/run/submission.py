@@ -1,0 +1,408 @@
+"""The judge's view of a submission: ask a probe, get what it observed, or an honest reason why there is nothing.
+
+Runs probes in the sandbox and turns every way a student's code can end into a check's outcome. Not for judging values
+(a lab's `checks/`) and not for isolation (`gradebox/sandbox/`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from numpy.typing import NDArray
+
+from gradebox.common.texts import printable
+from gradebox.run import import_advice
+from gradebox.run.array_reference import ArrayReference
+from gradebox.run.assertions import CheckFailed, NeedsReview, shown
+from gradebox.run.probe_cache import ProbeCache, ProbeCall
+from gradebox.run.probe_inputs import apart
+from gradebox.sandbox import DEFINED_AS, Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
+from gradebox.sandbox.devices import Device
+from gradebox.sandbox.probe_types import ProbeInputs, build
+
+Observation = TypeVar("Observation")
+"""What a probe says it returns."""
+
+_BUSY_SECONDS = 0.3
+_BUSY_SHARE = 0.6
+"""A spinning process that gets less of a core than this is one of many."""
+
+MACHINE_WAS_BUSY = "the machine was busy"
+"""In the message of a check that needs review for that reason: it is worth a second look."""
+
+_IMPORT_TIMEOUTS = 2
+"""So many imports without an end, and nothing of that lab is asked again: each costs a minute."""
+_MIN_SECONDS = 1.0
+"""With less time left than this, nothing more is asked."""
+
+_SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
+_SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
+"""Honest mistakes end like this too, so it costs nothing; but somebody may want to look."""
+
+_BLAME = (
+    *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),
+    *("unsupported", "probe_error", "ok"),
+)
+"""Of several ranks that failed, the kind that tells most comes first."""
+_LEFT_ALONE = ("onnection closed", "onnection reset", "imed out", "another rank failed", "remote process exited")
+"""In the message of a rank that waited for another one."""
+
+_APART_HINT = (
+    "every rank must make the same collectives in the same order: look for one under `if rank == 0`, for ranks that "
+    "have different numbers of batches, and for a rank that leaves before the others"
+)
+
+_STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
+"""In what a process tells of another one that it has started."""
+_RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
+_PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
+_EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
+_MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
+_TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
+
+
+class ProbeFailed(NeedsReview):
+    """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
+
+
+class Options(TypedDict, total=False):
+    """How a probe is run."""
+
+    device: str | None
+    """Instead of the grading device."""
+    values: bool
+    """False asks a simulated device for shapes only."""
+    student: bool
+    """False keeps the submission out of the child, for a reference run."""
+    limits: Limits | None
+    conditions: Sequence[Mapping[str, Any]]
+    """Told to a simulated device alone (`DeviceModule.serve`): a submission can only measure them."""
+
+
+class Seen:
+    """What a probe observed: JSON values and arrays, read as attributes or items.
+
+    An array inside a list or a dictionary is an item under its path, `seen["rows/0"]`, and in its place stands an
+    `ArrayReference`, so that whoever expects a number or a text there does not take an array for one. `whole` has it in
+    place.
+    """
+
+    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        aside = {path: ArrayReference(path, array) for path, array in arrays.items()}
+        self._values = {**codec.put_back(values, aside), **arrays}
+        self._arrays = arrays
+
+    def whole(self, name: str) -> Any:
+        """The value of this name with every array where it stood.
+
+        Raises:
+            AttributeError: the probe did not report it.
+        """
+        return codec.put_back(self[name], self._arrays, name)
+
+    def read_as(self, kind: type[Observation], probe: str) -> Observation:
+        """What was observed, as the dataclass that the probe says it returns."""
+        whole = {name: codec.put_back(value, self._arrays, name) for name, value in self._values.items()}
+        values = {name: value for name, value in self._values.items() if "/" not in name}
+        return build(kind, values, f"the probe {probe} reported", whole)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._values, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"the probe did not report {name!r}{meant}") from None
+
+    __getitem__ = __getattr__
+
+
+class Submission:
+    """One student's folder as one check sees it: run probe by probe."""
+
+    def __init__(self, device: Device, sandbox: Sandbox, inquiry: ProbeCache, check: str) -> None:
+        """`check` is the id of the one that runs: notes are filed under it.
+
+        Raises:
+            NeedsReview: the time limit of the whole grading has been reached.
+        """
+        self.device = device
+        self._sandbox = sandbox
+        self._inquiry = inquiry
+        self._check = check
+        if time.monotonic() > inquiry.deadline - _MIN_SECONDS:
+            raise self._left_out()
+
+    @overload
+    def probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    @overload
+    def probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
+    def probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
+        """Run a probe of a lab beside the student's code; what it returned.
+
+        Args:
+            probe: its inputs, a dataclass that names the probe (`gradebox.sandbox.probe_types`), or its name
+                ("lab1.basics.product"), with the inputs among the other arguments.
+            options_and_inputs: see `Options`.
+
+        Arrays among the inputs, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
+        the course's devices make of them; everything else must be JSON. The same question asked twice in one grading is
+        answered from memory.
+
+        Raises:
+            TypeError: an input cannot be sent; the message names it.
+            CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
+            NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
+        """
+        (reply,) = self._replies(probe, 1, options_and_inputs)
+        return reply
+
+    @overload
+    def rank_probe(
+        self, probe: ProbeInputs[Observation], ranks: int, **options: Unpack[Options]
+    ) -> list[Observation]: ...
+    @overload
+    def rank_probe(self, probe: str, ranks: int, **options_and_inputs: Any) -> list[Seen]: ...
+    def rank_probe(self, probe: ProbeInputs[Any] | str, ranks: int, **options_and_inputs: Any) -> list[Any]:
+        """`probe` in several processes at once, which may meet at `student.rendezvous`; what each returned, by rank.
+
+        A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
+        others': a rank that waits for a failed one fails as well.
+        """
+        return self._replies(probe, ranks, options_and_inputs)
+
+    def _replies(self, probe: ProbeInputs[Any] | str, ranks: int, given: dict[str, Any]) -> list[Any]:
+        options: Options = {name: given.pop(name) for name in Options.__annotations__ if name in given}  # type: ignore[assignment]
+        kind = None if isinstance(probe, str) else probe.reply_type()
+        name = probe if isinstance(probe, str) else probe.probe
+        params, tensors = apart(given if isinstance(probe, str) else probe.arguments())
+        request = Request(
+            probe=name,
+            params=params,
+            tensors=tensors,
+            ranks=ranks,
+            device=options.get("device") or self.device.name,
+            values=options.get("values", True),
+            student=options.get("student", True),
+            limits=options.get("limits"),
+            conditions=options.get("conditions", ()),
+        )
+        reply = self._run(request)
+        if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
+            if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
+                raise _apart(reply.ranks)
+            raise self._problem(request, min(failed, key=_blame))
+        for answer in reply.ranks:
+            if not isinstance(answer.value, dict):
+                raise TypeError(f"the probe {name} must return a dictionary, not {shown(answer.value, 80)}")
+        replies = [Seen(answer.value, answer.tensors) for answer in reply.ranks]
+        return replies if kind is None else [each.read_as(kind, name) for each in replies]
+
+    @overload
+    def numeric_probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    @overload
+    def numeric_probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
+    def numeric_probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
+        """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
+        try:
+            return self.probe(probe, **dict(options_and_inputs))
+        except NeedsReview:
+            if not self.device.simulated:
+                raise
+            return self.probe(probe, **{**options_and_inputs, "device": "cpu"})
+
+    def run_expected(self, probes: Mapping[str, str]) -> None:
+        """Have the course's own probe do what was last asked of the submission's, to stand beside it in a picture.
+
+        `probes` names it (`criterion.criterion`). One more run, for a check that failed; without a picture of the
+        submission's, or where the run comes to nothing, there is none.
+        """
+        asked = self._inquiry.alone(self._check)
+        if asked is not None and asked.probe in probes:
+            with contextlib.suppress(CheckFailed, NeedsReview, SandboxError):
+                self._run(replace(asked, probe=probes[asked.probe], student=False))
+
+    def read_text(self, path: str) -> str | None:
+        """A text file of the submission, by its path in our layout; None where there is none that can be read."""
+        text = self._sandbox.read_text(path)
+        self._inquiry.note_reading(self._check, path, text)
+        return text
+
+    def _run(self, request: Request) -> Reply:
+        asked = self._inquiry.question(request, self._check)
+        with asked.lock:
+            if asked.reply is None:
+                truths = self._inquiry.truths
+
+                def ask(request: Request) -> Reply:
+                    return self._ask(request, asked)
+
+                asked.reply = ask(request) if truths is None else truths.answer(request, ask)
+                self._note(asked, request, asked.reply)
+            return asked.reply
+
+    def _ask(self, request: Request, asked: ProbeCall) -> Reply:
+        self._stop_if_endless()
+        limits = request.limits or self._sandbox.limits
+        left = self._inquiry.deadline - time.monotonic()
+        if left < _MIN_SECONDS:
+            raise self._left_out()
+        cut = left < limits.wall_seconds
+        timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
+        reply = self._run_in_turn(timed, asked)
+        if any(map(timed_out, reply.ranks)):
+            if cut:
+                raise self._left_out()
+            if _machine_is_busy():
+                reply = self._run_in_turn(timed, asked)
+        return reply
+
+    def _run_in_turn(self, request: Request, asked: ProbeCall) -> Reply:
+        answer = self._inquiry.device_use.run(request, self._sandbox)
+        asked.measured = answer.measured
+        if answer.disturbance:
+            asked.disturbances.append(answer.disturbance)
+        return answer.reply
+
+    def _stop_if_endless(self) -> None:
+        """Raise when the imports of this lab have not ended so often that the next one will not either."""
+        places = self._inquiry.endless.get(self._lab, [])
+        if len(places) >= _IMPORT_TIMEOUTS:
+            raise CheckFailed(
+                f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
+                "code outside of functions runs at every import: leave there nothing that takes long",
+                answered=False,
+            )
+
+    def _left_out(self) -> NeedsReview:
+        return NeedsReview(
+            f"left out: the time limit of {self._inquiry.time_limit:g} s for the whole grading was reached",
+            "grade this lab alone with --lab, or all of them with a longer --time-limit",
+        )
+
+    @property
+    def _lab(self) -> str:
+        return self._check.partition(".")[0]
+
+    def _note(self, asked: ProbeCall, request: Request, reply: Reply) -> None:
+        """File what the sandbox noticed, and ends that a trick would have."""
+        notes = [(note.kind, note.detail, note.where) for note in reply.notes]
+        if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
+            with self._inquiry.lock:
+                places = self._inquiry.endless.setdefault(self._lab, [])
+                places.append(endless.where or "a place that is not known")
+        for answer in reply.ranks:
+            if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
+                notes.append(("ending", f"{request.probe} ended as {answer.kind}: {answer.message}", answer.where))
+        asked.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
+
+    def _problem(self, request: Request, answer: RankReply) -> Exception:
+        """The outcome that fits how the child ended."""
+        where = f" at {answer.where}" if answer.where else ""
+        text = answer.message or ""
+        match answer.kind:
+            case "stub":
+                return _open(text)
+            case "error" if child := _STUB_OF_A_CHILD.search(text):
+                return _open(child[1])
+            case "import_error":
+                hint = (
+                    import_advice.hint(text, self._sandbox.files)
+                    or "run the file once with python; mend the first error"
+                )
+                return CheckFailed(f"the module does not import: {text}{where}", hint, answered=False)
+            case "error":
+                hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
+                if DEFINED_AS in text:
+                    hint = _PARAMETERS_HINT
+                return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint, answered=False)
+            case "wrong_return":
+                # There is nothing to judge, here and in checks that build on this one.
+                hint = "the docstring says what it must return, and what must hold afterwards"
+                return CheckFailed(text, hint, answered=False)
+            case "crashed":
+                return CheckFailed(
+                    f"the process ended before the check was over: {text}{where}",
+                    "os._exit, sys.exit and crashes of the interpreter end a check",
+                    answered=False,
+                )
+            case "timeout" if _machine_is_busy():
+                return NeedsReview(
+                    f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
+                )
+            case "timeout":
+                return CheckFailed(f"no answer in time: {text}{where}", _TIMEOUT_HINT, answered=False)
+            case "memory":
+                return CheckFailed(f"too much memory: {text}{where}", _MEMORY_HINT, answered=False)
+            case "output":
+                return CheckFailed(f"too much output: {text}", "print less inside loops", answered=False)
+            case "tampered":
+                return CheckFailed(
+                    f"void: the submission reached into what the grader measures with ({text})",
+                    "do not patch clocks, torch or the grader, and measure instead of asking the virtual GPU",
+                    answered=False,
+                )
+            case "unsupported":
+                return NeedsReview(
+                    f"the {self.device.label} cannot run this: {text}{where}", "grade it on a real GPU, or by hand"
+                )
+        return ProbeFailed(
+            f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
+        )
+
+
+def _left_alone(answer: RankReply) -> bool:
+    """Whether this rank says no more than that another one did not come."""
+    return any(words in answer.message for words in _LEFT_ALONE)
+
+
+def timed_out(answer: RankReply) -> bool:
+    """Whether time ran out: ours, or that of a collective in which this rank waited."""
+    return answer.kind == "timeout" or (answer.kind in ("error", "probe_error") and "imed out" in answer.message)
+
+
+def _blame(answer: RankReply) -> tuple[bool, int]:
+    """Sorts the rank that failed first before those that failed because of it."""
+    return _left_alone(answer), _BLAME.index(answer.kind)
+
+
+def _apart(ranks: Sequence[RankReply]) -> Exception:
+    """Why there is no result although no rank did anything wrong for itself: they waited for each other."""
+    stories = []
+    for rank, answer in enumerate(ranks):
+        at = f" at {answer.where}" if answer.where else ""
+        if answer.kind == "ok":
+            stories.append(f"rank {rank} was done")
+        elif timed_out(answer):
+            stories.append(f"rank {rank} was still{at or ' busy'} when time was up")
+        else:
+            stories.append(f"rank {rank} lost a connection{at}")
+    text = f"the ranks did not meet: {', '.join(stories)}"
+    if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
+        return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
+    return CheckFailed(text, _APART_HINT, answered=False)
+
+
+def _machine_is_busy() -> bool:
+    """True when other work takes the core from us, so that a timeout says little about the submission.
+
+    Measured, not read from the load average: that one still remembers what the submission itself had started.
+    """
+    started, used = time.monotonic(), time.process_time()
+    while time.monotonic() - started < _BUSY_SECONDS:
+        pass
+    return time.process_time() - used < _BUSY_SHARE * (time.monotonic() - started)
+
+
+def _open(text: str) -> CheckFailed:
+    return CheckFailed(
+        text or "this task is still open",
+        "write what its docstring asks for, step by step where it has TODO steps",
+        answered=False,
+    )

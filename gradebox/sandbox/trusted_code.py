@@ -1,0 +1,208 @@
+"""Whose code is whose: what was there before the submission, by identity, since names of files can be forged.
+
+Taken in the server where it costs nobody time, and completed in the child before the submission is imported. Not for
+deciding what follows from it (`audit.py`, `instruments.py`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dis
+import functools
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from gradebox.sandbox.devices import Simulator
+
+
+@dataclass(frozen=True)
+class TrustedCode:
+    """Code that is not the submission's. Numbers are ids of code objects, which `_known` keeps alive."""
+
+    libraries: tuple[str, ...]
+    """Beginnings of the names of files of the standard library (the first two), installed packages and our own."""
+    course: str = ""
+    """Its package."""
+    about: Simulator | None = None
+    """What the course says of its simulator; None where it has none."""
+    simulator: frozenset[int] = frozenset()
+    """The simulator's."""
+    instruments: frozenset[int] = frozenset()
+    """Those of `about.instruments`."""
+    entries: frozenset[int] = frozenset()
+    """Those of `about.entries`."""
+    engine: frozenset[int] = frozenset()
+    """Those of `about.engine`, but for `entries`."""
+    folder: str = ""
+    """Where the files of the simulator lie."""
+    probes: frozenset[int] = frozenset()
+    between: frozenset[int] = frozenset()
+    """What may stand between a probe and another of its functions: `contextlib`."""
+    top: int = 0
+    """The function that calls the probe: nothing above it is the submission's."""
+    hidden: tuple[object, ...] = ()
+    """The generators that hold the simulator's record."""
+    hidden_code: frozenset[int] = frozenset()
+
+
+_known: dict[str, tuple[CodeType, ...]] = {}
+_remembered: list[TrustedCode] = []
+"""What `remember` found last."""
+
+
+def remember(course: str, about: Simulator | None) -> None:
+    """Look at what is imported already, of ours, of the package `course`, and of the simulator.
+
+    In the server, before it forks: to go through all modules and their code in a child would touch, and so copy, most
+    of its memory.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("gradebox", course, "probes", about and about.package) or module is contextlib:
+            _known.setdefault(name, tuple(_codes(module)))
+    stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
+    found = TrustedCode(
+        libraries=tuple(stdlib),
+        course=course,
+        probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
+        between=_ids(_known["contextlib"]),
+    )
+    _remembered[:] = [found if about is None else _with_simulator(found, about)]
+
+
+def _with_simulator(found: TrustedCode, about: Simulator) -> TrustedCode:
+    recorder = _known.get(about.recorder, ())
+    entries = _ids(
+        code for name, entry in about.entries.items() for code in _known.get(name, ()) if code.co_qualname == entry
+    )
+    engine = _ids(
+        code for name, codes in _known.items() if any(_in(name, part) for part in about.engine) for code in codes
+    )
+    return replace(
+        found,
+        about=about,
+        entries=entries,
+        engine=engine - entries,
+        folder=next((_folder_of_package(code.co_filename, about.recorder) for code in recorder), ""),
+        simulator=_ids(code for name, codes in _known.items() if _in(name, about.package) for code in codes),
+        instruments=_ids(
+            code
+            for name, starts in about.instruments.items()
+            for code in _known.get(name, ())
+            if code.co_qualname.startswith(starts)
+        ),
+        hidden_code=_ids(code for code in recorder if code.co_name in about.generators),
+    )
+
+
+def _folder_of_package(file: str, module: str) -> str:
+    """The folder of the package that `module`, which lies in `file`, is in."""
+    for _ in range(module.count(".")):
+        file = file.rpartition("/")[0]
+    return file + "/"
+
+
+def trusted(
+    course: str,
+    folders: Iterable[str],
+    probe: str,
+    top: CodeType,
+    about: Simulator | None = None,
+    hidden: Iterable[object] | None = None,
+) -> TrustedCode:
+    """Everything that is there now is ours.
+
+    Args:
+        course: the course's package.
+        folders: of libraries, besides the standard library's.
+        probe: the name of the probe's module.
+        top: the code that will call the probe.
+        about: the course's simulator.
+        hidden: the generators that hold its record; None where it is not attached.
+    """
+    if probe not in _known or (hidden is not None and about is not None and about.recorder not in _known):
+        remember(course, about)  # something was not imported in the server
+    (found,) = _remembered
+    return replace(
+        found,
+        libraries=(*found.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
+        top=id(top),
+        hidden=tuple(hidden or ()),
+    )
+
+
+def asks(frame: FrameType, names: frozenset[str]) -> bool:
+    """Whether a frame is just now reading or calling something of these names, by its own instructions."""
+    offsets, asking = _instructions(frame.f_code, names)
+    # The frame may point behind the instruction, into its cache.
+    return asking[bisect.bisect_right(offsets, frame.f_lasti) - 1]
+
+
+@functools.cache
+def _instructions(code: CodeType, names: frozenset[str]) -> tuple[list[int], list[bool]]:
+    """Offsets of the instructions, and whether each reads one of `names` or calls what was read under it."""
+    offsets, asking = [], []
+    begins: set[tuple[int | None, int | None]] = set()
+    for instruction in dis.get_instructions(code):
+        place = instruction.positions and (instruction.positions.lineno, instruction.positions.col_offset)
+        reads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in names
+        if reads and place:
+            begins.add(place)
+        offsets.append(instruction.offset)
+        # `student.gpu.now()`: the call begins where the expression that it calls begins.
+        asking.append(reads or ("CALL" in instruction.opname and place in begins))
+    return offsets, asking
+
+
+def _is_probe(name: str, course: str) -> bool:
+    package, _, inner = name.partition(".")
+    return package == "probes" or (package == course and ".probes." in f".{inner}.")
+
+
+def _in(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _ids(codes: Iterable[CodeType]) -> frozenset[int]:
+    return frozenset(id(code) for code in codes)
+
+
+def _codes(module: ModuleType) -> Iterator[CodeType]:
+    for function in _functions(module):
+        yield from _nested(function.__code__)
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    waiting: list[Any] = list(vars(module).values())
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__module__ == module.__name__:
+                yield value
+                waiting.append(getattr(value, "__wrapped__", None))
+        elif isinstance(value, type):
+            if value.__module__ == module.__name__:
+                waiting += vars(value).values()
+        elif isinstance(value, property):
+            waiting += [value.fget, value.fset, value.fdel]
+        elif isinstance(value, (staticmethod, classmethod)):
+            waiting.append(value.__func__)
+        elif isinstance(value, functools.cached_property):
+            waiting.append(value.func)
+        elif type(value) is dict:
+            waiting += [one for one in value.values() if isinstance(one, FunctionType)]
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _nested(value)

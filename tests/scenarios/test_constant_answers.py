@@ -1,0 +1,84 @@
+"""No check is passed by answers that were given to another seed, but for those that have a reason; none by refusals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.build import ROOT, SCENARIOS, load
+from tests.scenarios.constant_answers import Recording, Replaying, grade
+from tests.scenarios.grading import Bench, rebuild
+
+OTHERS = (2, 3, 4)
+"""Seeds. An answer that is right by chance now and then is not right three times."""
+
+_FILES = (
+    "a program's files: that it runs, and what it writes; a picture or a row that was made up is a lie, see reports"
+)
+_REPORT = "REPORT.md and results/ are read by the judge, and no seed changes them"
+_OBSERVED = "seen by the probe, not told by the submission: whoever does not do it has nothing to show"
+_OWN_RUNS = "two runs of the submission are compared with each other, and what each did was seen by the probe"
+_FACTS = "facts of the machine or of a format: the same for everybody"
+
+EXCUSED: dict[str, str] = {
+    "lab1.benchmark.nonsense_refused": _OBSERVED,
+    "lab1.memory.every_stage_present": "half a point for the seven names; the bytes are judged by the other checks",
+    "lab1.analysis.report_agrees_with_results": _REPORT,
+    "lab2.amp.products_in_low_precision": _OBSERVED,
+    "lab2.amp.loss_in_float32": _OBSERVED,
+    "lab2.amp.parameters_and_state_stay_float32": _OBSERVED,
+    "lab2.amp.backward_outside_autocast": _OBSERVED,
+    "lab2.amp.bfloat16_as_accurate_as_float32": _OBSERVED,
+    "lab2.scaling.float16_as_accurate_as_float32": _OBSERVED,
+    "lab2.stability.formats_described": _FACTS,
+    "lab2.stability.wrong_arguments_refused": _OBSERVED,
+    "lab2.comparison.wrong_arguments_refused": _OBSERVED,
+    "lab2.comparison.report_agrees_with_results": _REPORT,
+    "lab3.setup.joins_and_leaves": _OBSERVED,
+    "lab3.setup.reshuffled_each_epoch": _OBSERVED,
+    "lab3.setup.debugged_script_ends": "that the ranks meet and end is all it asks for",
+    "lab3.scaling.report_agrees_with_results": _REPORT,
+    "lab3.accumulation.gradients_reduced_once_per_step": _OBSERVED,
+    "lab3.checkpointing.rank_zero_alone_writes": _OBSERVED,
+    "lab3.checkpointing.every_rank_waits_for_the_file": _OBSERVED,
+    "lab3.checkpointing.saved_atomically": _OBSERVED,
+    "lab4.checkpointing.nonsense_refused": _OBSERVED,
+    "lab4.checkpointing.saved_bytes_follow_the_interval": _OBSERVED,
+    "lab4.checkpointing.no_recompute_in_evaluation": _OBSERVED,
+    "lab4.attention.nonsense_refused": _OBSERVED,
+    "lab4.attention.no_square_tensor_made": _OBSERVED,
+    "lab4.oom.nonsense_refused": _OBSERVED,
+    "lab4.oom.fits_in_24_gb": _OBSERVED,
+    "lab4.oom.retry_frees_the_failed_attempt": _OBSERVED,
+    "lab4.oom.results_saved": _FILES,
+    "lab4.analysis.nonsense_refused": _OBSERVED,
+    "lab4.analysis.report_agrees_with_results": _REPORT,
+    "lab5.pipeline.resumed_on_every_rank": _OWN_RUNS,
+    "lab5.pipeline.report_agrees_with_results": _REPORT,
+    "lab5.monitoring.sampled_in_background": _OBSERVED,
+}
+
+
+@pytest.mark.parametrize("lab", [1, *(pytest.param(lab, marks=pytest.mark.night) for lab in (2, 4)), 3, 5])
+def test_answers_of_another_seed_pass_only_what_is_excused(lab: int, bench: Bench) -> None:
+    rebuild(load(SCENARIOS / "exploits" / "honest_right"), bench.folder)
+    recording = Recording(bench.asking)
+    reference = grade(bench, recording, lab, bench.seed)
+    assert reference.problems == ""
+    passed = set(reference.passed)
+    for seed in OTHERS:
+        passed &= grade(bench, Replaying(recording), lab, seed).passed
+    excused = {name for name in EXCUSED if name.startswith(f"lab{lab}.")}
+    assert passed - excused == set(), "passed by answers to other questions: draw the cases, or say why that is right"
+    assert excused - passed == set(), "these need no excuse any more"
+
+
+@pytest.mark.parametrize("lab", [1, 2, 3, 4, 5])
+def test_refusing_whatever_comes_earns_nothing(lab: int, bench: Bench, tmp_path: Path) -> None:
+    refusing = tmp_path / "labs"
+    shutil.copytree(ROOT / "labs", refusing, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in refusing.rglob("*.py"):
+        file.write_text(file.read_text(encoding="utf-8").replace("raise NotImplementedError(", "raise ValueError("))
+    assert bench.grade_folder(refusing, str(lab)).passed == set()

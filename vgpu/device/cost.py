@@ -1,0 +1,375 @@
+"""What an operation costs on a GPU: the roofline with a launch overhead and an efficiency. Pure Python, no torch.
+
+A kernel takes max(FLOPs / (peak * efficiency), bytes / (bandwidth * efficiency), a minimum) seconds on the device
+(S. Williams et al., "Roofline", CACM 52(4), 2009). The efficiency of a product comes from how its tiles fill the
+multiprocessors (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantisation, alignment).
+Not here: clocks and queues (`vgpu.runtime.host_clock`, `vgpu.device.queue`), which turn costs into points in time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable
+
+from vgpu.device.spec import Interconnect, Spec
+
+BYTES_PER_ELEMENT = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+# (rows and columns of a tile, share of the peak that a kernel with it reaches): larger ones reuse operands more often.
+_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.97),
+    (128, 64, 0.9),
+    (64, 128, 0.9),
+    (64, 64, 0.8),
+    (32, 32, 0.55),
+)
+# What a tile of usual size waits for its first operands and for its last results; the faster a multiprocessor, the more
+# products are lost meanwhile. Fitted to products of 1024 to 8192 on six cards (benchmarks/published).
+_TILE_FILL_SECONDS = 1.0e-6
+_USUAL_TILE_ELEMENTS = 128 * 128
+# Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
+_ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
+# Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
+# generation's (CUTLASS). Products of 4096 x 4095 on an H100: 0.38 with rows at multiples of 4 bytes, 0.19 of 2; 8 is
+# modelled.
+_HOPPER = 9
+_ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
+_ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
+
+# What an elementwise kernel moves, as a multiple of the L2 cache, of which half is still there, and the width around it
+# in which that falls from all to nothing. Half of it is there at 0.85 on an A100, 0.95 on an H200, 1.1 on an L40
+# (te42kyfo/gpu-benches@1c36d50, gpu-small-kernels: one array scaled into another and back, by CUDA graphs).
+_L2_HOLDS_HALF, _L2_FALL = 0.85, 0.4
+
+
+def launch_seconds(spec: Spec, call: str = "") -> float:
+    """Host time to launch one kernel, its Python call included.
+
+    `call` names the kind of call, a key of `HostSpec.call_seconds`: "product" for `torch.mm`, "convolution" for
+    `torch.conv2d`, ...; without it, the time of an elementwise operation.
+    """
+    return spec.launch_seconds + call_seconds(spec, call)
+
+
+def call_seconds(spec: Spec, call: str) -> float:
+    """What a kind of call adds to a launch, in the host that the card usually sits in."""
+    return spec.host.call_seconds.get(call, 0.0) * _slowness_of_host(spec) if call else 0.0
+
+
+def optimizer_seconds(spec: Spec) -> float:
+    """Host time that an optimizer's step takes for each tensor, its kernels aside."""
+    return spec.host.optimizer_tensor_seconds * _slowness_of_host(spec)
+
+
+def autocast_seconds(spec: Spec) -> float:
+    """Host time that autocast takes for a cast, the cast itself aside."""
+    return spec.host.autocast_seconds * _slowness_of_host(spec)
+
+
+def module_seconds(spec: Spec) -> float:
+    """Host time that calling an `nn.Module` takes, the operations in it aside."""
+    return spec.host.module_seconds * _slowness_of_host(spec)
+
+
+def _slowness_of_host(spec: Spec) -> float:
+    """How many times as long as on the host that calls were measured on."""
+    return spec.launch_seconds / spec.host.launch_seconds
+
+
+def sync_seconds(spec: Spec) -> float:
+    """Host time of a `torch.cuda.synchronize()` that finds nothing to wait for."""
+    return spec.synchronize_seconds
+
+
+def peak_flops(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
+    """FLOP/s of a precision; integers and unknown types run at the FP32 rate, as CUDA cores do.
+
+    Raises SpecError for FP8 where the card has none.
+    """
+    if dtype.startswith("float8"):
+        return spec.peak_tflops("float8") * 1e12
+    if tf32 and dtype == "float32" and "tf32" in spec.peak_flops:
+        return spec.peak_flops["tf32"]
+    return spec.peak_flops.get(dtype, spec.peak_flops["float32"])
+
+
+def uses_tensor_cores(spec: Spec, dtype: str, *, tf32: bool = False) -> bool:
+    """Whether products in this precision run faster than on the CUDA cores."""
+    return peak_flops(spec, dtype, tf32=tf32) > spec.peak_flops["float32"]
+
+
+def kernel_seconds(
+    spec: Spec,
+    *,
+    flops: float,
+    bytes: float,
+    dtype: str = "float32",
+    tf32: bool = False,
+    efficiency: float = 1.0,
+    traffic_share: float = 1.0,
+) -> float:
+    """Device time of one kernel. `efficiency` is the ratio of the peak that this shape reaches."""
+    arithmetic = flops / (peak_flops(spec, dtype, tf32=tf32) * efficiency) if flops else 0.0
+    return max(arithmetic, _moving_seconds(spec, bytes, traffic_share), spec.minimum_kernel_seconds)
+
+
+def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0, *, elementwise: bool = False) -> float:
+    """Device time of a kernel that only moves `bytes`, at a `share` of the rate that a plain copy reaches.
+
+    To start and to end takes as long as the shortest kernel (`x + 1` of 1 to 256 Mi elements on an H100).
+
+    What an `elementwise` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
+    it: so it is on repeating, and mostly from one layer to the next. Kernels that reduce wait for each other's sums
+    instead, and gain nothing there (an H100's `sum`, norms and softmax).
+    """
+    seconds = _moving_seconds(spec, bytes, share)
+    if elementwise and spec.l2_bytes_per_second:
+        cached = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
+        there = bytes / (spec.l2_bytes_per_second * share)
+        seconds += min(1.0, max(0.0, cached)) * min(0.0, there - seconds)
+    return spec.minimum_kernel_seconds + seconds
+
+
+def _moving_seconds(spec: Spec, bytes: float, share: float) -> float:
+    return bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio * share)
+
+
+@functools.lru_cache(maxsize=65536)
+def _tiling(multiprocessors: int, m: int, n: int, batch: int) -> float:
+    best = 0.0
+    for height, width, reached in _TILES:
+        rows, columns = math.ceil(m / height), math.ceil(n / width)
+        filled = (m * n) / (rows * columns * height * width)
+        tiles = rows * columns * batch
+        busy = tiles / (math.ceil(tiles / multiprocessors) * multiprocessors)
+        best = max(best, reached * filled * busy)
+    return best
+
+
+def product_efficiency(
+    spec: Spec, m: int, n: int, k: int, *, batch: int = 1, dtype: str = "float32", tf32: bool = False
+) -> float:
+    """Ratio of the peak reached by `batch` products of (m, k) with (k, n)."""
+    if min(m, n, k, batch) < 1:
+        return 1.0
+    if m == 1 or n == 1:
+        # cuBLAS has kernels without tiles for a matrix times a vector (gemv) and for dot products: memory bounds them.
+        return attained_ratio(spec, dtype, tf32=tf32)
+    attained = attained_ratio(spec, dtype, tf32=tf32)
+    tensor_cores = uses_tensor_cores(spec, dtype, tf32=tf32)
+    table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
+    if tensor_cores and spec.compute_capability[0] >= _HOPPER:
+        table = _ALIGNMENT_ON_HOPPER
+    row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
+    alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
+    rate = attained * peak_flops(spec, dtype, tf32=tf32) / spec.multiprocessors
+    pipeline = k / (k + _TILE_FILL_SECONDS * rate / (2 * _USUAL_TILE_ELEMENTS))
+    return attained * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
+
+
+def attained_ratio(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
+    """Ratio of the peak that large products reach: the library's share, at the clock that the board's power allows."""
+    precision = "tf32" if tf32 and dtype == "float32" and "tf32" in spec.peak_flops else dtype
+    precision = "float8" if dtype.startswith("float8") else precision
+    return spec.product_efficiency_ratio * spec.sustained_clock_ratio.get(precision, 1.0)
+
+
+def product_start_seconds(spec: Spec, m: int, n: int) -> float:
+    """What a kernel of tiles takes before its first products and after its last: as long as the shortest kernel.
+
+    So the smallest products take twice the shortest kernel's time (256 cubed in FP16 on an H100: 3.9 us, and 2.2).
+    Products with a vector have no tiles.
+    """
+    return spec.minimum_kernel_seconds if m > 1 and n > 1 else 0.0
+
+
+# Products of the inner side at which a product's operands and result pass through memory at half of its rate: a tile is
+# written after its last step, and short loops leave less to hide that behind. Fitted to benchmarks/published.
+_EPILOGUE_DEPTH = 32
+# cuDNN's FP32 kernels for 3 x 3 windows save multiplications (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
+# Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
+WINOGRAD_GAIN = 2.0
+# On Hopper cuDNN does not choose them: 3 x 3 windows in FP32 take as long there as others (H100, cuDNN 9.19). What it
+# chooses attains less than products in FP32 do, forward and backward: fitted to steps of ResNet-50, ResNet-18 and
+# MobileNet beside that H100 (benchmarks/results/h100.json).
+WINOGRAD_BELOW = 9
+CUDA_CORE_CONVOLUTIONS_ON_HOPPER = (0.8, 0.55)
+# Depthwise convolutions reuse next to nothing and run on CUDA cores (DepthwiseConv2d.cu): share of the FP32 peak.
+DEPTHWISE_RATIO = 0.15
+# Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of
+# 128 bytes, or half of one; fitted to benchmarks/published.
+TRANSPOSITION_SHARE = {2: 0.7}
+
+
+def product_traffic_share(m: int, n: int, k: int) -> float:
+    """Share of the memory's rate at which a product (m, k) @ (k, n) moves its operands and result."""
+    return k / (k + _EPILOGUE_DEPTH) if min(m, n) > 1 else 1.0
+
+
+# What a fused attention kernel does for one entry of the attention matrix: products for its head (multiplications and
+# additions by element of width, forward and backward), and a softmax.
+_ATTENTION_FLOPS = (4, 10)
+# Exponentials that a multiprocessor's special function units take in a clock cycle, and 16-bit operations of its tensor
+# cores by `mma.sync`, the instruction of Ampere: later tensor cores are faster by other instructions only, which
+# FlashAttention-2 does not use. Both: CUDA C++ Programming Guide, arithmetic instructions; NVIDIA A100 whitepaper.
+_EXPONENTIALS_PER_CYCLE, _MMA_SYNC_FLOPS_PER_CYCLE = 16.0, 2048.0
+# The backward pass adds up the gradients of queries with atomic additions: its products' share of the forward's rate.
+# Fitted to benchmarks/published.
+_ATTENTION_BACKWARD = 0.8
+# cuDNN's kernels make products of one block during another's softmax (J. Shah et al., "FlashAttention-3", 2024, section
+# 3.1, for how): exponentials that an entry's softmax counts for there. Fitted to benchmarks/published.
+_OVERLAPPED_EXPONENTIALS = 2.0
+# Share of the peak that CUTLASS's kernel (xFormers) reaches on long sequences with heads of width 128, (forward,
+# backward), by the GPU's major compute capability (the next lower one holds for others): T. Dao, "FlashAttention-2"
+# (2023), section 4.1, for the A100; others are modelled. Narrow heads leave less of it.
+_EFFICIENT = {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)}
+_EFFICIENT_NARROW = 0.88
+FUSED_ATTENTION = frozenset(("flash", "efficient", "cudnn"))
+# Rows of queries at which half of that is reached: blocks fill and drain. A causal mask leaves half as many keys to a
+# row, and uneven blocks: more of the same. Fitted to benchmarks/published.
+_ATTENTION_ROWS, _CAUSAL_ROWS = 100, 180
+
+
+def attention_peak(spec: Spec, kernel: str, dtype: str) -> str:
+    """Precision whose rate bounds a fused kernel, before it is divided by `attention_products`."""
+    return "tf32" if kernel == "efficient" and dtype == "float32" and "tf32" in spec.peak_flops else dtype
+
+
+def attention_products(kernel: str, dtype: str, spec: Spec) -> int:
+    """Products on tensor cores for one of the operands' precision: FP32 is split into three of TF32 (the
+    memory-efficient kernel from compute capability 8 on: CUTLASS's `OpMultiplyAddFastF32`, gemm_kernel_utils.h).
+    """
+    return 3 if attention_peak(spec, kernel, dtype) != dtype else 1
+
+
+def attention_efficiency(
+    spec: Spec,
+    kernel: str,
+    rows: int,
+    width: int,
+    *,
+    dtype: str = "float16",
+    backward: bool = False,
+    causal: bool = False,
+) -> float:
+    """Ratio of the peak that a fused attention kernel reaches on `rows` queries with heads of `width` elements.
+
+    An entry of the attention matrix costs its products, at the rate of the best ones (`attained_ratio`), and its
+    exponential: after each other in FlashAttention-2, overlapped in cuDNN's kernels. So wide heads come closer to the
+    peak than narrow ones, and cards with few tensor cores for their special function units closer than others.
+    """
+    filled = rows / (rows + _ATTENTION_ROWS) * (rows / (rows + _CAUSAL_ROWS) if causal else 1.0)
+    if kernel == "efficient":
+        major = max((known for known in _EFFICIENT if known <= spec.compute_capability[0]), default=min(_EFFICIENT))
+        return _EFFICIENT[major][backward] * (1.0 if width > 64 else _EFFICIENT_NARROW) * filled
+    flops = _ATTENTION_FLOPS[backward] * width
+    # Clock cycles of a multiprocessor for one entry.
+    ideal = flops * spec.multiprocessors * spec.clock_hertz / peak_flops(spec, dtype)
+    rate = attained_ratio(spec, dtype) * (_ATTENTION_BACKWARD if backward else 1.0)
+    if kernel == "flash":
+        taken = max(ideal, flops / _MMA_SYNC_FLOPS_PER_CYCLE) / rate + 1 / _EXPONENTIALS_PER_CYCLE
+    else:
+        taken = math.hypot(ideal / rate, _OVERLAPPED_EXPONENTIALS / _EXPONENTIALS_PER_CYCLE)
+    return ideal / taken * filled
+
+
+def batched_matmul_seconds(
+    spec: Spec, batch: int, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False
+) -> float:
+    """Device time of `batch` products of (m, k) with (k, n), each operand and the result moved once."""
+    moved = batch * (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
+    efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
+    return product_start_seconds(spec, m, n) + kernel_seconds(
+        spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
+        traffic_share=product_traffic_share(m, n, k),
+    )  # fmt: skip
+
+
+def matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False) -> float:
+    """Device seconds of a product (m, k) @ (k, n): exactly what the virtual GPU charges for `aten::mm`."""
+    return batched_matmul_seconds(spec, 1, m, n, k, dtype, tf32=tf32)
+
+
+def transfer_seconds(spec: Spec, bytes: int, *, pinned: bool) -> float:
+    """Time to move `bytes` between host and device over PCIe, from or to pageable or pinned host memory."""
+    rate = spec.pinned_bytes_per_second if pinned else spec.pageable_bytes_per_second
+    return spec.transfer_latency_seconds + bytes / rate
+
+
+def cpu_seconds(spec: Spec, *, flops: float, bytes: float, dtype: str = "float32") -> float:
+    """Host time of one CPU operation."""
+    host = spec.host
+    peak = host.peak_flops.get(dtype, host.peak_flops["float32"])
+    arithmetic = flops / (peak * host.product_efficiency_ratio)
+    return host.operation_seconds + max(arithmetic, bytes / host.bandwidth_bytes_per_second)
+
+
+def cpu_matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32") -> float:
+    """Host seconds of a product (m, k) @ (k, n) on the CPU: exactly what is charged there for `aten::mm`."""
+    moved = (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
+    return cpu_seconds(spec, flops=2.0 * m * n * k, bytes=moved, dtype=dtype)
+
+
+# Bytes that pass each GPU's link per byte of the buffer, and hops that come after each other, for n ranks in a ring
+# (NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth"; P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2),
+# 2009). Gather, scatter, all-to-all and point to point are grouped sends, which need one hop.
+_COLLECTIVES: dict[str, tuple[Callable[[int], float], Callable[[int], int]]] = {
+    "all_reduce": (lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)),
+    "all_gather": (lambda n: (n - 1) / n, lambda n: n - 1),
+    "reduce_scatter": (lambda n: (n - 1) / n, lambda n: n - 1),
+    "broadcast": (lambda n: 1.0, lambda n: n - 1),
+    "reduce": (lambda n: 1.0, lambda n: n - 1),
+    "all_to_all": (lambda n: (n - 1) / n, lambda n: 1),
+    "gather": (lambda n: (n - 1) / n, lambda n: 1),
+    "scatter": (lambda n: (n - 1) / n, lambda n: 1),
+    "send": (lambda n: 1.0, lambda n: 1),
+}
+
+
+# NCCL lets NVLink's switch add for more GPUs than this (nccl/src/graph/tuning.cc).
+_SWITCH_RANKS = 4
+
+
+# Standard deviation, as a ratio, of how long equal ranks take for equal work: clocks, memory, input. Fitted to training
+# on eight GPUs (benchmarks/published, "multi-GPU scaling").
+STRAGGLER_RATIO = 0.025
+
+
+@functools.cache
+def straggler_ratio(ranks: int) -> float:
+    """How much longer than usual the slowest of so many equal ranks takes for its work, as a ratio.
+
+    The expected largest of `ranks` normal numbers (G. Blom, "Statistical Estimates and Transformed Beta-Variables",
+    1958: the quantile (n - 3/8) / (n + 1/4)), times STRAGGLER_RATIO.
+    """
+    if ranks < 2:
+        return 0.0
+    return STRAGGLER_RATIO * statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def collective_seconds(link: Interconnect, name: str, bytes: float, ranks: int) -> float:
+    """Time of a collective among `ranks` GPUs in a pipelined ring: start + hops x latency + bytes / bandwidth + ramp.
+
+    `bytes` is the size that nccl-tests reports: the tensor for "all_reduce", "broadcast", "reduce" and "send", else the
+    whole buffer of all ranks ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"). One rank takes 0.
+
+    A message that takes `wire` seconds is cut into chunks that follow each other through the ring: m chunks take
+    (hops + m) x (latency + wire / m), least where m = sqrt(hops x wire / latency); so the ramp is 2 sqrt(hops x latency
+    x wire). (The same trade of chunks against latency: E. Chan et al., Concurrency Computat. 19(13), 2007.)
+    """
+    if ranks < 2:
+        return 0.0
+    share, hops = _COLLECTIVES[name]
+    rate, filling = link.bandwidth_bytes_per_second, hops(ranks) * link.latency_seconds
+    if name == "all_reduce" and ranks > _SWITCH_RANKS and link.switch_bytes_per_second:
+        # The switch adds: up to it, and down again (NVLink SHARP; NCCL's NVLS algorithm).
+        rate, filling = link.switch_bytes_per_second, 2 * link.latency_seconds
+    wire = share(ranks) * bytes / rate
+    return link.start_seconds + filling + wire + 2 * math.sqrt(filling * wire)

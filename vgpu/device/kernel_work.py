@@ -1,0 +1,80 @@
+"""What a device is asked to do: kernels, copies and collectives, by what they compute and move. No card's figures.
+
+Not here: how long that takes (`vgpu.device.pricing`), and how operations come to be work
+(`vgpu.runtime.operations.kernel_cost`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Kinds of work. A kernel is a product, or is bound by what it moves; "fixed" is what takes the same time on any card.
+TRAFFIC, PRODUCT, COPY, PEER, COLLECTIVE, FIXED = KINDS = (
+    "traffic", "product", "copy", "peer copy", "collective", "fixed",
+)  # fmt: skip
+# Parts of a device that do one thing at a time: the multiprocessors, for a kernel whose blocks fill them, and a copy
+# engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
+# less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
+COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
+
+
+class Product(NamedTuple):
+    """A batch of matrix products (m, k) @ (k, n); `times` of them after each other count as one kernel's work.
+
+    `kernel` names one whose efficiency is its own: fused attention ("flash", "efficient", "cudnn"), whose (m, n, k) are
+    queries, keys and the heads' width, and convolutions by their algorithm ("winograd", "depthwise", "implicit" GEMM).
+    `steps` of a recurrent layer depend on each other: each takes at least the shortest kernel.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    times: float = 1.0
+    kernel: str = ""
+    backward: bool = False
+    causal: bool = False
+    steps: int = 1
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations, a multiplication and an addition being two."""
+        return 2.0 * self.batch * self.m * self.n * self.k * self.times
+
+
+class KernelWork(NamedTuple):
+    """One entry of a stream. What most kernels do without has a default."""
+
+    name: str
+    bytes: int = 0
+    """Moved by kernels through the device's memory; by copies over their link; a collective's size."""
+    dtype: str = "float32"
+    shapes: tuple[tuple[int, ...], ...] = ()
+    share: float = 1.0
+    """Of the rate that a plain copy within the device's memory reaches."""
+    launches: int = 1
+    call: str = ""
+    """Through which kind of call the host launches it: a key of `HostSpec.call_seconds`."""
+    elements: int = 0
+    """Of the largest result, where it matters whether the work fills the device; else 0."""
+    kind: str = TRAFFIC
+    product: Product | None = None
+    tf32: bool = False
+    """Whether the program allows an FP32 product TF32, which a card may have."""
+    planar: int = 0
+    """Bytes that tensor cores need in another layout."""
+    ratio: float = 1.0
+    """Times the seconds that it would take: a tuned algorithm, or several runs in one entry."""
+    engine: str = ""
+    pinned: bool = True
+    """Whether a copy's host memory is."""
+    ranks: int = 1
+    seconds: float = 0.0
+    """Of "fixed" work."""
+    elementwise: bool = False
+    """Whether each thread moves its own elements and waits for no other: fast where the L2 cache holds them."""
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations; none where algorithms are tried, by several launches."""
+        return self.product.flops if self.product is not None and self.launches == 1 else 0.0

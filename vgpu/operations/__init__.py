@@ -1,4 +1,0 @@
-"""What never changes about an operation: which there are, what their schemas say, their products, traffic and work.
-
-Not here: what happens at an operation (`vgpu.dispatch`).
-"""

@@ -1,7 +1,0 @@
-"""What `attach` changes in other modules, by area, and how it is undone."""
-
-from __future__ import annotations
-
-from vgpu.patching import PatchSet
-
-__all__ = ["PatchSet"]

@@ -1,0 +1,1 @@
+"""What a machine with virtual GPUs is while a program runs: memory, clocks, threads and processes."""

@@ -1,0 +1,189 @@
+"""What is known of ATen's operations beyond their schemas, once for each: a row says all that any part asks.
+
+A name is an operator's, without the last underscore of in-place ones where both are alike. No name stands twice, and
+each is an operator of `torch.ops.aten` (a test asks). Sources: the files named beside the rows, below aten/src/ATen.
+Not here: what the columns mean (`vgpu.runtime.operations.operation`), and what anything costs (`vgpu.device.cost`).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from vgpu.runtime.operations import convolutions, products, traffic
+from vgpu.runtime.operations.operation import Known
+
+_rows: dict[str, Known] = {}
+TABLE = MappingProxyType(_rows)
+
+
+def _row(names: str, **columns: Any) -> None:
+    """One operation, or several of which the same is known."""
+    for name in names.split():
+        if name in _rows:
+            raise ValueError(f"vgpu.runtime.operations.table: {name} has two rows; write all of it into one")
+        _rows[name] = Known(**columns)
+
+
+# ---- matrix products: cuBLAS -----------------------------------------------------------------------------------------
+# FP32 sums of 16-bit operands (NVIDIA A100 whitepaper); TF32 for every GEMM that may (notes/cuda, "TensorFloat-32").
+
+_GEMM: dict[str, Any] = {"library": "blas", "call": "product", "takes_scratch": True}
+_SUMS: dict[str, Any] = {"in_float32": True, "one_dtype": True}
+_TF32: dict[str, Any] = {**_SUMS, "tf32_switch": "matmul", "tf32_operands": (0, 1)}
+_TF32_ADDED: dict[str, Any] = {**_TF32, "tf32_operands": (1, 2)}
+
+_row("mm", product=products.mm, **_GEMM, **_TF32, strict_devices=True)
+_row("_scaled_mm", product=products.mm, **_GEMM)
+_row("addmm", product=products.addmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
+_row("_addmm_activation", product=products.addmm, **_GEMM, **_TF32_ADDED)
+_row("bmm", product=products.bmm, **_GEMM, **_TF32, strict_devices=True)
+_row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
+_row("addbmm", **_TF32_ADDED)
+_row("mv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="addmv_out_out")
+_row("addmv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True)
+_row("dot", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="_dot")
+_row("vdot", product=products.vector, **_GEMM, **_SUMS)
+
+# ---- convolutions and recurrent layers: cuDNN ------------------------------------------------------------------------
+
+_CONVOLUTION: dict[str, Any] = {
+    "library": "cudnn", "is_convolution": True, "takes_scratch": True, **_SUMS, "tf32_switch": "conv",
+}  # fmt: skip
+_FORWARD: dict[str, Any] = {
+    **_CONVOLUTION, "product": convolutions.forward, "call": "convolution", "tf32_operands": (0, 1),
+}  # fmt: skip
+
+_row("convolution", **_FORWARD, strict_devices=True, wrapper="_cudnn_convolution")
+_row("convolution_overrideable", **_FORWARD)
+_row("convolution_backward", **_CONVOLUTION, product=convolutions.backward, call="convolution_backward",
+     tf32_operands=(0, 1, 2))  # fmt: skip
+_row("_cudnn_rnn", product=products.recurrent, library="cudnn", tf32_switch="rnn", is_cuda_kernel=True)
+_row("_cudnn_rnn_backward", product=products.recurrent_backward, library="cudnn", tf32_switch="rnn",
+     is_cuda_kernel=True)  # fmt: skip
+
+# ---- attention: native/transformers/cuda -----------------------------------------------------------------------------
+# The second number is the place of `is_causal` among the arguments; the CPU's kernel is charged without.
+
+for _kernel, _causal, _causal_backward in (("flash", 4, 11), ("efficient", 6, 11), ("cudnn", 6, 14)):
+    _row(f"_scaled_dot_product_{_kernel}_attention", product=products.attention(_kernel, _causal), is_cuda_kernel=True,
+         call="product")  # fmt: skip
+    _row(f"_scaled_dot_product_{_kernel}_attention_backward", is_cuda_kernel=True, takes_scratch=True,
+         product=products.attention_backward(_kernel, _causal_backward))  # fmt: skip
+_row("_scaled_dot_product_flash_attention_for_cpu", product=products.attention("", None), in_float32=True)
+_row("_scaled_dot_product_flash_attention_for_cpu_backward", product=products.attention_backward("", None),
+     in_float32=True)  # fmt: skip
+
+# ---- norms: native/cuda/Normalization.cuh, group_norm_kernel.cu, layer_norm_kernel.cu --------------------------------
+# Batch norm: training reads once for mean and variance and once to normalise. Of its backward, both
+# `batch_norm_backward_reduce` and `batch_norm_backward_elemt` read gradient and input. Group norm: moments, then an
+# elementwise kernel; backward sums over both, then the gradient. Layer norm: a row stays in registers; backward has a
+# second kernel for weight and bias.
+
+_PASSES_2, _PASSES_3, _PASSES_5 = traffic.passes(2), traffic.passes(3), traffic.passes(5)
+
+_row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True, strict_devices=True,
+     wrapper="_native_batch_norm", traffic=traffic.batch_norm(5))  # fmt: skip
+_row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
+_row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
+_row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
+_row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=_PASSES_5)
+_row("sort", traffic=traffic.sort)
+_row("topk", traffic=traffic.topk)
+_row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm", traffic=_PASSES_3)
+_row("native_group_norm_backward", call="norm_backward", traffic=_PASSES_5)
+_row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",
+     traffic=_PASSES_2)  # fmt: skip
+_row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True,
+     traffic=_PASSES_5)  # fmt: skip
+_row("_fused_rms_norm", is_cuda_kernel=True, traffic=_PASSES_2)
+_row("batch_norm_stats batch_norm_gather_stats_with_counts batch_norm_elemt batch_norm_backward_reduce "
+     "batch_norm_backward_elemt", is_cuda_kernel=True)  # fmt: skip
+
+# ---- activations, softmax, dropout, pooling --------------------------------------------------------------------------
+
+_row("log_sigmoid_forward log_sigmoid_backward", is_cuda_kernel=True)
+_row("native_dropout", share="dropout")
+_row("_softmax", is_cuda_kernel=True, share="softmax")
+_row("_log_softmax _softmax_backward_data _log_softmax_backward_data", is_cuda_kernel=True, share="softmax")
+_row("_safe_softmax", takes_scratch=True, share="softmax")
+
+# ---- indices and embeddings ------------------------------------------------------------------------------------------
+
+_row("embedding", strict_devices=True, wrapper="_index_select", gathers=True)
+_row("embedding_dense_backward", in_float32=True, takes_scratch=True)  # EmbeddingBackwardKernel.cu (opmath)
+_row("_embedding_bag_dense_backward", in_float32=True)
+_row("_embedding_bag slice take", gathers=True)
+_row("index", gathers=True, indexes=True, mixed_devices=True)
+_row("index_put index_put_ _index_put_impl_", indexes=True, mixed_devices=True)
+_row("index_select", strict_devices=True, wrapper="_index_select", gathers=True)
+_row("gather", strict_devices=True, gathers=True)
+_row("cat scatter_add index_add index_copy", strict_devices=True)
+_row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
+     "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _coalesce", synchronises=True)  # fmt: skip
+
+# ---- 16-bit operands that the CPU sums in 16 bits, or has no kernel for ----------------------------------------------
+# CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit
+# kernels. Missing on the CPU: `dtypes` against `dtypesIfCUDA` in torch/testing/_internal/common_methods_invocations.py.
+
+_row("nll_loss_forward", in_float32=True, strict_devices=True)
+_row("nll_loss_backward nll_loss2d_backward prod logit logit_backward erfinv", in_float32=True)
+_row("nll_loss2d_forward", in_float32=True, nondeterministic="nll_loss2d_forward_out_cuda_template")
+_row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
+     "_upsample_bicubic2d_aa_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+     "multilabel_margin_loss_backward polygamma _fft_r2c _fft_c2c _fft_c2r", in_float32=True)  # fmt: skip
+_row("avg_pool3d_backward", in_float32=True, nondeterministic="avg_pool3d_backward_cuda")
+
+# ---- copies and fills ------------------------------------------------------------------------------------------------
+
+_row("copy_", copies=True, overwrites=True, mixed_devices=True)
+_row("_foreach_copy_", overwrites=True, mixed_devices=True)
+_row("_to_copy _copy_from", copies=True, mixed_devices=True)
+_row("clone", copies=True)
+_row("fill zero _foreach_zero normal uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
+
+# ---- factories and descriptions --------------------------------------------------------------------------------------
+# `_unsafe_view` and friends are not marked as views in their schemas although they share the storage.
+
+_row("empty empty_strided empty_permuted empty_quantized", allocates_only=True)
+_row("empty_like new_empty new_empty_strided", allocates_only=True, is_like=True)
+_row("zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_ones new_full", is_like=True)
+_row("_unsafe_view _reshape_alias lift_fresh lift resize_ is_same_size sym_size sym_stride sym_numel "
+     "sym_storage_offset is_pinned result_type can_cast _nested_tensor_size is_contiguous stride size numel dim "
+     "_version _has_same_storage_numel _backward requires_grad_ retain_grad set_data _fw_primal _make_dual "
+     "is_coalesced resolve_conj resolve_neg _fused_sdp_choice _cudnn_rnn_flatten_weight", is_metadata=True)  # fmt: skip
+_row("set_", is_metadata=True, mixed_devices=True)
+
+# ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------
+
+_row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
+_row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
+_row("_ctc_loss_backward", mixed_devices=True, nondeterministic="ctc_loss_backward_gpu")
+
+# ---- what takes fewer dimensions than tensors may have: native/cuda/Sorting.cpp --------------------------------------
+
+_row("median", few_dimensions=True, nondeterministic="median CUDA with indices output")
+_row("nanmedian kthvalue", few_dimensions=True)
+
+# ---- no deterministic kernel: documentation of `torch.use_deterministic_algorithms` ----------------------------------
+
+for _name, _kernel in {
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
+    "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
+    "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
+    "adaptive_max_pool3d_backward": "adaptive_max_pool3d_backward_cuda",
+    "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
+    "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
+    "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
+    "upsample_bilinear2d_backward": "upsample_bilinear2d_backward_out_cuda",
+    "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
+    "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
+    "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
+    "reflection_pad2d_backward": "reflection_pad2d_backward_cuda",
+    "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
+    "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
+    "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
+    "histc": "_histc_cuda",
+    "bincount": "_bincount_cuda",
+}.items():
+    _row(_name, nondeterministic=_kernel)

@@ -1,0 +1,1 @@
+"""How PyTorch reaches the virtual GPU: dispatch, patches, kernels, communication, compiled code."""

@@ -1,0 +1,224 @@
+"""What each launch of a Triton kernel did, for whoever watches: bytes, operations, strayed accesses and races.
+
+The programs of a grid run in any order, or at once; the interpreter runs them one after the other, so a race gives the
+right numbers there. Two accesses of one element by two programs race where one of them writes, not both are atomic, and
+nothing orders them. What orders programs are atomics on a single element, with any semantics but relaxed (a lock, a
+counter): what came before one such operation comes before what follows the next (L. Lamport 1978; as detectors do it,
+C. Flanagan, S. Freund, "FastTrack", PLDI 2009). Two writes of the same value are no race here: the result is the same.
+Not here: what is counted for pricing (`vgpu.torch_integration.compiled.programs`), and how accesses come here
+(`vgpu.torch_integration.patches.triton`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+READ, WRITTEN, ATOMIC = "read", "written", "atomic"
+_TOLD = 8
+"""Races of one launch that are told, at most: one shows the mistake."""
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two programs of one launch at the same element, which nothing orders."""
+
+    argument: str
+    """The kernel's, in whose memory the element lies."""
+    element: int
+    """Its number there, from the address that the kernel was given."""
+    programs: tuple[int, int]
+    accesses: tuple[str, str]
+    """What each does: "read", "written" or "atomic"."""
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """What one launch did."""
+
+    name: str
+    programs: int
+    """Of the grid."""
+    memory_bytes: int
+    """Through the device's memory: whole sectors of 32 bytes, each read once and written once."""
+    read_bytes: int
+    """By all programs together, from memory or from the L2 cache: what several of them read counts for each."""
+    written_bytes: int
+    flops: float
+    """Of its products of tiles (`tl.dot`)."""
+    tf32: bool
+    """Whether any product of float32 may be computed in TF32."""
+    strayed: int
+    """Accesses to elements outside of the memory of its arguments; they were left out."""
+    races: tuple[Race, ...]
+
+
+@dataclass(frozen=True)
+class _Access:
+    program: int
+    epoch: int
+    kind: str
+    addresses: Array
+    bits: Array | None
+    """Of what is written."""
+    known: Mapping[int, int]
+    """The last epoch of other programs that comes before this."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an argument's memory lies, which address the kernel was given, and the bytes of an element."""
+
+    argument: str
+    start: int
+    end: int
+    given: int
+    width: int
+
+    @classmethod
+    def of(cls, argument: str, tensor: torch.Tensor) -> _Place:
+        storage = tensor.untyped_storage()
+        start = storage.data_ptr()
+        return cls(argument, start, start + storage.nbytes(), tensor.data_ptr(), tensor.element_size())
+
+
+class Watch:
+    """The accesses of one launch."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.strayed = 0
+        # Looked up now, while tensors tell where they lie on the host: programs are interpreted there.
+        self._places = [_Place.of(name, tensor) for name, tensor in tensors.items()]
+        self._ranges = sorted({(one.start, one.end) for one in self._places})
+        self._accesses: list[_Access] = []
+        self._program, self._epoch = -1, 0
+        self._known: dict[int, int] = {}
+        self._released: dict[int, dict[int, int]] = {}
+
+    def reached(self, addresses: Array, mask: Array, width: int) -> Array:
+        """The mask without those elements that lie outside of all arguments' memory."""
+        places = np.asarray(addresses).astype(np.int64)
+        asked = np.broadcast_to(np.asarray(mask, dtype=bool), places.shape)
+        inside = np.zeros(places.shape, dtype=bool)
+        for start, end in self._ranges:
+            inside |= (places >= start) & (places + width <= end)
+        self.strayed += int((asked & ~inside).sum())
+        return asked & inside
+
+    def accessed(self, program: int, kind: str, addresses: Array, mask: Array, values: Array | None = None) -> None:
+        """A program reads, writes or changes these elements, where the mask holds."""
+        if program != self._program:
+            self._program, self._epoch, self._known = program, 0, {}
+        chosen = np.asarray(mask, dtype=bool).reshape(-1)
+        places = np.asarray(addresses).reshape(-1)[chosen].astype(np.int64)
+        bits = None
+        if kind == WRITTEN and values is not None:
+            held = np.broadcast_to(np.asarray(values), np.shape(addresses)).reshape(-1)[chosen]
+            bits = np.ascontiguousarray(held).view(f"u{held.dtype.itemsize}").astype(np.uint64)
+        self._accesses.append(_Access(program, self._epoch, kind, places, bits, self._known))
+
+    def synchronised(self, address: int) -> None:
+        """The program that runs makes an atomic operation on this one element, which orders it after others."""
+        seen = {**self._known}
+        for program, epoch in self._released.get(address, {}).items():
+            seen[program] = max(epoch, seen.get(program, -1))
+        self._known = seen
+        self._released[address] = {**seen, self._program: self._epoch}
+        self._epoch += 1
+
+    def races(self) -> tuple[Race, ...]:
+        """The first ones, of different accesses."""
+        changed = [one.addresses for one in self._accesses if one.kind != READ and one.addresses.size]
+        if not changed:
+            return ()
+        everything = np.unique(np.concatenate(changed))
+        addresses, owners, bits = [], [], []
+        for number, one in enumerate(self._accesses):
+            there = np.ones(one.addresses.shape, dtype=bool)
+            if one.kind == READ:
+                nearest = np.minimum(np.searchsorted(everything, one.addresses), everything.size - 1)
+                there = everything[nearest] == one.addresses
+            found = one.addresses[there]
+            addresses.append(found)
+            owners.append(np.full(found.shape, number))
+            bits.append(np.zeros(found.shape, dtype=np.uint64) if one.bits is None else one.bits)
+        return self._of_rows(np.concatenate(addresses), np.concatenate(owners), np.concatenate(bits))
+
+    def _of_rows(self, addresses: Array, owners: Array, bits: Array) -> tuple[Race, ...]:
+        order = np.argsort(addresses, kind="stable")
+        addresses, owners, bits = addresses[order], owners[order], bits[order]
+        starts = np.flatnonzero(np.r_[True, addresses[1:] != addresses[:-1]])
+        ends = np.r_[starts[1:], addresses.size]
+        programs = np.asarray([one.program for one in self._accesses])[owners]
+        several = np.minimum.reduceat(programs, starts) != np.maximum.reduceat(programs, starts)
+        found: list[Race] = []
+        looked_at: set[tuple[bytes, bool]] = set()
+        for start, end in zip(starts[several], ends[several], strict=True):
+            group = owners[start:end]
+            written = bits[start:end][[self._accesses[one].kind == WRITTEN for one in group]]
+            same = not written.size or bool((written == written[0]).all())
+            if (key := (group.tobytes(), same)) in looked_at:
+                continue
+            looked_at.add(key)
+            if pair := self._racing([self._accesses[one] for one in group], same):
+                found.append(self._race(int(addresses[start]), *pair))
+                if len(found) == _TOLD:
+                    break
+        return tuple(found)
+
+    @staticmethod
+    def _racing(group: list[_Access], same: bool) -> tuple[_Access, _Access] | None:
+        for index, later in enumerate(group):
+            for earlier in group[:index]:
+                kinds = {earlier.kind, later.kind}
+                harmless = kinds in ({READ}, {ATOMIC}) or (kinds == {WRITTEN} and same)
+                ordered = later.known.get(earlier.program, -1) >= earlier.epoch
+                if earlier.program != later.program and not harmless and not ordered:
+                    return earlier, later
+        return None
+
+    def _race(self, address: int, earlier: _Access, later: _Access) -> Race:
+        place = next(one for one in self._places if one.start <= address < one.end)
+        element = (address - place.given) // place.width
+        return Race(place.argument, element, (earlier.program, later.program), (earlier.kind, later.kind))
+
+
+_watchers: list[list[KernelRun]] = []
+_lock = threading.Lock()
+
+
+def is_watched() -> bool:
+    """Whether anybody watches."""
+    return bool(_watchers)
+
+
+def tell(run: KernelRun) -> None:
+    """Let all who watch know of a launch."""
+    with _lock:
+        for runs in _watchers:
+            runs.append(run)
+
+
+@contextmanager
+def watch_kernels() -> Iterator[list[KernelRun]]:
+    """Yield a list that gets what each launch of a Triton kernel did, as long as the block lasts.
+
+    Watched programs take longer, in real time only. What a program would read outside of the memory of the kernel's
+    arguments is 0, or the mask's `other`; what it would write there is left out.
+    """
+    runs: list[KernelRun] = []
+    with _lock:
+        _watchers.append(runs)
+    try:
+        yield runs
+    finally:
+        with _lock:
+            _watchers[:] = [one for one in _watchers if one is not runs]

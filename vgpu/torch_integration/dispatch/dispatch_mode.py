@@ -1,0 +1,350 @@
+"""Sees every ATen operation, backward and optimizer steps included: residency of results, device rules, cost.
+
+Not here: the device names that Python code uses (`vgpu.torch_integration.dispatch.function_mode`), and seconds
+(`vgpu.device.cost`).
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.machine import Machine
+from vgpu.runtime.operations import determinism, dimensions, precision, shapes_only
+from vgpu.runtime.operations.accumulation import is_accumulated
+from vgpu.runtime.operations.facts import facts
+from vgpu.runtime.operations.operation import Operation, needs_values
+from vgpu.runtime.random import distributions
+from vgpu.runtime.thread_state import HOST, THREAD
+from vgpu.runtime.unsupported import unsupported
+from vgpu.torch_integration.devices import cuda_error
+from vgpu.torch_integration.dispatch import device_rules, extensions
+from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
+from vgpu.torch_integration.dispatch.gradients import bring_home
+from vgpu.torch_integration.handling_mode import HandlingMode
+from vgpu.torch_integration.kernels import cuda_kernels
+
+_Tensor = torch.Tensor
+# Asking `isinstance` of what is no plain tensor is slow (PyTorch's metaclass answers): the common types come first.
+_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_SCALARS = frozenset((int, float, bool, type(None), torch.dtype, str, torch.device))
+# Real work on the CPU that shapes-only mode skips: from this many FLOPs on, a product costs milliseconds.
+_SKIP_FLOPS = 2e7
+_STRIDED = torch.strided
+
+
+class DispatchMode(TorchDispatchMode):
+    """One instance per machine; entered once per thread."""
+
+    # `torch.cond`, the random numbers of a DTensor: functions of functions.
+    supports_higher_order_operators = True
+    _host: VirtualGPU
+
+    def __init__(self, machine: Machine, function_mode: HandlingMode) -> None:
+        super().__init__()
+        self._machine = machine
+        self._function_mode = function_mode
+
+    def begin(self) -> None:
+        """Know which machine it is."""
+        # Operations of the host are charged through any of its GPUs.
+        self._host = self._machine.gpus[0]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asks PyTorch not to wrap `__torch_dispatch__` in a call that imports torch._dynamo (seconds of start-up)."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        # A subclass with a dispatch of its own (autograd's engine names plain tensors here, too).
+        if types and not _PLAIN_TENSORS.issuperset(types):
+            if extensions.are_fake(types):
+                return func(*args, **(kwargs or {}))
+            if extensions.is_distributed(types):
+                return NotImplemented
+            with self._function_mode, self:
+                return extensions.run_subclass(func, types, args, kwargs or {})
+        if type(func) is not OpOverload:
+            with self:
+                return extensions.run_higher_order(self._function_mode, func, args, kwargs or {})
+        operation = facts(func)
+        if operation.is_factory and extensions.fake_mode_is_on():
+            return func(*args, **(kwargs or {}))
+        if kwargs and "device" in kwargs and names_a_gpu(kwargs["device"]):
+            with self:
+                return call_with_device(self._function_mode, operation, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            if operation.is_composite:  # inference mode: no autograd layer has taken it apart
+                with self:
+                    result = func.decompose(*args, **(kwargs or {}))
+                if result is not NotImplemented:
+                    return result
+            return self._run(operation, args, kwargs or {})
+
+    def _run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        machine = self._machine
+        registry = machine.registry
+        inputs = _tensors_in(args)
+        if kwargs:
+            inputs += _tensors_in(tuple(kwargs.values()))
+        gpu: VirtualGPU | None = None
+        open_result = False
+        if inputs:
+            devices_of = registry.devices_of(inputs)
+            if len(devices_of) == 1:
+                (gpu,) = devices_of
+            else:
+                gpu = next(filter(None, map(registry.gpu_of, inputs)))
+                if operation.is_foreach and len(devices_of - {None}) > 1:
+                    groups = device_rules.foreach_groups(registry, args)
+                    if len(groups) > 1:
+                        return self._foreach(operation, args, kwargs, groups)
+                if not operation.is_like:
+                    if device_rules.reconcile(machine, operation, args, kwargs, inputs):
+                        return self._copy(operation, args, kwargs)
+                    if not machine.values:
+                        args, kwargs = shapes_only.on_meta(args, kwargs)
+        if operation.is_factory or operation.is_like:
+            target = THREAD.target
+            if target is not None:
+                gpu = None if target == HOST else machine.gpus[target]
+            elif not inputs:
+                open_result = True
+        if kwargs and machine.values and gpu is not None and _asks_for_meta(kwargs):
+            gpu = None
+        if machine.host_slowdowns:
+            machine.host_operation()
+        if gpu is None:
+            result = self._compute(operation, args, kwargs, inputs, None)
+            outputs = _tensors_in((result,))
+            if open_result or registry.all_open(inputs):
+                for tensor in outputs:
+                    registry.mark_unplaced(tensor)
+            self._charge_host(operation, args, inputs, outputs)
+            return result
+        if not gpu.started:
+            gpu.start()
+        if operation.is_custom and extensions.has_python_kernel(operation):
+            with torch._C._EnableTorchFunction(), self._function_mode, self:
+                return extensions.run_python_kernel(operation, args, kwargs)
+        if operation.nondeterministic and torch.are_deterministic_algorithms_enabled():
+            determinism.require(operation, args, kwargs)
+        if operation.few_dimensions:
+            dimensions.require(operation, args, kwargs)
+        if operation.reads:
+            return self._read(gpu, operation, args, kwargs, inputs)
+        capture = THREAD.capture
+        if capture is not None:
+            capture.about_to(operation, args)
+        try:
+            result = self._compute(operation, args, kwargs, inputs, gpu)
+        except NotImplementedError as error:
+            if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
+                raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
+            raise
+        except (IndexError, RuntimeError) as error:
+            if device_rules.is_device_side_assert(error):
+                raise cuda_error("device-side assert triggered", f"{error}\n") from error
+            raise
+        self._settle(gpu, operation, args, inputs, _tensors_in((result,)))
+        if capture is not None:
+            capture.computed(self._compute, operation, args, kwargs, result)
+        return result
+
+    def _foreach(
+        self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], groups: list[list[int]]
+    ) -> Any:
+        """Lists that span several GPUs (ForeachUtils.h, the slow path): one call per GPU."""
+        size = len(args[0])
+
+        def chosen(value: Any, indices: list[int]) -> Any:
+            return (
+                [value[index] for index in indices]
+                if isinstance(value, (list, tuple)) and len(value) == size
+                else value
+            )
+
+        results: list[Any] = [None] * size
+        for indices in groups:
+            with self:
+                part = operation.overload(
+                    *[chosen(value, indices) for value in args],
+                    **{key: chosen(value, indices) for key, value in kwargs.items()},
+                )
+            for index, value in zip(indices, part or (), strict=False):
+                results[index] = value
+        return results if results[0] is not None else None
+
+    def _settle(
+        self,
+        gpu: VirtualGPU,
+        operation: Operation,
+        args: Sequence[Any],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+    ) -> None:
+        """Results become resident (in the order of CUDA: the output is allocated, then the kernel launched)."""
+        if operation.library:
+            gpu.prepare_library(operation)
+        add, stream, is_result = gpu.registry.add, gpu.stream, not operation.is_factory
+        if operation.is_sum and is_accumulated(args) and not gpu.registry.has(outputs[0]):
+            gpu.registry.transfer_ownership(args[0], outputs[0], gpu)
+        for tensor in outputs:
+            add(tensor, gpu, stream, is_result=is_result)
+        if operation.takes_scratch and _are_dense(inputs):
+            gpu.workspaces.use(operation, args, inputs, outputs)
+        if operation.may_resize:
+            for tensor in inputs + outputs:
+                gpu.registry.refresh(tensor, stream)
+        if not operation.launches:
+            gpu.charge_metadata(operation)
+            return
+        if operation.mutates and not outputs:
+            outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
+        gpu.charge(operation, args, inputs, outputs)
+        if operation.synchronises or (operation.depends_on_data and needs_values(operation, args)):
+            gpu.report_wait()
+            gpu.synchronize(stream)
+
+    def _charge_host(
+        self, operation: Operation, args: Sequence[Any], inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> None:
+        if operation.launches and not operation.reads:
+            self._host.charge_host(operation, args, inputs, outputs)
+        else:
+            self._host.charge_metadata(operation)
+
+    def _compute(
+        self,
+        operation: Operation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: list[torch.Tensor],
+        gpu: VirtualGPU | None,
+    ) -> Any:
+        if operation.is_collective and gpu is not None:
+            from vgpu.torch_integration.distributed.runner import run_operator
+
+            return run_operator(gpu, operation, args, kwargs)
+        if operation.is_cuda_kernel and gpu is not None:
+            return cuda_kernels.KERNELS[operation.base](gpu, args, kwargs)
+        if not self._machine.values:
+            if gpu is not None:
+                return shapes_only.compute(operation, args, kwargs)
+            product = operation.product if operation.library == "blas" else None
+            if product is not None and product(args, None).flops > _SKIP_FLOPS:
+                return shapes_only.skip(operation, args, kwargs)
+        elif gpu is not None and operation.is_factory and (args or kwargs):
+            device_rules.require_room(gpu, args, kwargs)
+        if operation.in_float32 and (gpu is not None or operation.is_product):
+            low = precision.low_dtype(inputs)
+            if low is not None:
+                if operation.one_dtype and any(tensor.dtype != low for tensor in inputs):
+                    if gpu is not None and operation.base == "convolution":
+                        raise RuntimeError(device_rules.convolution_text(gpu.registry, args))
+                    return operation.overload(*args, **kwargs)  # PyTorch's own check refuses it
+                return precision.compute(operation, args, kwargs, low)
+            if gpu is not None and precision.uses_tf32(operation, inputs[0].dtype, gpu.spec):
+                args = precision.with_tf32_operands(operation, args)
+        if operation.random and gpu is not None:
+            return self._random(gpu, operation, args, kwargs)
+        return operation.overload(*args, **kwargs)
+
+    def _random(self, gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Random operations on a GPU draw from its generator, or from the one they are given; never from the CPU's."""
+        given = kwargs.get("generator") is not None
+        generator = THREAD.generator if given and THREAD.generator is not None else gpu.generator
+        drawn = distributions.compute(gpu.spec, generator, operation.overload, args, kwargs)
+        if drawn is not None:
+            return drawn
+        if operation.takes_generator:
+            return operation.overload(*args, **{**kwargs, "generator": generator.draw()})
+        default = torch.default_generator
+        saved = default.get_state()
+        default.manual_seed(generator.next_seed())
+        try:
+            return operation.overload(*args, **kwargs)
+        finally:
+            default.set_state(saved)
+
+    def _read(
+        self,
+        gpu: VirtualGPU,
+        operation: Operation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: list[torch.Tensor],
+    ) -> Any:
+        """A value is copied to the host: the call waits for everything queued before (CUDA semantics notes)."""
+        if operation.base != "_local_scalar_dense":
+            gpu.charge(operation, args, inputs, [])
+        gpu.transfer(inputs[0].element_size(), to_device=False, pinned=True, non_blocking=False)
+        gpu.synchronize(gpu.stream)
+        if not gpu.values:
+            return shapes_only.placeholder(operation, inputs[0])
+        return operation.overload(*args, **kwargs)
+
+    def _copy(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """`copy_` between two devices."""
+        target, source = args[0], args[1]
+        non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        if operation.is_foreach:
+            for one, other in zip(target, source, strict=True):
+                with self:
+                    torch.ops.aten.copy_.default(one, other, non_blocking)
+            return None
+        machine = self._machine
+        bring_home(machine, source)
+        to, origin = machine.registry.gpu_of(target), machine.registry.gpu_of(source)
+        if to is not None and origin is not None:
+            machine.peer_copy(origin, to, target.numel() * source.element_size())
+        else:
+            gpu, host = (to, source) if to is not None else (origin, target)
+            assert gpu is not None
+            gpu.transfer(
+                source.nbytes if to is not None else target.nbytes, to_device=to is not None,
+                pinned=machine.registry.is_pinned(host), non_blocking=non_blocking,
+            )  # fmt: skip
+        if THREAD.capture is not None:
+            THREAD.capture.called(lambda: target.copy_(source), [target])
+        if target.device == source.device:
+            return operation.overload(*args, **kwargs)
+        return target if to is not None or machine.keeps_host_values else target.zero_()
+
+
+def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:
+    """PyTorch works out some shapes with meta tensors of its own (BinaryOps.cpp, `mul_zerotensor`)."""
+    device = kwargs.get("device")
+    return device is not None and device.type == "meta"
+
+
+def _are_dense(tensors: list[torch.Tensor]) -> bool:
+    for tensor in tensors:  # noqa: SIM110 - a generator would cost as much again
+        if tensor.layout is not _STRIDED:
+            return False
+    return True
+
+
+def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN_TENSORS:
+            found.append(value)
+        elif kind in _SCALARS:
+            continue
+        elif isinstance(value, _Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors_in(value)
+    return found

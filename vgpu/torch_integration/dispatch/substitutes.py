@@ -1,0 +1,124 @@
+"""Functions whose C++ code makes tensors, or checks them, by the real device before any operation is seen.
+
+They are written out here in terms of operations. Not here: layers that CUDA computes as one kernel
+(`vgpu.torch_integration.kernels.cuda_kernels`, `vgpu.torch_integration.kernels.recurrent`).
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vgpu.runtime.unsupported import unsupported
+from vgpu.torch_integration.dispatch import factories
+from vgpu.torch_integration.handling_mode import HandlingMode
+
+_Tensor = torch.Tensor
+_CTC = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
+_ROUNDED = {torch.complex64: torch.complex32, torch.float32: torch.float16}
+
+
+def ctc_loss(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """LossCTC.cpp, `ctc_loss_impl`: its lengths are read on the host, the mean divides on the GPU."""
+    given: dict[str, Any] = {"blank": 0, "reduction": 1, "zero_infinity": False}
+    given |= dict(zip(_CTC, args, strict=False)) | kwargs
+    scores, targets = given["log_probs"], given["targets"]
+    if not mode.has(scores):
+        return func(*args, **kwargs)
+    inputs, lengths = (
+        value.tolist() if isinstance(value, _Tensor) else list(value)
+        for value in (given["input_lengths"], given["target_lengths"])
+    )
+    batched = scores if scores.dim() == 3 else scores.unsqueeze(1)
+    loss = torch._ctc_loss(batched, targets, inputs, lengths, given["blank"], given["zero_infinity"])[0]
+    if given["zero_infinity"]:
+        loss = torch.where(loss == float("inf"), 0.0, loss)
+    if given["reduction"] == 1:
+        size = factories.to_device(mode, torch.tensor(lengths, dtype=loss.dtype), mode.registry.gpu_of(scores))
+        return (loss / size.clamp_min(1)).mean()
+    loss = loss if scores.dim() == 3 else loss.squeeze(0)
+    return loss.sum() if given["reduction"] == 2 else loss
+
+
+def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """FFTs of 16-bit numbers, which the CPU refuses: computed in FP32 and rounded."""
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, _Tensor) or tensor.dtype not in (torch.float16, torch.bfloat16, torch.complex32):
+        return func(*args, **kwargs)
+    if not mode.has(tensor):
+        return func(*args, **kwargs)
+    if tensor.dtype == torch.bfloat16:
+        raise unsupported("Fourier transforms in bfloat16")
+    wide = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+    given = dict(zip(("input", "size", "dim"), args[:3], strict=False))
+    size, dim = kwargs.get("n", kwargs.get("s", given.get("size"))), kwargs.get("dim", given.get("dim"))
+    result = func(wide, *args[1:], **kwargs) if args else func(**{**kwargs, "input": wide})
+    _powers_of_two(func.__name__, tensor, result, size, dim)
+    return result.to(_ROUNDED[result.dtype])
+
+
+def _powers_of_two(name: str, before: _Tensor, after: _Tensor, size: Any, dim: Any) -> None:
+    """CuFFTPlanCache.h: in half precision the signal's sides must be powers of two."""
+    ahead = {"2": (-2, -1), "n": tuple(range(before.dim())), "t": (-1,)}[name[-1]]
+    sides = [size] if isinstance(size, int) else list(size or [])
+    if not sides:
+        axes = ahead if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+        to_real = not after.is_complex()
+        sides = [(after if to_real and axis == axes[-1] else before).shape[axis] for axis in axes]
+    for side in sides:
+        if side & (side - 1):
+            raise RuntimeError(
+                "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+                f"but got a signal size of{list(sides)}"
+            )
+
+
+def one_hot(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Onehot.cpp: with a number of classes nothing is read back, and nothing is checked on the host."""
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor: Any = given.get("tensor", given.get("input"))
+    classes = given.get("num_classes", -1)
+    if not mode.has(tensor) or classes < 1 or tensor.dtype != torch.int64:
+        return func(*args, **kwargs)
+    result = factories.factory(
+        mode,
+        torch.zeros,
+        ((*tensor.shape, classes),),
+        {"dtype": tensor.dtype, "device": mode.registry.device_of(tensor)},
+    )
+    return result.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def matrix_rank(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """LinearAlgebra.cpp, `matrix_rank_impl`: of empty matrices it is zero, in a tensor made for their device."""
+    tensor: Any = args[0] if args else kwargs.get("input", kwargs.get("A"))
+    if not isinstance(tensor, _Tensor) or not mode.has(tensor) or tensor.numel() or tensor.dim() < 2 or "out" in kwargs:
+        return func(*args, **kwargs)
+    where = {"dtype": torch.int64, "device": mode.registry.device_of(tensor)}
+    return factories.factory(mode, torch.zeros, (tensor.shape[:-2],), where)
+
+
+def narrow_copy(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorShape.cpp, `narrow_copy`: a view that is copied, where the CPU has a kernel with words of its own."""
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, _Tensor) or not mode.has(tensor) or "out" in kwargs:
+        return func(*args, **kwargs)
+    return torch.narrow(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+
+
+FUNCTIONS = {
+    torch.ctc_loss: ctc_loss,
+    torch._C._nn.one_hot: one_hot,
+    torch.linalg.matrix_rank: matrix_rank,
+    torch.narrow_copy: narrow_copy,
+    torch.Tensor.narrow_copy: narrow_copy,
+}
+FUNCTIONS |= {
+    getattr(torch.fft, name): transform
+    for name in dir(torch.fft)
+    if name.lstrip("ihr") in ("fft", "fft2", "fftn") and callable(getattr(torch.fft, name))
+}

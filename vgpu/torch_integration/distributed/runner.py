@@ -1,0 +1,123 @@
+"""How the process group runs a collective: on which device, over which backend, when, and who carries the values.
+
+Not here: the collectives one by one (`vgpu.torch_integration.distributed.group`).
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (parts of PyTorch carry no annotations)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as c10d
+
+from vgpu.runtime.attachment import machine as attached_machine
+from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.machine import Machine
+from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.unsupported import unsupported
+from vgpu.torch_integration.distributed.arguments import Loan, check_nccl, dtype_name
+from vgpu.torch_integration.distributed.channel import Channel
+from vgpu.torch_integration.distributed.unwrap import plain
+from vgpu.torch_integration.distributed.work import VirtualWork, require_gpu
+
+_T = torch.Tensor
+Carrier = Callable[[Channel], Any]
+# Gives gloo a tensor, or lists of them.
+Lend = Callable[[Any], Any]
+GlooCarrier = Callable[[Channel, Lend], Any]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective: `cost` names its formula, `kernel` its kernel, `moved` the bytes that nccl-tests would report."""
+
+    cost: str
+    kernel: str
+    tensors: Sequence[_T]
+    moved: int
+    outputs: Any
+
+
+class Flags:
+    """Whether PyTorch itself is sending (shapes of parameters, pickled objects): then CPU tensors may pass anywhere."""
+
+    internal = 0
+    # The GPU of a collective that is an operator, whose result C++ makes by itself.
+    home: VirtualGPU | None = None
+
+
+# Without its annotations, which differ between versions of PyTorch.
+_ProcessGroup: Any = c10d.ProcessGroup
+
+
+class Runner(_ProcessGroup):  # type: ignore[misc]
+    """The lower half of `VirtualProcessGroup`."""
+
+    channels: dict[str, Channel]
+
+    def _channel(self, tensors: Sequence[_T]) -> tuple[Machine, VirtualGPU | None, Channel]:
+        """The machine, the GPU of the tensors (None: the host) and the backend for it; raises as PyTorch does."""
+        machine = attached_machine()
+        if machine is None:
+            raise RuntimeError("this process group belongs to a virtual GPU that is no longer attached")
+        registry = machine.registry
+        gpus: set[VirtualGPU | None] = {registry.gpu_of(tensor) for tensor in tensors}
+        if None in gpus and not (Flags.internal or Flags.home) and (len(gpus) > 1 or "cpu" not in self.channels):
+            # What C++ code made by itself (a DDP bucket) belongs where the collective is.
+            home = next((found for found in gpus if found is not None), None) or require_gpu()
+            for tensor in tensors:
+                if registry.is_open(tensor) and (machine.values or tensor.is_meta):
+                    registry.add(tensor, home)
+            gpus = {registry.gpu_of(tensor) for tensor in tensors}
+        if Flags.home is not None:
+            gpus = {Flags.home}
+        if len(gpus) > 1 and not Flags.internal:
+            names = sorted(str(registry.device_of(tensor)) for tensor in tensors)
+            raise RuntimeError(f"Tensors of one collective must be on the same device, but they are on {names}")
+        gpu = next(iter(gpus), None)
+        if gpu is None and Flags.internal and "cpu" not in self.channels:
+            gpu = require_gpu()
+        kind = "cpu" if gpu is None else "cuda"
+        if kind not in self.channels:
+            self._get_backend(torch.device(kind))  # raises in PyTorch's words
+        return machine, gpu, self.channels[kind]
+
+    def _run(self, collective: Collective, on_nccl: Carrier, on_gloo: GlooCarrier) -> Any:
+        machine, gpu, channel = self._channel(collective.tensors)
+        channel.sequence += 1
+        with plain():
+            has_values = not any(tensor.is_meta for tensor in collective.tensors)
+        if gpu is not None and channel.is_nccl:
+            dtype = check_nccl(collective.tensors)
+            # The clocks first: a rank that shares its GPU is refused before anything moves.
+            name = f"ncclDevKernel_{collective.kernel.format(dtype)}"
+            ending = channel.kernel(
+                machine, gpu, collective.cost, name, collective.moved, dtype_name(collective.tensors)
+            )
+            if has_values:
+                with plain():
+                    on_nccl(channel)
+        else:
+            ending = channel.on_host(machine, gpu, collective.cost, collective.moved)
+            if has_values:
+                lent = Loan(copies=gpu is not None)
+                with plain():
+                    channel.call(collective.cost, lambda: on_gloo(channel, lent.lend))
+                    lent.give_back()
+        return VirtualWork(ending, collective.outputs)
+
+
+def run_operator(gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A functional collective (`torch.ops._c10d_functional`): its C++ code calls the process group."""
+    if not gpu.values and not operation.base.startswith("wait_tensor"):
+        raise unsupported("functional collectives with shapes only")
+    before, Flags.home = Flags.home, gpu
+    try:
+        return operation.overload(*args, **kwargs)
+    finally:
+        Flags.home = before

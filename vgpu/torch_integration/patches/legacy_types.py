@@ -1,0 +1,42 @@
+"""`torch.cuda.FloatTensor` and its kin, the tensor types of PyTorch before 0.4, which old programs still call.
+
+Not here: `tensor.type(...)` and the names that it gives (`vgpu.torch_integration.dispatch.function_mode`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vgpu.runtime.machine import Machine
+from vgpu.runtime.patching import PatchSet
+from vgpu.runtime.thread_state import THREAD
+
+_DTYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Int": torch.int32, "Long": torch.int64, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+    "Bool": torch.bool,
+}  # fmt: skip
+
+
+def install(patches: PatchSet, machine: Machine) -> None:
+    """Replace the types in `torch.cuda`; their instances are tensors on a GPU of that dtype."""
+    for name, dtype in _DTYPES.items():
+        patches.set(torch.cuda, f"{name}Tensor", _tensor_type(f"{name}Tensor", dtype, machine))
+
+
+def _tensor_type(name: str, wanted: torch.dtype, machine: Machine) -> type:
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, torch.Tensor) and instance.dtype == wanted and machine.registry.has(instance)
+
+        def __call__(cls, *values: Any) -> torch.Tensor:
+            """Sizes, or data: `torch/csrc/utils/tensor_new.cpp`, `legacy_tensor_ctor`."""
+            device = machine.gpus[THREAD.device].device
+            if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
+                return torch.tensor(values[0], dtype=wanted, device=device)
+            size = values[0] if values and isinstance(values[0], torch.Size) else values
+            return torch.empty(tuple(size) or (0,), dtype=wanted, device=device)
+
+    return Kind(name, (), {"dtype": wanted, "is_cuda": True, "__module__": "torch.cuda"})
